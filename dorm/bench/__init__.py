@@ -9,6 +9,7 @@
     optimizer/   one round of a policy: CPU time, distance from the best answer, changed apps
     replay/      folds from archives and servers, the state at a moment, decisions verified
     elastic/     live resizing: pauses, convergence, balance, what a partition costs, each sample's fate
+    oasis/       admission by prices, beside other schedulers and the optimum
     evaluation/  Dorm beside other policies, simulated, as a report
 
     cluster      a cluster of real parts for one benchmark, removed afterwards

@@ -61,6 +61,8 @@ _OTHERS = {
     "backfill": "whether a later app may start while an earlier one waits for room",
     "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
     "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+    "slot_s": "seconds of a slot: the counts of a plan change only between slots",
+    "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
     "grow": "whether apps that run take further offers, each of which restarts them",
     "probes": "nodes that are probed for each task",
 }
@@ -72,6 +74,7 @@ _GISTS = {
     "dorm-speed-exact": "the same as one mixed-integer program: the reference, for small clusters",
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
+    "oasis": "apps are admitted by prices and run by plans that are made when they arrive, as in OASiS: needs utility and work",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
-from events.kinds import PolicyPlugin, Waiting
+from events.kinds import PlannedSlot, PolicyPlugin, Waiting
 from events.spec import AppSpec
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "Node",
     "NodeCondition",
     "Pace",
+    "Promise",
     "Refused",
     "RefusedChange",
     "Settings",
@@ -202,6 +203,18 @@ class SizeRequest(msgspec.Struct, frozen=True, gc=False):
     before_reason: str = ""
 
 
+class Promise(msgspec.Struct, frozen=True, gc=False):
+    """The plan of a policy that plans ahead: `AppPlanned`."""
+
+    slots: list[PlannedSlot]
+    worth: float
+    cost: float
+    seq: int
+    """Of the round that promised it."""
+    at: int
+    """Its log time (UTC ns)."""
+
+
 Ended = Literal["", "completed", "failed", "cancelled"]
 
 
@@ -291,6 +304,8 @@ class App(msgspec.Struct):
     """The latest adjustments, at most `HISTORY`."""
     speeds: list[MeasuredSpeed] = []
     """What its earlier partitions did, without the present one."""
+    plan: Promise | None = None
+    """What the policy in force has promised it; None where it does not plan, or has refused the app."""
 
     @property
     def current(self) -> Generation | None:

@@ -22,7 +22,7 @@ import math
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from dorm.policies.problem import Allocation, Batch, Reason, Slot
+from dorm.policies.problem import Allocation, Batch, Plan, Reason, Slot
 from events.limits import clipped
 from events.quantities import short
 from events.spec.requirements import requirement
@@ -215,13 +215,13 @@ def _extras(problem: Problem, answer: Allocation) -> Iterator[str]:
         if not _whole(size) or not isinstance(batch, Batch) or not batch.least <= size <= batch.most:
             yield f"{short(name)} gets a batch of {short(size)}, which is not in its range"
     for name, plan in answer.plans.items():
-        if (
-            not isinstance(_unchecked(plan), tuple)
-            or len(plan) > MOST_SLOTS
-            or not all(_is_slot(slot) for slot in plan)
-        ):
+        if not isinstance(_unchecked(plan), Plan) or _figure(plan.worth) is not None or _figure(plan.cost) is not None:
+            yield f"the plan of {short(name)} is no plan"
+            continue
+        slots = _unchecked(plan.slots)
+        if not isinstance(slots, tuple) or len(slots) > MOST_SLOTS or not all(_is_slot(slot) for slot in slots):
             yield f"the plan of {short(name)} is not a tuple of at most {MOST_SLOTS} slots"
-        elif any(one.at_s > other.at_s for one, other in pairwise(plan)):
+        elif any(one.at_s > other.at_s for one, other in pairwise(slots)):
             yield f"the plan of {short(name)} is not in the order of time"
 
 

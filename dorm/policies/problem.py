@@ -106,6 +106,17 @@ class Measured(msgspec.Struct, frozen=True):
     """The type of these nodes (`NodeRoom.type`)."""
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """What a policy that plans ahead has promised an app."""
+
+    slots: tuple[Slot, ...]
+    """Ascending by time; the last has no containers: the app should be done then.  Empty for a plan that is withdrawn."""
+    worth: float = 0.0
+    """What it is worth that the app is done by then (`Utility`)."""
+    cost: float = 0.0
+    """What its resources cost, by the prices at which it was admitted."""
+
+
 class AppDemand(msgspec.Struct, frozen=True):
     """An app as the optimizer sees it: the numbers of the paper's 6-tuple, and where its containers are now."""
 
@@ -155,8 +166,16 @@ class AppDemand(msgspec.Struct, frozen=True):
     """None where the batch size is fixed, and the speed is that with it."""
     utility: Utility | None = None
     """What its completion is worth by its time; None where its owner does not say."""
-    plan: tuple[Slot, ...] = ()
-    """What an earlier answer promised it, ascending by time; empty where nothing was."""
+    plan: Plan | None = None
+    """What an earlier answer promised it; None where nothing was."""
+    work_s: float | None = None
+    """Seconds of one worker's time that its work still takes; None where its owner does not say."""
+    chunks: int = 0
+    """It has no more workers than this at once, as each works on a chunk of data of its own; 0 for no such bound."""
+    servers: int = 0
+    """So many of its containers are parameter servers, which do no work themselves."""
+    workers_per_server: int = 0
+    """Instead of `servers`: one parameter server for so many workers, or a part of them; 0 for no such ratio."""
 
     @property
     def holds(self) -> dict[str, int]:
@@ -187,12 +206,12 @@ class Reason(msgspec.Struct, frozen=True):
     `overhead`      there is room, or could be, but θ2 (or the absolute cap) lets no further app change in this round,
     `fairness`      one more would push the fairness loss over θ1's bound,
     `floor`         one more would take what another app needs to reach its soft floor,
-    `price`         one more is worth less than the work that changing the app would lose,
+    `price`         one more is worth less than the work that changing the app would lose, or than its price (oasis),
     `adjusting`     the app is in the middle of an adjustment,
     `settling`      an app that could make room was just resized and has not worked since (set by the core),
     `held`          the app has failed, and gets no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
-    `queue`         the policy (static, tiresias, optimus) serves others first,
+    `queue`         the policy (static, tiresias, optimus) serves others first, or its plan starts later (oasis),
     `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
     `learning`      its speed with more is not known yet, and it grows to twice what is known (dorm-speed),
     `not_resized`   the app-level policy gives nothing more to a running app,
@@ -237,8 +256,9 @@ class Allocation(msgspec.Struct, frozen=True):
     solver's tolerance) where the answer is optimal."""
     batches: dict[str, int] = {}
     """The batch size of each app that has a range of them, for policies that choose it."""
-    plans: dict[str, tuple[Slot, ...]] = {}
-    """What is promised for later, for policies that plan ahead; the next problem brings it back in `AppDemand.plan`."""
+    plans: dict[str, Plan] = {}
+    """What is promised for later, for policies that plan ahead; the next problem brings it back in `AppDemand.plan`.  An app
+    that is missing keeps the plan that it has."""
 
 
 class Policy(Protocol):

@@ -10,6 +10,7 @@
     task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
     tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
     optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
+    oasis       `oasis`: apps are admitted by prices, and run by plans that are made when they arrive, as in OASiS
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -61,6 +62,7 @@ _REGISTRY = {
     "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
     "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
     "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
+    "oasis": ("dorm.policies.oasis.policy", "OasisPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),

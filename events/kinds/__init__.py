@@ -6,7 +6,7 @@
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               Resized AppPlanned NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -52,6 +52,7 @@ from events.kinds.master import (
     AppCancelled,
     AppCompleted,
     AppFailed,
+    AppPlanned,
     AppRejected,
     Failure,
     GenerationFailed,
@@ -69,6 +70,7 @@ from events.kinds.master import (
     NodeLost,
     NodeRecovered,
     Placed,
+    PlannedSlot,
     PolicyFailed,
     PolicyPlugin,
     Resize,
@@ -91,6 +93,7 @@ __all__ = [
     "AppCheckpointed",
     "AppCompleted",
     "AppFailed",
+    "AppPlanned",
     "AppProgressed",
     "AppRejected",
     "AppResizeRequested",
@@ -128,6 +131,7 @@ __all__ = [
     "NodeRecovered",
     "NodeReported",
     "Placed",
+    "PlannedSlot",
     "PolicyChanged",
     "PolicyFailed",
     "PolicyPlugin",

@@ -315,6 +315,28 @@ class PolicyPlugin(msgspec.Struct, frozen=True, omit_defaults=True):
     """All parameters of the policy, with their defaults."""
 
 
+class PlannedSlot(msgspec.Struct, frozen=True, gc=False):
+    """One slot of a plan: from `at` (UTC ns) on, until the next slot, the app has these containers by node."""
+
+    at: Moment
+    containers: dict[Name, Number]
+
+
+class AppPlanned(Event, frozen=True):
+    """What a policy that plans ahead promises an app, with the `Resized` of the same round: the app is admitted.  Holds until
+    the next plan of the app.  The last slot has no containers: the app should be done then.  Without slots the plan is
+    withdrawn.  A refusal is a reason of `Resized`, since it is reconsidered with each decision."""
+
+    app: Name
+    slots: list[PlannedSlot]
+    worth: Figure = 0.0
+    """What it is worth that the app is done by then, by the utility that its owner declares."""
+    cost: Figure = 0.0
+    """What its resources cost by the prices of that moment; the app was admitted since it is worth more, or before."""
+    more: Number = 0
+    """Set on the last of a round: how many further plans did not fit into the message.  The next decision follows at once."""
+
+
 class MasterElected(Event, frozen=True):
     """A master took over: decisions of lower epochs are void."""
 
@@ -366,6 +388,7 @@ MasterFact = (
     | IdleTicked
     | PolicyFailed
     | Resized
+    | AppPlanned
     | MasterElected
     | LogSealed
 )

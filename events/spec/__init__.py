@@ -2,6 +2,7 @@
 
     spec          the fields, and the one gate: `check_spec` makes a `CheckedSpec`
     engines       the engines, and their options
+    value         what its completion is worth, and how much work it has
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -26,6 +27,7 @@ from events.spec.spec import (
     document_of,
     spec_schema,
 )
+from events.spec.value import Utility, Work
 
 __all__ = [
     "ENGINES",
@@ -39,6 +41,8 @@ __all__ = [
     "EngineOptions",
     "Retries",
     "SpecError",
+    "Utility",
+    "Work",
     "check_gang",
     "check_roles",
     "check_spec",

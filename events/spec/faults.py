@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -118,17 +118,24 @@ def _coded(struct: Any, path: str, problem: str) -> str:
         if name not in fields:
             break
         words.append(name)
-        struct = fields[name]
-        if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
+        struct = _part(fields[name])
+        if struct is None:
             break
     return ".".join([*words, problem])
+
+
+def _part(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a field holds, also where it may be left out (`Utility | None`) or is annotated."""
+    if isinstance(kind, type):
+        return kind if issubclass(kind, msgspec.Struct) else None
+    return next((found for one in get_args(kind) if (found := _part(one)) is not None), None)
 
 
 def _wanted(message: str) -> str | None:
     match = _EXPECTED.fullmatch(message)
     if match is None:
         return None
-    kind, sign, limit = match[1], match[2], match[3]
+    kind, sign, limit = match[1].removesuffix(" | null"), match[2], match[3]
     wanted = _TYPES.get(kind, kind)
     if limit is None:
         return wanted

@@ -19,6 +19,7 @@ from events.quantities import Quantity, QuantityError, duration, resource, resou
 from events.spec.engines import ENGINES, EngineName, EngineOptions, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.requirements import LONGEST, RequirementError, requirement
+from events.spec.value import Utility, Work
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -199,6 +200,13 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
     ] = []
+    utility: Annotated[
+        Utility | None,
+        msgspec.Meta(description="what its completion is worth by its time; default: its weight at any time"),
+    ] = None
+    work: Annotated[
+        Work | None, msgspec.Meta(description="how much work it has: for policies that plan ahead; default: not known")
+    ] = None
     engine: EngineName = "plain"
     engine_options: EngineOptions = EngineOptions()
     elastic: Annotated[
@@ -297,7 +305,9 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 _DEFAULTS = _defaults_of(AppSpec)
-_PARTS: dict[str, type[msgspec.Struct]] = {"engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines}
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "utility": Utility, "work": Work,
+}  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in _PARTS.items()}
 
 
@@ -343,6 +353,8 @@ def _check_quantities(spec: AppSpec) -> None:
         "grace": spec.grace,
         **{f"retries.{name}": getattr(retries, name) for name in ("backoff", "longest", "reset")},
         **{f"deadlines.{name}": getattr(deadlines, name) for name in ("start", "progress", "live")},
+        **({"utility.target": spec.utility.target} if spec.utility else {}),
+        **({f"work.{name}": getattr(spec.work, name) for name in ("mini_batch", "exchange")} if spec.work else {}),
     }
     for path, quantity in durations.items():
         if quantity == "" and path in ("deadlines.start", "deadlines.progress"):
@@ -354,6 +366,9 @@ def _check_quantities(spec: AppSpec) -> None:
     if not duration(deadlines.live):
         text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
         raise SpecError(text, code="spec.deadlines.live.zero")
+    if spec.work is not None and not spec.work.seconds:
+        text = "work.mini_batch: 0 would be no work at all; write a time such as 200ms"
+        raise SpecError(text, code="spec.work.mini_batch.zero")
     try:
         amounts = [resource(name, quantity) for name, quantity in spec.demand.items()]
     except QuantityError as error:

@@ -23,7 +23,7 @@ from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import duration, resource
-from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, check_spec
+from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +51,7 @@ _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
+_UTILITY, _WORK = set(Utility.__struct_fields__), set(Work.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
@@ -185,11 +186,14 @@ def _harmless(spec: dict[str, Any]) -> bool:
     try:
         msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
         retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
+        utility, work = spec.get("utility") or {}, spec.get("work") or {}
         waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
+        waits += [utility.get("target", 0), work.get("mini_batch", 0), work.get("exchange", 0)]
         waits += [one for one in deadlines.values() if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
+        known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False
@@ -252,7 +256,7 @@ _RULES: dict[str, Rule] = {
     "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels,
-    "GenerationReleased.lease_ended": _list("nodes"),
+    "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),

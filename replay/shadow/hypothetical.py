@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dorm.core.state import State
-    from dorm.policies.problem import Allocation, AppDemand, Policy, Problem, Slot
+    from dorm.policies.problem import Allocation, AppDemand, Plan, Policy, Problem
 
 Places = dict[str, int]
 
@@ -43,7 +43,7 @@ class Hypothetical:
         self.places: dict[str, Places] = {
             app.id: app.current.by_node() for app in state.live_apps() if app.current is not None
         }
-        self._plans: dict[str, tuple[Slot, ...]] = {}
+        self._plans: dict[str, Plan] = {}
         """What its last answer promised, which the next problem brings back."""
         self.changes = 0
         """Apps that had containers and were changed, over all decisions so far."""
@@ -59,7 +59,7 @@ class Hypothetical:
         places = {node: count for node, count in self.places.get(app.id, {}).items() if node in there}
         waited_s = 0.0 if places else float(max(0, now - state.apps[app.id].submitted_at) // SECOND)
         return msgspec.structs.replace(
-            app, current=places, pinned=False, absent=False, waited_s=waited_s, plan=self._plans.get(app.id, ())
+            app, current=places, pinned=False, absent=False, waited_s=waited_s, plan=self._plans.get(app.id)
         )
 
     def decide(self, problem: Problem) -> Allocation:
@@ -69,7 +69,10 @@ class Hypothetical:
         except PolicyFailure:
             self.places = {app.id: app.current for app in problem.apps if app.current}
             raise
-        before, self._plans = {app.id: app.current for app in problem.apps}, answer.plans
+        before = {app.id: app.current for app in problem.apps}
+        self._plans = {
+            name: plan for name, plan in {**self._plans, **answer.plans}.items() if plan.slots and name in before
+        }
         self.places = {app: places for app, places in answer.counts.items() if places}
         self.changes += sum(1 for app, places in before.items() if places and self.places.get(app, {}) != places)
         return answer

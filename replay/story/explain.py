@@ -106,6 +106,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         refusal=witness.refusal,
         ended_at=app.ended_at or None,
         settings=witness.settings,
+        plan=app.plan,
     )
     text = paragraph(state, app, found)
     if (cause := witness.settings) is not None:

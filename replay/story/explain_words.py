@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from replay.story.explanation import Explanation, Witness
 
 
+MOST_CHANGES = 3
+"""Changes of a plan that are named one by one."""
+
+
 def without_details(witness: Witness, what: str) -> str:
     """Describe an app that the state does not hold: `pending`, `refused`, `gone`."""
     name = witness.wanted
@@ -35,7 +39,12 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
     if app.ended:
         sentences = [_ending(app, found)]
     else:
-        sentences = [_size(state, app, found), *_why_not_more(app, found), *_on_its_way(state, app)]
+        sentences = [
+            _size(state, app, found),
+            *_why_not_more(app, found),
+            *_by_plan(app, found),
+            *_on_its_way(state, app),
+        ]
     sentences += _cost(app, found)
     refusal = found.refusal
     if refusal is not None:
@@ -98,6 +107,19 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     have = "is below its n_max" if found.containers else "waits"
     since = f"first given {_ago(reason.since, found)}, and last by {by}"
     return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
+
+
+def _by_plan(app: App, found: Explanation) -> list[str]:
+    if app.plan is None:
+        return []
+    to_come = [slot for slot in app.plan.slots if slot.at > found.at]
+    changes = [f"{sum(slot.containers.values())} from {moment(slot.at)}" for slot in to_come[:-1][:MOST_CHANGES]]
+    more = len(to_come) - 1 - len(changes)
+    steps = f"It has {', '.join(changes)}{f', and {more} more changes' if more > 0 else ''}.  " if changes else ""
+    return [
+        f"Its plan, made at {app.plan.seq} ({_ago(app.plan.at, found)}), is done at {moment(app.plan.slots[-1].at)}: "
+        f"worth {app.plan.worth:.3g} at a cost of {app.plan.cost:.3g}.  {steps}".rstrip()
+    ]
 
 
 def _on_its_way(state: State, app: App) -> list[str]:

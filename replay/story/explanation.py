@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.state import Promise
 from events.codec import decode
 from events.kinds import (
     AppAccepted,
@@ -272,5 +273,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     """The last refusal: of the submission; for a live app, of an update or of a later submission of this name."""
     ended_at: int | None = None
+    plan: Promise | None = None
+    """What a policy that plans ahead has promised it."""
     settings: Cause | None = None
     """The latest change of settings that killed containers of it or lost one of its nodes."""

@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -324,6 +324,23 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "spec.deadlines.live.zero",
         spec({"deadlines": {"live": "0s"}}),
         "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s",
+    ),
+    (
+        "spec.utility.worth.out_of_range",
+        spec({"utility": {"worth": 0}}),
+        "utility.worth: expected a number of at least 1e-06, got 0",
+    ),
+    (
+        "spec.utility.target.malformed",
+        spec({"utility": {"worth": 1, "target": "soon"}}),
+        "utility.target: 'soon' is not a duration; write 10s, 500ms, 2m or 1h",
+    ),
+    ("spec.utility.wrong_type", spec({"utility": 3}), "utility: expected a map, got 3"),
+    ("spec.work.mini_batch.missing", spec({"work": {"chunks": 4}}), "work.mini_batch: missing"),
+    (
+        "spec.work.mini_batch.zero",
+        spec({"work": {"mini_batch": 0, "chunks": 4}}),
+        "work.mini_batch: 0 would be no work at all; write a time such as 200ms",
     ),
     ("spec.user.malformed", spec({"user": "a b"}), "user: expected letters, digits and _ @ + -, at most 64, got 'a b'"),
     ("spec.user.malformed", spec({"user": "a\n"}), "user: 'a\\n' can't hold a line end"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorm.policies import checking
-from dorm.policies.problem import Allocation, AppDemand, Batch, Problem, Reason, Slot
+from dorm.policies.problem import Allocation, AppDemand, Batch, Plan, Problem, Reason, Slot
 from dorm.policies.registry import names, policy
 from events.spec.requirements import requirement
 from tests.policies.brute_force import World
@@ -144,10 +144,12 @@ def answered(**changes: Any) -> Allocation:
         answered(shortage={"a": -1}),
         answered(shortage={"z": 1}),
         answered(batches={"a": 10}),
-        answered(plans={"a": [Slot(0.0, {})]}),
-        answered(plans={"a": (Slot(2.0, {}), Slot(1.0, {}))}),
-        answered(plans={"a": (Slot(float("nan"), {}),)}),
-        answered(plans={"a": (Slot(1.0, {"n1": 0}),)}),
+        answered(plans={"a": Plan(cast("Any", [Slot(0.0, {})]))}),
+        answered(plans={"a": Plan((Slot(2.0, {}), Slot(1.0, {})))}),
+        answered(plans={"a": Plan((Slot(float("nan"), {}),))}),
+        answered(plans={"a": Plan((Slot(1.0, {"n1": 0}),))}),
+        answered(plans={"a": (Slot(1.0, {}),)}),
+        answered(plans={"a": Plan((), worth=float("nan"))}),
     ],
 )
 def test_nonsense_is_named_in_short_lines(answer: Any) -> None:
@@ -160,7 +162,7 @@ def test_nonsense_is_named_in_short_lines(answer: Any) -> None:
 def test_batches_and_plans_that_make_sense_pass() -> None:
     batch = Batch(initial=8, least=4, most=64, per_container=16, noise=10.0)
     problem = msgspec.structs.replace(PROBLEM, apps=(msgspec.structs.replace(PROBLEM.apps[0], batch=batch),))
-    good = answered(batches={"a": 32}, plans={"a": (Slot(0.0, {"n1": 1}), Slot(5.0, {}))})
+    good = answered(batches={"a": 32}, plans={"a": Plan((Slot(0.0, {"n1": 1}), Slot(5.0, {})))})
     assert checking.faults(problem, good) == []
     assert checking.faults(problem, answered(batches={"a": 65})) != []
 

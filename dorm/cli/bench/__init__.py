@@ -3,5 +3,6 @@
 commands     one command for each benchmark
 running      quiet logs, progress, interruptions;  report: the table of figures
 elastic      live resizing
+oasis        admission by prices
 evaluation   the paper's evaluation and more, into a folder
 """

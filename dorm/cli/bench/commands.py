@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.bench import elastic, evaluation
+from dorm.cli.bench import elastic, evaluation, oasis
 from dorm.cli.bench.report import show_machine, show_report
 from dorm.cli.bench.running import end_if, measuring, show_what_was_measured, unless_stopped, wrong_usage
 from dorm.cli.errors import run
@@ -353,6 +353,7 @@ def optimizer_scale(
 
 elastic.register(app)
 evaluation.register(app)
+oasis.register(app)
 
 _SCALE_COLUMNS = [
     ("P50 S", "event_p50_s"),

@@ -312,7 +312,7 @@ def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
 
 
 def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
-    asking = [one.policy for one in contenders if one.policy in ("dorm-speed", "optimus")]
+    asking = [one.policy for one in contenders if one.policy in ("dorm-speed", "oasis", "optimus")]
     if asking and not any(app.spec.steps for app in workload.apps):
         _say(
             f"{asking[0]} needs the work that is left, which no app of {workload.name} reports; add told=yes to the workload"

@@ -5,6 +5,7 @@
     asking       from a state to the policy's question, and reasons in words
     guarding     the policy, and what it may not do: its answers are checked
     placement    from the policy's answer to slots and ports
+    promising    from the policy's plans to the facts that record them
     preparing    how long a generation works on while the next one is prepared
     live         what follows for apps that are resized while they run
     liveness     consequences of a node's silence

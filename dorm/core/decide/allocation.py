@@ -11,6 +11,7 @@ from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.guarding import in_force
 from dorm.core.decide.placement import arrange, with_ports
+from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.round_size import (
     LARGEST_REST,
@@ -24,7 +25,7 @@ from dorm.core.round_size import (
 from dorm.core.state import FailedPolicy, digest
 from dorm.policies.problem import PolicyFailure
 from dorm.policies.registry import built_in, policy
-from events.kinds import IdleTicked, PolicyFailed, Resize, Resized, Waiting
+from events.kinds import AppPlanned, IdleTicked, PolicyFailed, Resize, Resized, Waiting
 from events.limits import LARGEST_FACTS, clipped
 
 if TYPE_CHECKING:
@@ -35,13 +36,15 @@ FAILED = "failed"
 """The status of an idle tick whose policy failed."""
 SOLVER = f"scipy {scipy.__version__}"
 
+Decided = IdleTicked | PolicyFailed | Resized | AppPlanned
 
-def allocate_now(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resized]:
+
+def allocate_now(state: State, now: int) -> list[Decided]:
     """Run the policy in force.
 
-    Return a `Resized` where anything changes, places or reasons; before it an `IdleTicked` if this is an idle tick, which is
-    recorded even if it changes nothing: no further tick is due then.  A policy that fails changes nothing either, which is
-    recorded unless the log already says so.
+    Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an `IdleTicked`
+    if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.  A policy that fails
+    changes nothing either, which is recorded unless the log already says so.
     """
     try:
         return _allocate(state, now)
@@ -49,7 +52,7 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | PolicyFailed | Res
         return _failed(state, now, failure)
 
 
-def _failed(state: State, now: int, failure: PolicyFailure) -> list[IdleTicked | PolicyFailed | Resized]:
+def _failed(state: State, now: int, failure: PolicyFailure) -> list[Decided]:
     name = state.settings.policy
     known = state.policy_plugins.get(name)
     version, plugin = (known.version, known.plugin) if known is not None else (0, "")
@@ -66,7 +69,7 @@ def _failed(state: State, now: int, failure: PolicyFailure) -> list[IdleTicked |
     return [IdleTicked(solver=SOLVER, status=FAILED, **basis), failed] if ticks else [failed]
 
 
-def _allocate(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resized]:
+def _allocate(state: State, now: int) -> list[Decided]:
     settings = state.settings
     chosen = in_force(state)
     params = chosen.check_params(settings.params)
@@ -78,16 +81,21 @@ def _allocate(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resize
         kept=asked.kept,
     )
     problem = asked.decided
-    changes = changes_that_fit(problem, answer, planned)
+    plans, without_plan = promises(problem, answer)
+    changes = changes_that_fit(problem, answer, [change for change in planned if change.app not in without_plan])
     fitting = {change.app for change in changes}
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
     said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
     reasons = _with_held(said_of, state, problem, answer, now)
-    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes))
+    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes)) - sum(map(size, plans))
     in_turn = [app.id for app in problem.apps]
     said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, meant) or isinstance(state.policy_failure, FailedPolicy)
+    news = (
+        bool(changes or plans)
+        or _reasons_changed(state, problem, meant)
+        or isinstance(state.policy_failure, FailedPolicy)
+    )
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -98,13 +106,14 @@ def _allocate(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resize
         "digest": digest(state),
         "plugin": chosen.plugin,
     }
-    facts: list[IdleTicked | PolicyFailed | Resized] = [IdleTicked(**basis)] if ticks else []
+    facts: list[Decided] = [IdleTicked(**basis)] if ticks else []
     if news:
         decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
             msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
         )
+        facts += plans
     return facts
 
 

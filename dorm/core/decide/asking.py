@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
@@ -152,6 +153,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: i
         measured=known,
         alike=alike.of(app) if not known and not app.spec.speed else (),
         age_s=max(0, now - app.submitted_at) / SECOND,
+        **planned_ahead(app, now),
     )
 
 
@@ -264,6 +266,7 @@ def _with_starts(
         fairness_budget=answer.fairness_budget,
         overhead=answer.overhead,
         overhead_budget=answer.overhead_budget,
+        plans={**second.plans, **{app_id: plan for app_id, plan in answer.plans.items() if app_id not in started}},
         status=answer.status,
         bound=max(answer.bound, second.bound),
         change_cost=answer.change_cost,

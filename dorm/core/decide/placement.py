@@ -63,7 +63,7 @@ def with_ports(state: State, problem: Problem) -> Problem:
         size, (low, high) = ranges.get(room.id, 0), state.nodes[room.id].ports
         most = max(size - len(problem.apps), size // 2, held.get(room.id, 0))
         nodes.append(msgspec.structs.replace(room, ports=PortRoom(low, high, most)))
-    return Problem(nodes=tuple(nodes), apps=problem.apps)
+    return msgspec.structs.replace(problem, nodes=tuple(nodes))
 
 
 def arrange(
@@ -120,7 +120,7 @@ def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[
             apps.append(app)
         elif app.holds:
             apps.append(msgspec.structs.replace(app, pinned=True))
-    return Problem(nodes=problem.nodes, apps=tuple(apps))
+    return msgspec.structs.replace(problem, apps=tuple(apps))
 
 
 def _shares_of_ranges(state: State) -> dict[str, int]:

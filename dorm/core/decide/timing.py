@@ -5,6 +5,7 @@
     rests      an app of which members failed may be resized again
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
+    plans      by the plan of an app, it has other containers from now on (`dorm.core.fold.planning`)
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.apps.deadlines`)
@@ -23,6 +24,7 @@ All of it follows from the state alone, so a new master continues it and an audi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,7 +53,7 @@ def next_deadline(state: State, after: int) -> int | None:
     `after` is the time of the last allocation, which has seen pauses and waits that were over by then.  Ticks and missed
     deadlines are recorded on the log, so they stay due until they are there.
     """
-    due = [at for at in _ends_of_waits(state) if at > after]
+    due = [at for at in _ends_of_waits(state, after) if at > after]
     due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)
@@ -67,7 +69,7 @@ def trigger(state: State, now: int) -> Trigger:
     """Return what triggers an allocation at `now` (UTC ns)."""
     if tick_is_due(state, now):
         return "idle"
-    return "deadline" if any(state.dirty_at < at <= now for at in _ends_of_waits(state)) else "events"
+    return "deadline" if any(state.dirty_at < at <= now for at in _ends_of_waits(state, state.dirty_at)) else "events"
 
 
 def _next_tick(state: State) -> int | None:
@@ -78,7 +80,8 @@ def _next_tick(state: State) -> int | None:
     return max(state.rebalance_from, state.dirty_at, state.ticked_at) + int(state.settings.idle_s * SECOND) * times
 
 
-def _ends_of_waits(state: State) -> Iterator[int]:
+def _ends_of_waits(state: State, after: int) -> Iterator[int]:
+    """Yield every end of a wait, and of each plan the first slot that begins after `after`."""
     waiting = []
     for node in state.nodes.values():
         if node.foreign:
@@ -91,6 +94,10 @@ def _ends_of_waits(state: State) -> Iterator[int]:
             waiting.append(app.waiting_since)
         if app.current is not None and app.current.rests_until:
             yield app.current.rests_until
+        if app.plan is not None:
+            begun = bisect_right(app.plan.slots, after, key=lambda slot: slot.at)
+            if begun < len(app.plan.slots):
+                yield app.plan.slots[begun].at
         yield from changes_at(app)
         yield from claims_end_at(state, app)
     if waiting and (patience_s := _patience_s(state)) is not None:

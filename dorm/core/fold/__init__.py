@@ -5,8 +5,10 @@
     membership   live adjustments: a generation goes on with other members
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
+    reasons   why each app waits, as a decision states it
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
+    planning    what a policy that plans ahead has promised
     preparing   what nodes prepare ahead of a restart
     policies    whether the policy works, and which plug-ins the leading master has
     size_requests   what apps ask for themselves

@@ -26,6 +26,7 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.membership import epoch_completed, membership_changed
+from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
@@ -232,11 +233,13 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
             if not node.identity:  # Its agent is older than 0.5.1, and adopts such a lease anyway.
                 node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
         return outcome
-    outcome = "applied"
+    outcome, decided_by = "applied", settings.policy
     try:
         settings.policy, settings.params = policy_after(settings, event, state.policy_plugins)
     except SettingRefused as refused:
         outcome = _refuse_change(state, event, refused, whole=False)
+    if settings.policy != decided_by:
+        forget_plans(state)
     for name in ("node_grace_s", "node_lease_s"):
         before, after = getattr(settings, name), getattr(times, name)
         if after < before:

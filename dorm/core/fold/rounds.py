@@ -20,10 +20,11 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.planning import app_planned
 from dorm.core.fold.policies import idle_ticked, note_plugins, policy_failed, policy_works
 from dorm.core.fold.preparing import begin_preparing
+from dorm.core.fold.reasons import note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
-from dorm.core.round_size import UNSAID
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 
@@ -116,7 +117,7 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
         state.counters.ignored += 1
         return
     app.ended, app.ended_at, app.end_reason = how, state.time, reason
-    app.waiting, app.waiting_since, app.retry_at = None, 0, 0
+    app.waiting, app.waiting_since, app.retry_at, app.plan = None, 0, 0, None
     for generation in app.generations.values():
         dissolve(generation)
     if state.names.get(app.name) == app.id:
@@ -277,7 +278,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         _next_generation(state, app, change, basis)
     for name in dict.fromkeys(kept):
         void_plans_on(state, state.nodes[name])
-    _note_reasons(state, event, basis)
+    note_reasons(state, event, basis)
     if left is not None:
         _note_disturbance(state, event, gains, debtors)
         note_taken(state, left)
@@ -350,24 +351,6 @@ def _nodes_changed(state: State, change: k.Resize, basis: int) -> bool:
         if node is None or node.changed_seq > basis:
             return True
     return False
-
-
-def _note_reasons(state: State, event: k.Resized, basis: int) -> None:
-    """Note what each live app waits for."""
-    reasons = event.reasons
-    for app_id in state.names.values():
-        app = state.apps[app_id]
-        if app_id in reasons:
-            # It was considered, so its pause is over and this is what it waits for now.
-            app.waiting, app.retry_at = reasons[app_id], 0
-        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
-            app.waiting = UNSAID
-        elif app.waiting is not None and not app.retry_at:
-            app.waiting = None
-
-
-def _below_n_max(app: App) -> bool:
-    return app.current is None or len(app.current.planned) < app.n_max
 
 
 def _nodes_go(state: State, generation: Generation) -> bool:
@@ -484,6 +467,7 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCompleted: _app_completed,
     k.AppFailed: _app_failed,
     k.AppCancelled: _app_cancelled,
+    k.AppPlanned: app_planned,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
     k.MembersReleased: membership.members_released,

@@ -247,3 +247,21 @@ async def test_every_moment_of_a_log_explains_every_app() -> None:
             assert found.text.endswith((".", ")"))
     assert {("live", "waiting"), ("live", "running"), ("refused", "refused"), ("pending", "pending")} <= states
     assert ("ended", "completed") in states
+
+
+def test_a_plan_is_explained_with_its_price() -> None:
+    bench = Bench(a=4)
+    bench.now += 100 * SECOND - bench.now % (100 * SECOND)
+    bench.add(k.PolicyChanged(policy="oasis", params={"slot_s": 100.0, "slots": 20}))
+    urgent = {"worth": 10.0, "decay": 36.0, "target": "150s"}
+    for name, seconds in (("first", 8), ("second", 4)):
+        bench.submit(name, n_max=4, utility=urgent, work={"mini_batch": f"{seconds}s", "chunks": 100})
+        bench.settle()
+    found = explained(bench, "first")
+    assert found.plan is not None
+    assert f"Its plan, made at {found.plan.seq} (0.0 s ago), is done at " in found.text
+    assert f"worth {found.plan.worth:.3g} at a cost of {found.plan.cost:.3g}." in found.text
+    later = explained(bench, "second")
+    assert later.reason is not None
+    assert later.reason.code == "queue"
+    assert "It has 4 from " in later.text

@@ -1,0 +1,344 @@
+"""Plans of apps on a cluster that changes: what is kept, what is planned again, and who is admitted.
+
+The paper's jobs run exactly as planned on machines that stay.  Here an app may be late, a node may go, and nobody says what
+will arrive.  So each decision looks at all plans, in this order:
+
+    pinned    apps in the middle of an adjustment hold what they have now, and later what their plans say
+    kept      a plan stays as it is while its nodes are there and have room; where only the present slot lacks room, since
+              another app has not left yet, the plan stays and the app waits for it
+    again     an app that runs without a plan, or whose plan has failed or ended too early, gets the best schedule for what is
+              left of its work, whatever that costs: it was admitted before
+    new       apps that wait are admitted or refused by the prices that all of these leave (`online`, Algorithm 1)
+
+A refused app waits, and is asked again in each later decision: prices fall when slots pass or apps end early.
+
+An app that does not say what its completion is worth counts as mildly sensitive to time: it is worth its weight if it is done
+as fast as an empty cluster could do it, and half as much about an hour later.  That counts from the present moment, so an app
+does not become worthless by waiting.
+
+Slots lie at multiples of `slot_s`.  Of the present slot only the rest counts, in work and in cost.  An app whose best schedule
+begins with the next slot begins at once if it can pay for the rest of this one: whole slots alone would never sell that.
+Containers stay on their nodes from slot to slot rather than move for a lower price, since a move costs a restart here.
+
+An app is a job whose containers are its workers, and, by the options of its engine, its parameter servers: these are as
+large as workers and on the same nodes.  n workers are n times as fast as one.  Amounts are counted as parts of the cluster's
+total, so that Σ_r over kinds of resources means something; ports limit placements and have no price.  U and L are taken over
+the apps of the problem: nobody knows the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.baselines.optimus import remaining_s
+from dorm.policies.oasis.model import ROUNDING, worth
+from dorm.policies.oasis.online import Machines
+from dorm.policies.oasis.prices import Demand, bounds_of
+from dorm.policies.oasis.schedule import fill, place, unit_costs
+from dorm.policies.problem import Plan, Slot, Utility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dorm.policies.integer import Floats, Ints
+    from dorm.policies.problem import Problem
+
+MOST_WORK = 4000
+"""Units in which the dynamic program counts work; larger work is counted in larger units, rounded up."""
+MOST_COUNTS = 64
+"""Numbers of containers that it considers, evenly from n_min to n_max where there are more."""
+
+
+DEFAULT_DECAY = 1 / 3600.0
+"""Per second, of the worth of an app that does not say."""
+MOST_WORTH = 1e12
+SAME_S = 0.001
+"""Moments closer than this are one: plans are kept in whole nanoseconds, and decisions ask in floats."""
+
+
+class Settings(NamedTuple):
+    slot_s: float
+    slots: int
+    """The horizon."""
+    assumed_s: float
+    """Worker-seconds of work that are assumed of an app which does not say."""
+
+
+class Refusal(NamedTuple):
+    """The best schedule of an app that is not worth its price."""
+
+    done_s: float
+    """In how many seconds it would be done."""
+    worth: float
+    cost: float
+
+
+Row = dict[int, int]
+"""Gangs by node."""
+
+
+class Planner:
+    """All plans at one moment.  Everything is known once it is made."""
+
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        self.instance = instance = integer.read(problem)
+        self.settings = settings
+        self.now_s = problem.at_s
+        self.first = math.floor(problem.at_s / settings.slot_s)
+        """The number of the present slot."""
+        self.part = min(1.0, max(0.0, self.first + 1 - problem.at_s / settings.slot_s))
+        """How much of it is left."""
+        self.demand = instance.demand.astype(np.float64)
+        self._machines = self._market()
+        self.rows: list[Row] = [{} for _ in instance.apps]
+        """What each app has now."""
+        self.plans: dict[int, Plan] = {}
+        """By app; a plan without slots is withdrawn."""
+        self.refused: dict[int, Refusal] = {}
+        self.endless: list[int] = []
+        """Apps whose work is not done within the horizon, whatever they are given."""
+        self._plan()
+
+    # --- the market -----------------------------------------------------------------------------------------------------
+
+    def _market(self) -> Machines:
+        instance, settings = self.instance, self.settings
+        kinds = instance.measured
+        units = instance.totals.astype(np.float64)
+        units[kinds:] = math.inf
+        demands = [
+            Demand(
+                best=self.worth(app, self._fastest_s(app)),
+                end=self.worth(app, settings.slots * settings.slot_s),
+                work=math.ceil(self.work(app)),
+                each=(self.demand[app] / units).tolist(),
+            )
+            for app in np.flatnonzero(instance.possible).tolist()
+        ]
+        limits = bounds_of(demands, float(kinds), settings.slots, len(instance.kinds))
+        return Machines(instance.capacity.astype(np.float64), settings.slots, limits, units)
+
+    def worth(self, app: int, in_s: float) -> float:
+        """Return what it is worth that the app is done in so many seconds."""
+        one = self.instance.apps[app]
+        if one.utility is not None:
+            return _finite(worth(one.utility, one.age_s + in_s))
+        return worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s)
+
+    def _fastest_s(self, app: int) -> float:
+        """Return in how many seconds the app would be done on an empty cluster, in whole slots."""
+        most = max(self.workers(app, int(self.instance.fits_empty[app])), 1)
+        return math.ceil(self.work(app) / most) * self.settings.slot_s
+
+    def work(self, app: int) -> float:
+        """Return the worker-slots to plan for: what is left, at least one for an app that should be done and is not."""
+        return max(self._left(app), 1.0)
+
+    def _left(self, app: int) -> float:
+        one, settings = self.instance.apps[app], self.settings
+        left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
+        return left_s / settings.slot_s
+
+    def workers(self, app: int, gangs: int) -> int:
+        """Return how many workers are among so many gangs."""
+        one, containers = self.instance.apps[app], gangs * int(self.instance.gang[app])
+        if one.workers_per_server:
+            return containers - -(-containers // (one.workers_per_server + 1))
+        return max(0, containers - one.servers)
+
+    # --- plans ----------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        instance = self.instance
+        again: list[int] = []
+        new: list[int] = []
+        movable = instance.free_to_move
+        for app in np.flatnonzero(instance.pinned).tolist():
+            self._hold_pinned(app)
+        for app in instance.arrival:
+            if instance.pinned[app]:
+                continue
+            if not movable[app]:
+                self._withdraw(app)
+            elif not self._keep(app):
+                (again if instance.running[app] or instance.apps[app].plan else new).append(app)
+        for app in again:
+            if not self._admit(app, at_any_price=True):
+                self._withdraw(app)
+                self._leave(app)
+        for app in new:
+            self._admit(app, at_any_price=False)
+
+    def _withdraw(self, app: int) -> None:
+        if self.instance.apps[app].plan is not None:
+            self.plans[app] = Plan(())
+
+    def _leave(self, app: int) -> None:
+        """An app that runs and can't be planned goes on as it is, as long as there is room."""
+        held = dict(self.instance.rows[app]) if self.instance.kept[app] else {}
+        if self._fits(app, 0, held):
+            self.rows[app] = held
+            self._take(app, 0, held)
+
+    def _hold_pinned(self, app: int) -> None:
+        """Nothing is decided about it; others plan around it."""
+        one, row = self.instance.apps[app], self.instance.rows[app]
+        self._take(app, 0, row)
+        planned = list(self._planned(app))
+        if one.plan is not None:
+            self.plans[app] = one.plan
+        else:
+            lasts = math.ceil(self.work(app) / max(1, self.workers(app, sum(row.values()))))
+            planned = [row] * min(lasts, self.settings.slots)
+        for slot, later in enumerate(planned[1:], start=1):
+            self._take(app, slot, later or {})
+
+    def _keep(self, app: int) -> bool:
+        """Keep the app's plan if it still holds; return whether it does."""
+        plan = self.instance.apps[app].plan
+        planned = list(self._planned(app))
+        if plan is None or not planned or not all(row is not None and self._within(app, row) for row in planned):
+            return False
+        rows = [row or {} for row in planned]
+        if not any(rows):
+            return False
+        done = [self.workers(app, sum(row.values())) for row in rows]
+        if len(rows) == 1 and done[0] * self.part + ROUNDING < self._left(app):
+            return False  # Its plan ends with this slot, and it is late.
+        if not all(self._fits(app, slot, row) for slot, row in enumerate(rows) if slot):
+            return False
+        now = rows[0]
+        if not self._fits(app, 0, now):
+            held = self.instance.rows[app] if self.instance.kept[app] else {}
+            now = held if self._fits(app, 0, held) else {}
+        self.rows[app] = dict(now)
+        self._take(app, 0, now)
+        for slot, row in enumerate(rows[1:], start=1):
+            self._take(app, slot, row)
+        self.plans[app] = plan
+        return True
+
+    def _planned(self, app: int) -> Iterator[Row | None]:
+        """Yield what its plan gives it in each slot from the present one on, None where a node is gone or a gang not whole."""
+        plan = self.instance.apps[app].plan
+        slots = plan.slots if plan is not None else ()
+        column = {node: place for place, node in enumerate(self.instance.nodes)}
+        gang, at = int(self.instance.gang[app]), 0
+        for slot in range(self.settings.slots):
+            begins_s = max(self.now_s, (self.first + slot) * self.settings.slot_s)
+            while at < len(slots) and slots[at].at_s <= begins_s + SAME_S:
+                at += 1
+            if at == len(slots):
+                return
+            counts = slots[at - 1].counts if at else {}
+            sound = all(node in column and count % gang == 0 for node, count in counts.items())
+            yield {column[node]: count // gang for node, count in sorted(counts.items())} if sound else None
+
+    def _within(self, app: int, row: Row) -> bool:
+        """Whether the app may have that, by its bounds and its requirement."""
+        instance, count = self.instance, sum(row.values())
+        eligible = instance.eligible[instance.requirement[app]]
+        return not count or (
+            bool(instance.n_min[app] <= count <= instance.n_max[app]) and all(bool(eligible[node]) for node in row)
+        )
+
+    def _fits(self, app: int, slot: int, row: Row) -> bool:
+        used, capacity = self._machines.used[slot], self._machines.capacity
+        return all(bool((used[node] + self.demand[app] * count <= capacity[node]).all()) for node, count in row.items())
+
+    def _take(self, app: int, slot: int, row: Row) -> None:
+        self._machines.take(slot, row, self.demand[app].tolist())
+
+    # --- one app --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, app: int, *, at_any_price: bool) -> bool:
+        """Give the app its best schedule if that is worth more than it costs; return whether it has one."""
+        instance, one = self.instance, self.instance.apps[app]
+        offer = self._machines.offer(0, self.demand[app].tolist())
+        room = np.where(instance.eligible[instance.requirement[app]], offer.room, 0)
+        counts = self._counts(app)
+        prices = unit_costs(offer._replace(room=room), int(counts[-1]))[:, counts]
+        prices[0] *= self.part
+        workers = np.array([self.workers(app, count) for count in counts.tolist()], np.float64)
+        useful = workers > 0
+        if one.chunks:
+            useful &= workers <= one.chunks
+        useful[0] = True
+        prices[:, ~useful] = math.inf
+        done, work = self._done(app, workers)
+        table = fill(prices, done, work)
+        ends_s = [(self.first + slot + 1) * self.settings.slot_s for slot in range(self.settings.slots)]
+        worths = np.array([self.worth(app, end_s - self.now_s) for end_s in ends_s])
+        last = int(np.argmax(worths - table.least))
+        if not math.isfinite(table.least[last]):
+            self.endless.append(app)
+            return False
+        if not at_any_price and not worths[last] > table.least[last]:
+            self.refused[app] = Refusal(ends_s[last] - self.now_s, float(worths[last]), float(table.least[last]))
+            return False
+        chosen = [int(counts[index]) for index in table.counts(last)]
+        rows = self._place(app, chosen, offer.price, room)
+        most = math.inf if at_any_price else float(worths[last] - table.least[last])
+        cost = float(table.least[last]) + self._at_once(rows, offer.price, room, most)
+        self.rows[app] = rows[0]
+        for slot, row in enumerate(rows):
+            self._take(app, slot, row)
+        self.plans[app] = Plan(self._slots(app, rows, ends_s[last]), float(worths[last]), cost)
+        return True
+
+    def _at_once(self, rows: list[Row], price: Floats, room: Ints, most: float) -> float:
+        """Let an app that would begin with the next slot begin now, with the rest of this one, if that costs less than `most`;
+        return what it costs."""
+        if len(rows) < 2 or rows[0] or not rows[1]:
+            return 0.0
+        cost = math.fsum(float(price[0, node]) * count for node, count in rows[1].items()) * self.part
+        if cost >= most or any(count > room[0, node] for node, count in rows[1].items()):
+            return 0.0
+        rows[0] = rows[1]
+        return cost
+
+    def _counts(self, app: int) -> Ints:
+        """Return the numbers of gangs that are considered, 0 first."""
+        least, most = int(self.instance.n_min[app]), int(self.instance.fits_empty[app])
+        number = min(most - least + 1, MOST_COUNTS)
+        return np.unique(np.concatenate([[0], np.linspace(least, most, number).round()])).astype(np.int64)
+
+    def _done(self, app: int, workers: Floats) -> tuple[Ints, int]:
+        """Return what each number of workers does in each slot, and the work, both in units."""
+        left = self.work(app)
+        unit = max(1.0, left / MOST_WORK)
+        work = max(1, math.ceil(left / unit - ROUNDING))
+        done = np.tile(np.floor(workers / unit + ROUNDING).astype(np.int64), (self.settings.slots, 1))
+        done[0] = np.clip(work - np.ceil((left - workers * self.part) / unit - ROUNDING), 0, work)
+        return done, work
+
+    def _place(self, app: int, counts: list[int], price: Floats, room: Ints) -> list[Row]:
+        rows: list[Row] = []
+        had = self.instance.rows[app]
+        for slot, count in enumerate(counts):
+            fits = room[slot]
+            if slot == 0 and sum(had.values()) == count and all(held <= fits[node] for node, held in had.items()):
+                rows.append(dict(had))
+            else:
+                rows.append(place(price[slot], fits.tolist(), count, had, stay=True))
+            had = rows[-1] or had
+        return rows
+
+    def _slots(self, app: int, rows: list[Row], end_s: float) -> tuple[Slot, ...]:
+        """Return a slot for each change, and one for the end."""
+        gang, nodes = int(self.instance.gang[app]), self.instance.nodes
+        found: list[Slot] = []
+        for number, row in enumerate(rows):
+            counts = {nodes[node]: count * gang for node, count in sorted(row.items())}
+            if not found or counts != found[-1].counts:
+                at_s = (self.first + number) * self.settings.slot_s if number else self.now_s
+                found.append(Slot(at_s, counts))
+        return (*found, Slot(end_s, {}))
+
+
+def _finite(amount: float) -> float:
+    return min(max(amount, 0.0), MOST_WORTH) if math.isfinite(amount) else 0.0

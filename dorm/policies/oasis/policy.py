@@ -1,0 +1,103 @@
+"""The policy `oasis`: apps are admitted by prices, and each admitted one runs by its plan.
+
+Bao et al., INFOCOM 2018; see the package.  Numbers of containers vary by slot, so an app may be resized, or paused, where
+others are worth more.  What plans leave free stays free: prices keep it for apps that are still to come.
+
+An app says in its spec what its completion is worth (`utility`) and how much work it has (`work`, or `steps` with `speed`).
+One that does not is worth its weight, less the later it is done, and has `assumed_s` of work left each time that it is planned
+(`planning`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.policies import answer, integer, reasons
+from dorm.policies.oasis.planning import Planner, Settings
+from dorm.policies.parameters import Parameter, read_numbers
+from dorm.policies.problem import Reason
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Instance
+    from dorm.policies.problem import Allocation, Plan, Problem
+
+PARAMETERS = {
+    "slot_s": Parameter(600.0, 1.0, 86_400.0, "seconds of a slot: counts change only between slots"),
+    "slots": Parameter(144, 2, 1_000, "the horizon: an app is admitted only if it can be done within so many slots"),
+    "assumed_s": Parameter(
+        3600.0, 1.0, 31_536_000.0, "seconds of work, on one worker, that are assumed of an app which doesn't say"
+    ),
+}
+
+
+class OasisPolicy:
+    """Parameters:
+
+    `slot_s` (600)      seconds of a slot: counts change only between slots
+    `slots` (144)       the horizon: an app is admitted only if it can be done within so many slots
+    `assumed_s` (3600)  seconds of work, on one worker, that are assumed of an app which doesn't say
+    """
+
+    name = "oasis"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, PARAMETERS))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = self.check_params(params)
+        planner = Planner(problem, Settings(settings["slot_s"], int(settings["slots"]), settings["assumed_s"]))
+        instance = planner.instance
+        rows = [
+            dict(held) if pinned else row
+            for row, held, pinned in zip(planner.rows, instance.rows, instance.pinned.tolist(), strict=True)
+        ]
+        found = answer.by_rule(instance, rows, _explain(instance, planner, rows))
+        plans = {instance.apps[app].id: plan for app, plan in sorted(planner.plans.items())}
+        return msgspec.structs.replace(found, plans=plans)
+
+
+def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[str, Reason]:
+    room = reasons.Room(instance, integer.free_room(instance, rows))
+    found = {}
+    for i, app in enumerate(instance.apps):
+        n = sum(app.current.values()) if instance.pinned[i] else sum(rows[i].values()) * int(instance.gang[i])
+        if n >= app.n_max:
+            continue
+        if instance.pinned[i]:
+            reason = reasons.ADJUSTING
+        elif not instance.possible[i]:
+            reason = reasons.impossible(instance, i)
+        elif i in planner.refused:
+            done_s, worth, cost = planner.refused[i]
+            reason = Reason(
+                "price",
+                f"refused: its best schedule, done in {_time(done_s)}, is worth {worth:.3g} and costs {cost:.3g} at "
+                "present prices",
+            )
+        elif i in planner.endless:
+            short = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min")
+            text = f"refused: its work can't be done within {_time(planner.settings.slots * planner.settings.slot_s)}"
+            reason = Reason("price", f"{text}; {short.text}" if short else text)
+        else:
+            reason = _by_plan(planner.plans[i], planner.now_s, n)
+        found[app.id] = reason
+    return found
+
+
+def _by_plan(plan: Plan, now_s: float, count: int) -> Reason:
+    until_s = plan.slots[-1].at_s - now_s
+    figures = f"worth {plan.worth:.3g} at a cost of {plan.cost:.3g}"
+    if count:
+        return Reason("price", f"its plan gives it {count} now and is done in {_time(until_s)}, {figures}")
+    starts = [slot.at_s - now_s for slot in plan.slots if slot.counts and slot.at_s > now_s]
+    when = f"starts in {_time(starts[0])}" if starts else "starts when its room is free"
+    return Reason("queue", f"admitted: its plan {when} and is done in {_time(until_s)}, {figures}")
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,138 @@
+"""The best schedule of one job at given prices (OASiS §IV, Algorithm 2).
+
+    COST_t(t, n)      what n workers and their parameter servers cost in slot t: cheapest machines first
+    DP_COST(t, m)     the least cost of m worker-slots from the arrival until the end of slot t,
+                      = min_n COST_t(t, n) + DP_COST(t - 1, m - done(t, n)), where n workers do n worker-slots
+    best              the end t with the largest f(t - a) - DP_COST(t, W)
+
+Chosen here where the text is open: of equally good ends the earliest, of equally cheap numbers of workers the smallest, of
+equally cheap machines those that the job has in the slot before, then the first.  Machines are cheap or expensive as a whole:
+prices are equal where they agree to nine digits, so the last bits of a float decide nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from dorm.policies.integer import Floats, Ints
+
+
+class Table(NamedTuple):
+    """The dynamic program, filled for all slots."""
+
+    costs: Floats
+    """COST_t, by slot and number of containers."""
+    done: Ints
+    """Worker-slots that so many containers do, by slot and number."""
+    total: Floats
+    """DP_COST at the end of slot t - 1, by slots t and worker-slots; infinite where it is impossible, or of no use."""
+
+    @property
+    def least(self) -> Floats:
+        """By slot: what all the work costs if it is done by the end of that slot; infinite where that is impossible."""
+        return self.total[1:, -1]
+
+    def counts(self, last: int) -> list[int]:
+        """Return the containers by slot of the cheapest schedule that is done by the end of slot `last`."""
+        left = self.total.shape[1] - 1
+        found = [0] * (last + 1)
+        for slot in range(last, -1, -1):
+            before = np.maximum(left - self.done[slot], 0)
+            found[slot] = int(np.argmin(self.costs[slot] + self.total[slot, before]))
+            left = int(before[found[slot]])
+        return found
+
+
+def fill(costs: Floats, done: Ints, work: int) -> Table:
+    """`costs[t, n]` is what n containers cost in slot t: 0 for none, infinite where they do not fit; `done[t, n]`, which
+    does not fall with n, is what they do."""
+    slots = costs.shape[0]
+    useful = np.isfinite(costs) & (done > 0)
+    most = np.minimum(np.where(useful, done, 0).max(axis=1, initial=0), work)
+    later = np.append(np.cumsum(most[::-1])[::-1], 0)
+    total = np.full((slots + 1, work + 1), np.inf)
+    total[:, 0] = 0.0
+    room, reached = np.empty(work + 1), 0
+    for slot in range(slots):
+        before, now = total[slot], total[slot + 1]
+        reached = min(work, reached + int(most[slot]))
+        # Less than this can't be completed later, more can't be done by now.
+        first = max(1, work - int(later[slot + 1]))
+        now[first : reached + 1] = before[first : reached + 1]
+        for count in np.flatnonzero(useful[slot]).tolist():
+            price, step = costs[slot, count], min(int(done[slot, count]), work)
+            if first < step:
+                within = now[first : min(step, reached + 1)]
+                np.minimum(within, price, out=within)
+            start = max(first, step)
+            if start <= reached:
+                part, offered = now[start : reached + 1], room[: reached + 1 - start]
+                np.add(before[start - step : reached + 1 - step], price, out=offered)
+                np.minimum(part, offered, out=part)
+    return Table(costs, done, total)
+
+
+class Offer(NamedTuple):
+    """Machines of one group in all slots, as one job sees them: arrays of slots by machines."""
+
+    price: Floats
+    """Of one worker, or one parameter server, of this job."""
+    room: Ints
+    """How many of them the machine has room for."""
+
+
+def unit_costs(offer: Offer, most: int) -> Floats:
+    """Return what 0, 1 … `most` units cost in each slot, on the cheapest machines with room."""
+    slots = len(offer.price)
+    costs = np.full((slots, most + 1), np.inf)
+    costs[:, 0] = 0.0
+    order = np.argsort(_comparable(offer.price), axis=1, kind="stable")
+    for slot in range(slots):
+        cheapest = order[slot]
+        each = np.repeat(offer.price[slot, cheapest], np.minimum(offer.room[slot, cheapest], most))[:most]
+        costs[slot, 1 : len(each) + 1] = np.cumsum(each)
+    return costs
+
+
+def with_servers(costs: Floats, servers: Offer, servers_for: Callable[[int], int]) -> Floats:
+    """Return COST_t for workers with their parameter servers, from the costs of workers alone."""
+    counts = np.arange(costs.shape[1])
+    needed = np.array([servers_for(count) for count in counts.tolist()], np.int64)
+    # No more parameter servers than workers: §III.
+    allowed = np.where(needed <= counts, 0.0, np.inf)
+    return np.asarray(costs + allowed + unit_costs(servers, int(needed.max(initial=0)))[:, needed])
+
+
+def place(
+    price: Floats, room: Sequence[int], count: int, had: Collection[int], *, stay: bool = False
+) -> dict[int, int]:
+    """Place units on the cheapest machines; `had` are those of the slot before.  With `stay` these come first, so that
+    nothing is moved for a lower price."""
+    rounded = _comparable(price).tolist()
+    found: dict[int, int] = {}
+
+    def order(machine: int) -> tuple[bool, float, bool, int]:
+        elsewhere = machine not in had
+        return stay and elsewhere, rounded[machine], elsewhere, machine
+
+    for machine in sorted((machine for machine, fits in enumerate(room) if fits > 0), key=order):
+        if count <= 0:
+            break
+        here = min(count, room[machine])
+        if here > 0:
+            found[machine] = here
+            count -= here
+    return dict(sorted(found.items()))
+
+
+def _comparable(prices: Floats) -> Floats:
+    """Round to nine significant digits."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.power(10.0, np.floor(np.log10(np.abs(prices))) - 8)
+        rounded = np.round(prices / scale) * scale
+    return np.where((prices > 0) & np.isfinite(prices), rounded, prices)
