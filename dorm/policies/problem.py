@@ -122,6 +122,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     Beyond it the curve is a guess."""
     age_s: float = 0.0
     """Seconds since it was submitted."""
+    adjustments: int = 0
+    """How often it was resized so far, while it ran."""
     batch: Batch | None = None
     """None where the batch size is fixed, and the speed is that with it."""
     utility: Utility | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
 from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
-from events.spec import AppSpec
+from events.spec import AppSpec, BatchSize
 
 
 class AppAccepted(Event, frozen=True):
@@ -280,6 +280,9 @@ class Resized(Event, frozen=True):
     (`dorm.core.round_size`)."""
     put_off: Number = 0
     """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
+    batches: dict[Name, BatchSize] = {}
+    """New batch sizes, by app: one that is changed here works with it from its next generation or membership on, another one
+    as soon as it reads it."""
 
 
 class MasterElected(Event, frozen=True):

@@ -3,6 +3,7 @@
     next_round   answers, ends, failures and releases at once; an allocation on request
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
+    batches      which of the policy's batch sizes are worth telling the apps
     placement    from the policy's answer to slots and ports
     preparing    how long a generation works on while the next one is prepared
     live         what follows for apps that are resized while they run

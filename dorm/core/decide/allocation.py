@@ -9,6 +9,7 @@ import scipy
 
 from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
+from dorm.core.decide.batches import batches_of
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.round_size import (
@@ -57,8 +58,9 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes))
     in_turn = [app.id for app in problem.apps]
     said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
+    batches = batches_of(state, problem, answer, fitting)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, meant)
+    news = bool(changes or batches) or _reasons_changed(state, problem, meant)
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -73,7 +75,9 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
         decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
-            msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
+            msgspec.structs.replace(
+                decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off), batches=batches
+            )
         )
     return facts
 

@@ -21,7 +21,7 @@ from dorm.core.apps.costs import adjust_s
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
-from dorm.policies.problem import AppDemand, NodeRoom, Problem, Reason
+from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
 from events.quantities import SECOND
 
@@ -146,7 +146,18 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         served_s=app.served_until(now) / SECOND,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        age_s=max(0, now - app.submitted_at) / SECOND,
+        adjustments=app.adjustments,
+        batch=_batch_of(app),
     )
+
+
+def _batch_of(app: App) -> Batch | None:
+    """None while it has reported no noise: too little is known to give it another batch size than its own."""
+    accepts = app.spec.batch
+    if accepts is None or app.noise is None:
+        return None
+    return Batch(accepts.initial, accepts.least, accepts.most, accepts.per_container, app.noise)
 
 
 def _waited_s(app: App, now: int) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.fold import membership
+from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
     dissolve,
     drop_ended,
@@ -277,6 +278,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     for name in dict.fromkeys(kept):
         void_plans_on(state, state.nodes[name])
     _note_reasons(state, event, basis)
+    note_batches(state, event)
     if left is not None:
         _note_disturbance(state, event, gains, debtors)
         note_taken(state, left)

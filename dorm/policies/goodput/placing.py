@@ -1,0 +1,108 @@
+"""The greedy placer of `sia`: configurations on nodes (SOSP 2023, §3.4).
+
+An app whose configuration stays keeps its nodes.  The others are placed by size, largest first.  One that fits a node goes
+whole to one, the fullest that holds it; a larger one takes whole nodes and puts its rest on one.  Where there is no such place,
+apps that stayed on one node are moved out of the way, smallest first.  Where that does not help either (here nodes of one type
+may differ, and have several kinds of resources), the app gets what fits on the nodes with most room, if that is n_min at least.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies.baselines.packing import Packing
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Flags, Instance, Ints
+
+
+class Placing:
+    """Rows of the answer: `units` of each app on nodes of type `wanted`, with the types of all nodes in `type_of`."""
+
+    def __init__(self, instance: Instance, type_of: Ints, wanted: Ints, units: Ints, stays: Flags) -> None:
+        self._instance = instance
+        self._type_of = type_of
+        self._wanted = wanted
+        self._units = units
+        self._packing = Packing(instance, instance.pinned | stays)
+        self._may_move = stays.copy()
+        """Apps that stayed and were not moved yet: each is moved once at most."""
+
+    @property
+    def rows(self) -> list[dict[int, int]]:
+        return self._packing.rows
+
+    def place(self) -> None:
+        waiting = [app for app in range(len(self._units)) if self._units[app] and not self.rows[app]]
+        while waiting:
+            waiting.sort(key=lambda app: (-self._size(app), app))
+            app = waiting.pop(0)
+            if not self._put(app):
+                moved = self._cleared(app)
+                waiting += moved
+                if not moved or not self._put(app):
+                    self._squeeze(app)
+
+    def _size(self, app: int) -> float:
+        unit = float(self._instance.unit[app])
+        return round(float(self._units[app]) * (unit if np.isfinite(unit) else 0.0), 12)
+
+    def _fits(self, app: int) -> Ints:
+        """Return how many units each node takes now, on nodes of the app's type."""
+        here = self._packing.fits(app, int(self._units[app]))
+        return np.asarray(np.where(self._type_of == self._wanted[app], here, 0))
+
+    def _put(self, app: int) -> bool:
+        """Place the whole app as its configuration says; return whether it was placed."""
+        here, left = self._fits(app), int(self._units[app])
+        most = int(np.where(self._type_of == self._wanted[app], self._instance.holds[app], 0).max(initial=0))
+        row: dict[int, int] = {}
+        if most <= 0:
+            return False
+        for node in np.flatnonzero(here >= most).tolist() if left > most else []:
+            if left <= most:
+                break
+            row[node] = most
+            left -= most
+        rest = [node for node in np.flatnonzero(here >= left).tolist() if node not in row]
+        if left > most or (left and not rest):
+            return False
+        if left:
+            row[min(rest, key=lambda node: (int(here[node]), node))] = left
+        return self._packing.put_back(app, row)
+
+    def _cleared(self, app: int) -> list[int]:
+        """Move apps off the node of its type that lacks least for it, and for which that is enough; return them."""
+        here = self._fits(app)
+        most = int(self._instance.holds[app].max(initial=0))
+        needs = min(int(self._units[app]), most)
+        candidates = [
+            node for node in np.flatnonzero(self._type_of == self._wanted[app]).tolist() if here[node] < needs
+        ]
+        for node in sorted(candidates, key=lambda node: (-int(here[node]), node)):
+            there = [
+                other
+                for other in np.flatnonzero(self._may_move).tolist()
+                if list(self.rows[other]) == [node] and other != app
+            ]
+            taken: list[tuple[int, dict[int, int]]] = []
+            for other in sorted(there, key=lambda other: (self._size(other), other)):
+                taken.append((other, self._packing.take_back(other)))
+                if self._fits(app)[node] >= needs:
+                    for moved, _ in taken:
+                        self._may_move[moved] = False
+                    return [moved for moved, _ in taken]
+            for other, row in taken:
+                self._packing.put_back(other, row)
+        return []
+
+    def _squeeze(self, app: int) -> None:
+        """Give it what fits, where it was or on the nodes with most room."""
+        instance = self._instance
+        before = instance.rows[app]
+        if instance.kept[app] and self._packing.put_back(app, before):
+            return
+        if self._packing.put(app, int(self._units[app])) < instance.n_min[app]:
+            self._packing.take_back(app)
