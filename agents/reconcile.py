@@ -77,7 +77,7 @@ def reconcile(
     prepared: Collection[Key] = (),
 ) -> list[Action]:
     """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
-    `written` is what this process last announced to each container; a restarted agent has announced nothing, and does it again.
+    `written` is what this process last announced to each container; a restarted one has announced nothing, and does so again.
     `prepared` are the containers for which this process has done what it could before their release."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
     found = {container.key: container for container in seen}

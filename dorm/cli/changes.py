@@ -57,6 +57,10 @@ _OTHERS = {
     "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
     "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
     "grow": "whether apps that run take further offers, each of which restarts them",
+    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the less, the fairer",
+    "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
+    "population": "allocations that the search keeps",
+    "generations": "generations of the search, at most",
     "probes": "nodes that are probed for each task",
 }
 """Parameters of the other policies."""
@@ -67,6 +71,8 @@ _GISTS = {
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
+    "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
+    "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }

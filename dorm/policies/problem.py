@@ -165,8 +165,9 @@ class Reason(msgspec.Struct, frozen=True):
     `settling`      an app that could make room was just resized and has not worked since (set by the core),
     `held`          the app has failed, and gets no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
-    `queue`         the policy (static, tiresias, optimus) serves others first,
-    `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
+    `queue`         the policy (static, tiresias, optimus, pollux, sia) serves others first,
+    `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus,
+                    pollux, sia),
     `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import agents.reconcile as reconciling
-from agents.announcements import Announced
 from agents.desired import Desired
 from agents.runtime.interface import Key, Seen
 from events import kinds as k
@@ -15,6 +14,7 @@ from events.quantities import SECOND
 from tests.core.records import CLUSTER
 
 if TYPE_CHECKING:
+    from agents.announcements import Announced
     from agents.runtime.interface import State as EngineState
     from tests.core.virtual import World
 

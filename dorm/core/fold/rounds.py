@@ -17,6 +17,7 @@ from dorm.core.fold.effects import (
     interrupt,
     mark_dirty,
     mark_wait,
+    note_figures,
     plan_drop,
     request_rebalance,
     void_plans_on,
@@ -286,12 +287,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         request_rebalance(state)
     if event.put_off and event.changes:
         mark_dirty(state)
-    figures = state.figures
-    figures.seq = state.seq
-    figures.utilization = event.utilization
-    figures.fairness_loss = event.fairness_loss
-    figures.overhead = event.overhead
-    figures.decisions += 1
+    note_figures(state, event)
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:

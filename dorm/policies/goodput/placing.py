@@ -1,13 +1,15 @@
 """The greedy placer of `sia`: configurations on nodes (SOSP 2023, §3.4).
 
 An app whose configuration stays keeps its nodes.  The others are placed by size, largest first.  One that fits a node goes
-whole to one, the fullest that holds it; a larger one takes whole nodes and puts its rest on one.  Where there is no such place,
-apps that stayed on one node are moved out of the way, smallest first.  Where that does not help either (here nodes of one type
-may differ, and have several kinds of resources), the app gets what fits on the nodes with most room, if that is n_min at least.
+whole to one, the fullest that holds it; a larger one takes whole nodes and puts its rest on one.  Where there is no such
+place, apps that stayed on one node are moved out of the way, smallest first.  Where that does not help either (here nodes of
+one type may differ, and have several kinds of resources), the app gets what fits on the nodes with most room, if that is n_min
+at least.
 """
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,13 +37,14 @@ class Placing:
         return self._packing.rows
 
     def place(self) -> None:
-        waiting = [app for app in range(len(self._units)) if self._units[app] and not self.rows[app]]
+        waiting = [(-self._size(app), app) for app in np.flatnonzero(self._units).tolist() if not self.rows[app]]
+        heapq.heapify(waiting)
         while waiting:
-            waiting.sort(key=lambda app: (-self._size(app), app))
-            app = waiting.pop(0)
+            _, app = heapq.heappop(waiting)
             if not self._put(app):
                 moved = self._cleared(app)
-                waiting += moved
+                for other in moved:
+                    heapq.heappush(waiting, (-self._size(other), other))
                 if not moved or not self._put(app):
                     self._squeeze(app)
 

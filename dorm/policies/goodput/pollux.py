@@ -49,7 +49,7 @@ PARAMETERS = {
     "population": Parameter(100, 4, 1_000, "allocations that the search keeps"),
     "generations": Parameter(100, 0, 10_000, "generations of the search, at most"),
 }
-EFFORT = 2e7
+EFFORT = 5e6
 """Population × generations × apps × nodes of one search, at most."""
 LEAST = 1e-3
 """Added to each speed-up, so that the mean is defined where an app gets nothing (as in the public code)."""
@@ -187,15 +187,19 @@ class _Round(NamedTuple):
         return max(int(size * part), 4), int(generations * part)
 
     def _starts(self, apps: Ints, space: Space) -> Ints:
-        """Return what apps have now; the same with what others need beside it; and a fair part for each."""
+        """Return what apps have now; the same, with a fair part for each app that has nothing; and a fair part for all."""
         instance = self.instance
         moving = np.isin(np.arange(len(instance.apps)), apps)
         beside = Packing(instance, instance.pinned | (moving & instance.kept))
         fair = Packing(instance, instance.pinned)
+        starting = {app: None for app in apps.tolist() if not beside.rows[app]}
+        for app in starting:
+            beside.put_all(app, int(instance.n_min[app]))
         for app in apps.tolist():
-            if not beside.rows[app]:
-                beside.put_all(app, int(instance.n_min[app]))
-            fair.put_all(app, max(int(instance.n_min[app]), min(self._fair(app), most_units(instance, app))))
+            wanted = max(int(instance.n_min[app]), min(self._fair(app), most_units(instance, app)))
+            fair.put_all(app, wanted)
+            if app in starting and (least := beside.take_back(app)) and not beside.put_all(app, wanted):
+                beside.put_back(app, least)
         starts = [[packing.rows[app] for app in apps.tolist()] for packing in (beside, fair)]
         return np.stack([space.base, *(integer.dense(instance, rows) for rows in starts)])
 

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csc_array, csr_array, vstack
 
 from dorm.policies import answer, integer
 from dorm.policies.goodput import explaining
 from dorm.policies.goodput.bounds import restart_factor
 from dorm.policies.goodput.configurations import configurations, types
 from dorm.policies.goodput.placing import Placing
+from dorm.policies.goodput.program import Rows, solve
 from dorm.policies.parameters import Parameter, ParameterError, read_numbers
 
 if TYPE_CHECKING:
@@ -46,15 +46,8 @@ PARAMETERS = {
     "lambda": Parameter(1.1, 0.0, 1000.0, "penalty for an app that gets nothing; a smallest configuration is worth 1"),
     "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs where none was measured"),
 }
-GAP = 1e-4
-"""The search ends this close to the optimum, relatively (`sia_solver_thresh` of the public code)."""
-MOST_NODES = 2_000
-"""Nodes of the solver's search."""
-GUARD_S = 300.0
-"""Only a crash guard; the number of nodes decides when to stop, which is deterministic."""
 MOST_WORTH = 3000.0
 """Normalized goodputs to the power p are clipped here (`sia_goodput_clip_val`)."""
-_OPTIMAL, _LIMIT = 0, 1
 
 
 class SiaPolicy:
@@ -113,17 +106,22 @@ def _costs(instance: Instance, offered: Configurations, settings: dict[str, Any]
 
 
 def _choose(instance: Instance, found: Types, offered: Configurations, cost: Floats) -> tuple[Ints, str]:
-    """Return the chosen configurations, at most one of each app, and the solver's status.  Where it fails, all stay as they
-    are."""
+    """Return the chosen configurations, at most one of each app, and the solver's status."""
     useful = np.flatnonzero(cost < 0)
     if not len(useful):
         return useful, "optimal"
+    chosen, status = solve(_rows(instance, found, offered, useful), cost[useful], offered.app[useful])
+    # Where the solver fails, everything stays as it is.
+    return (np.flatnonzero(offered.current), status) if chosen is None else (useful[chosen], status)
+
+
+def _rows(instance: Instance, found: Types, offered: Configurations, useful: Ints) -> Rows:
+    """Return the rows of the program for these configurations."""
     app, units = offered.app[useful], offered.units[useful]
-    columns = np.arange(len(useful))
+    columns, kinds = np.arange(len(useful)), instance.demand.shape[1]
     apps, row = np.unique(app, return_inverse=True)
-    one_each = csr_array((np.ones(len(useful)), (row, columns)), shape=(len(apps), len(useful)))
-    kinds = instance.demand.shape[1]
-    blocks, limits = [one_each], [np.ones(len(apps))]
+    blocks = [csr_array((np.ones(len(useful)), (row, columns)), shape=(len(apps), len(useful)))]
+    limits = [np.ones(len(apps))]
     for type_ in range(len(found.names)):
         room = instance.room[found.of == type_].sum(axis=0).astype(np.float64)
         scale = np.maximum(room, 1.0)
@@ -132,18 +130,7 @@ def _choose(instance: Instance, found: Types, offered: Configurations, cost: Flo
         places = np.tile(np.arange(kinds), len(here)), np.repeat(here, kinds)
         blocks.append(csr_array((used.ravel(), places), shape=(kinds, len(useful))))
         limits.append(room / scale)
-    constraint = LinearConstraint(vstack(blocks, format="csc"), ub=np.concatenate(limits))
-    options: Any = {"mip_rel_gap": GAP, "node_limit": MOST_NODES, "time_limit": GUARD_S}
-    whole: Any = np.ones(len(useful), np.int64)
-    try:
-        result = milp(cost[useful], constraints=constraint, bounds=Bounds(0, 1), integrality=whole, options=options)
-        x, status = result.x, int(result.status)
-    except Exception:  # A solver that raises costs quality, never the round.
-        x, status = None, -1
-    if x is None or not np.isfinite(x).all():
-        return np.flatnonzero(offered.current), "fallback"
-    words = {_OPTIMAL: "optimal", _LIMIT: "node_limit"}
-    return useful[np.flatnonzero(np.rint(x) > 0)], words.get(status, "fallback")
+    return Rows(csc_array(vstack(blocks)), np.concatenate(limits))
 
 
 def _placed(

@@ -3,9 +3,9 @@
     name,time,application,num_replicas,batch_size
     cifar10-0,53,cifar10,6,2048
 
-A job has one container for each GPU.  It keeps the batch size of its row or, with `batches=tuned`, accepts every batch size that
-was measured.  Its work and its speed are those of its application's profile (`replay.simulator.workloads.profiles`).  Times are
-seconds from the workload's start.
+A job has one container for each GPU.  It keeps the batch size of its row or, with `batches=tuned`, accepts every batch size
+that was measured.  Its work and its speed are those of its application's profile (`replay.simulator.workloads.profiles`).
+Times are seconds from the workload's start.
 """
 
 from __future__ import annotations
