@@ -2,9 +2,9 @@
 
 An app whose configuration stays keeps its nodes.  The others are placed by size, largest first.  One that fits a node goes
 whole to one, the fullest that holds it; a larger one takes whole nodes and puts its rest on one.  Where there is no such
-place, apps that stayed on one node are moved out of the way, smallest first.  Where that does not help either (here nodes of
-one type may differ, and have several kinds of resources), the app gets what fits on the nodes with most room, if that is n_min
-at least.
+place, apps that stayed on one node are moved out of the way, smallest first, if all of them find another.  Where that does not
+help either (here nodes of one type may differ, and have several kinds of resources), the app gets what fits on the nodes with
+most room, if that is n_min at least.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from dorm.policies.baselines.packing import Packing
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints
+
+
+NODES_TRIED = 16
+"""Nodes that are tried for one app whose way has to be cleared."""
 
 
 class Placing:
@@ -41,12 +45,8 @@ class Placing:
         heapq.heapify(waiting)
         while waiting:
             _, app = heapq.heappop(waiting)
-            if not self._put(app):
-                moved = self._cleared(app)
-                for other in moved:
-                    heapq.heappush(waiting, (-self._size(other), other))
-                if not moved or not self._put(app):
-                    self._squeeze(app)
+            if not self._put(app) and not self._put_with_moves(app):
+                self._squeeze(app)
 
     def _size(self, app: int) -> float:
         unit = float(self._instance.unit[app])
@@ -76,30 +76,32 @@ class Placing:
             row[min(rest, key=lambda node: (int(here[node]), node))] = left
         return self._packing.put_back(app, row)
 
-    def _cleared(self, app: int) -> list[int]:
-        """Move apps off the node of its type that lacks least for it, and for which that is enough; return them."""
+    def _put_with_moves(self, app: int) -> bool:
+        """Place the app on a node of its type from which others move away, that with most room first; return whether all of
+        them found a place."""
         here = self._fits(app)
-        most = int(self._instance.holds[app].max(initial=0))
-        needs = min(int(self._units[app]), most)
-        candidates = [
-            node for node in np.flatnonzero(self._type_of == self._wanted[app]).tolist() if here[node] < needs
-        ]
-        for node in sorted(candidates, key=lambda node: (-int(here[node]), node)):
-            there = [
-                other
-                for other in np.flatnonzero(self._may_move).tolist()
-                if list(self.rows[other]) == [node] and other != app
-            ]
+        needs = min(int(self._units[app]), int(self._instance.holds[app].max(initial=0)))
+        nodes = [node for node in np.flatnonzero(self._type_of == self._wanted[app]).tolist() if here[node] < needs]
+        alone: dict[int, list[int]] = {}
+        for other in np.flatnonzero(self._may_move).tolist():
+            if len(self.rows[other]) == 1:
+                alone.setdefault(next(iter(self.rows[other])), []).append(other)
+        for node in sorted(nodes, key=lambda node: (-int(here[node]), node))[:NODES_TRIED]:
             taken: list[tuple[int, dict[int, int]]] = []
-            for other in sorted(there, key=lambda other: (self._size(other), other)):
+            for other in sorted(alone.get(node, []), key=lambda other: (self._size(other), other)):
                 taken.append((other, self._packing.take_back(other)))
                 if self._fits(app)[node] >= needs:
-                    for moved, _ in taken:
-                        self._may_move[moved] = False
-                    return [moved for moved, _ in taken]
+                    break
+            if self._fits(app)[node] >= needs and self._put(app):
+                moved = [other for other, _ in reversed(taken)]
+                if all(self._put(other) for other in moved):
+                    self._may_move[moved] = False
+                    return True
+                self._packing.take_back(app)
             for other, row in taken:
+                self._packing.take_back(other)
                 self._packing.put_back(other, row)
-        return []
+        return False
 
     def _squeeze(self, app: int) -> None:
         """Give it what fits, where it was or on the nodes with most room."""

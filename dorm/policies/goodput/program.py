@@ -48,7 +48,7 @@ def solve(rows: Rows, cost: Floats, app: Ints) -> tuple[Ints | None, str]:
         if relaxed.status != 0:
             return None, "fallback"
         answer = _rounded(rows, cost, app, np.asarray(relaxed.x, np.float64))
-        bound, value = float(relaxed.fun), float(cost[answer].sum())
+        bound, value = float(relaxed.fun or 0.0), float(cost[answer].sum())
         if value - bound <= GAP * abs(bound):
             return answer, "optimal"
         prices = np.asarray(relaxed.ineqlin.marginals, np.float64)
