@@ -129,6 +129,16 @@ def test_a_live_app_hears_of_each_membership_once() -> None:
     assert reconcile(desired(wanted=True, started=True), [seen("running")], NOW) == [], "others hear of none"
 
 
+def test_an_app_hears_of_each_batch_size_once() -> None:
+    app = desired(wanted=True, started=True)
+    accepts = {"initial": 64, "least": 32, "most": 512, "per_container": 64}
+    app.apps["app"].spec = check_spec(document(batch=accepts))
+    assert reconcile(app, [seen("running")], NOW) == [Announce(KEY, Announced(batch=64))]
+    app.apps["app"].batch = 128
+    assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=64)}) == [Announce(KEY, Announced(batch=128))]
+    assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=128)}) == []
+
+
 class TestPreparing:
     def ahead(self, *, until: int = NOW + 1, waits_for: tuple[str, ...] = ("b",)) -> Desired:
         """Generation 3 replaces generation 2, which runs."""

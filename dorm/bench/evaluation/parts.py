@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from replay.simulator.compare.comparison import Comparison
+from replay.simulator.compare.contenders import BY_TIME
 from replay.simulator.scenario import Rounds, Scenario
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Part(msgspec.Struct, frozen=True):
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
     """Run policies that use attained or remaining service in rounds, others when something happens."""
-    if contender.policy not in ("tiresias", "optimus"):
+    if contender.policy not in BY_TIME:
         return scenario
     return msgspec.structs.replace(scenario, rounds=Rounds(every_s, always=True), quiet_s=0.0)
 
