@@ -20,6 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
+TUNED = "pollux_tuned"
+"""The part in which policies choose batch sizes."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 

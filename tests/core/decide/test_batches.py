@@ -116,25 +116,25 @@ def test_a_decision_about_an_app_without_a_range_is_counted_and_changes_nothing(
     made = Bench(a=4)
     made.running(n_max=1)
     ignored = made.state.counters.ignored
-    empty = {
-        "changes": [],
-        "reasons": {},
-        "utilization": 0.0,
-        "fairness_loss": 0.0,
-        "fairness_budget": 0.0,
-        "excess": 0.0,
-    }
-    figures = {
-        "overhead": 0,
-        "overhead_budget": 0,
-        "status": "",
-        "bound": 0.0,
-        "digest": "",
-        "solver": "",
-        "params": {},
-    }
-    batches = {made.app().id: 5, "nobody": 6}
-    made.say(k.Resized(policy="pollux", policy_version=1, batches=batches, **empty, **figures))
+    fact = k.Resized(
+        policy="pollux",
+        policy_version=1,
+        params={},
+        solver="",
+        changes=[],
+        reasons={},
+        utilization=0.0,
+        fairness_loss=0.0,
+        fairness_budget=0.0,
+        excess=0.0,
+        overhead=0,
+        overhead_budget=0,
+        status="",
+        bound=0.0,
+        digest="",
+        batches={made.app().id: 5, "nobody": 6},
+    )
+    made.say(fact)
     assert made.app().batch == 0
     assert made.state.counters.ignored == ignored + 2
 

@@ -12,8 +12,7 @@ from events import kinds as k
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads import tuned
-from replay.simulator.workloads.profiles import Profile
+from replay.simulator.workloads.profiles import Batch, Profile
 from replay.simulator.workloads.traces.pollux import bounded, read
 from replay.simulator.workloads.tuned import Tuned, after, rate_at, seconds_until
 from tests.simulator.scenarios import played
@@ -72,7 +71,7 @@ class TestTuned:
         profile = Profile(folder / "net")
         speed = Tuned(profile.tables, 16)
         step = 1 / speed.course((4,), 64)[0][1] * 1.6
-        assert step == pytest.approx(speed.profile.step_s("4", tuned.Batch(64, 4, profile)))
+        assert step == pytest.approx(speed.profile.step_s("4", Batch(64, 4, profile)))
 
     def test_the_noise_is_the_ratio_of_variance_and_norm_at_the_first_batch_size(self, folder: Path) -> None:
         assert Tuned(Profile(folder / "net").tables, 64).noise(150.0, 32) == 16.0
