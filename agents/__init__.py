@@ -3,7 +3,7 @@
     desired      pure: folds rounds and the node's own facts into what should run here
     reconcile    pure: compares desired with seen containers, and returns actions
     contract     pure: what a container finds in its environment and its folder, and which command starts it
-    members      pure: what members of a live app read about their membership
+    announcements  pure: what running containers read about their app's membership and batch size
     progress     an app's progress file
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
     follower     the log as the node reads it;  desired_file: its folded state on disk

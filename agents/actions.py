@@ -14,11 +14,11 @@ import msgspec
 import structlog
 
 from agents import reconcile as r
+from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
-from agents.members import announcement
 from agents.ports import ports_of
-from agents.runtime.interface import MEMBERS_FILE, Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
+from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Actions:
         """Containers with an action under way: a list made meanwhile may be wrong about them."""
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
-        self.announced: dict[Key, int] = {}
-        """The membership that was last written for each container of a live app; empty after a restart."""
+        self.announced: dict[Key, Announced] = {}
+        """What was last written for each container; empty after a restart."""
         self.prepared: dict[Key, str] = {}
         """Containers for which all was done that can be before their release, with the reason where they are not created."""
         self._config = config
@@ -152,9 +152,8 @@ class Actions:
             return
         spec = self._spec(key, app, str(checkpoint_dir), devices)
         await self._drop_other(key, spec)
-        files = {MEMBERS_FILE: announcement(app)} if app.live else {}
         try:
-            seen = await self._runtime.ensure(spec, files)
+            seen = await self._runtime.ensure(spec, files_of(app))
         except Refused as error:
             mounted = await self._looks.shared()
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
@@ -212,14 +211,15 @@ class Actions:
             await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
 
     async def _announce(self, key: Key) -> None:
-        """Write the membership that was announced last, where the container reads it."""
+        """Write what was announced last, where the container reads it."""
         app = self._desired.wanted().get(key)
         if app is None:
             return
-        membership = app.membership
+        written = announced(app)
         with contextlib.suppress(KeyError):  # it has been removed
-            await self._runtime.put(key, MEMBERS_FILE, announcement(app))
-            self.announced[key] = membership
+            for name, content in files_of(app).items():
+                await self._runtime.put(key, name, content)
+            self.announced[key] = written
 
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log

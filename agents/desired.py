@@ -80,6 +80,13 @@ class DesiredApp(msgspec.Struct):
     ahead: bool = False
     """Whether containers of a generation that is not released yet are prepared: it replaces one that ran."""
     held: Held | None = None
+    batch: int = 0
+    """Its batch size as decided last, in samples; 0 while it has its initial one, or none."""
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size that it has; 0 if it accepts only its own."""
+        return (self.batch or self.spec.batch.initial) if self.spec.batch is not None else 0
 
     @property
     def live(self) -> bool:
@@ -209,6 +216,9 @@ class Desired(msgspec.Struct):
                 case k.Resized():
                     for change in fact.changes:
                         self._resize(change, record.time)
+                    for name, size in fact.batches.items():
+                        if name in self.apps:
+                            self.apps[name].batch = size
                 case k.GenerationReleased() if app := self._current(fact.app, fact.generation):
                     self._release(fact, app)
                 case k.MembersReleased() | k.MembersLost() if app := self._current(fact.app, fact.generation):

@@ -1,6 +1,6 @@
 """The progress file of a container: JSON lines that the app appends, turned into facts at a limited rate.
 
-    {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
+    {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress; of an app with a range of batch sizes also "noise"
     {"checkpoint": 120}                                    saved up to this step
     {"request_size": 2, "reason": "…"}                     more than 2 containers gain nothing; null withdraws that
 
@@ -241,6 +241,7 @@ class ProgressFile:
                             step=step,
                             loss=_number(words.get("loss")),
                             samples_per_s=_number(words.get("samples_per_s")),
+                            noise=_number(words.get("noise")),
                         ),
                         begin + end,
                     )

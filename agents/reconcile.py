@@ -4,7 +4,7 @@
     wanted, unseen, reported as started     it was lost: report its exit
     released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
     seen running, not reported              report its start
-    seen running, a live app's membership is newer than its file    announce it
+    seen running, its files say another membership or batch size    announce it
     seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL), unless it works on while
                                             its successor is prepared
     to be released, unseen                  prepare it, once
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agents.announcements import Announced, announced
 from agents.runtime.interface import Key, Seen
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class ReportStarted(msgspec.Struct, frozen=True):
 
 class Announce(msgspec.Struct, frozen=True):
     key: Key
-    membership: int
-    """Of a live app."""
+    news: Announced
 
 
 class ReportExited(msgspec.Struct, frozen=True):
@@ -73,13 +73,12 @@ def reconcile(
     desired: Desired,
     seen: Sequence[Seen],
     now: int,
-    announced: Mapping[Key, int] | None = None,
+    written: Mapping[Key, Announced] | None = None,
     prepared: Collection[Key] = (),
 ) -> list[Action]:
     """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
-    `announced` is the membership that this process last wrote for each container of a live app; a restarted agent has written
-    none, and announces all of them again.  `prepared` are the containers for which this process has done what it could before
-    their release."""
+    `written` is what this process last announced to each container; a restarted one has announced nothing, and does so again.
+    `prepared` are the containers for which this process has done what it could before their release."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
@@ -90,8 +89,8 @@ def reconcile(
             action = None  # It is created, and starts with its release.
         if isinstance(action, Halt) and desired.works_on(key, now):
             action = None if key in desired.started or key in desired.announced else ReportStarted(found[key])
-        if action is None and key in wanted and wanted[key].live:
-            action = _announcement(key, wanted[key].membership, found.get(key), announced or {})
+        if action is None and key in wanted:
+            action = _announcement(key, announced(wanted[key]), found.get(key), (written or {}).get(key, Announced()))
         if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
     actions += [Prepare(key) for key in ahead if key not in prepared]
@@ -125,9 +124,9 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
     return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
 
 
-def _announcement(key: Key, membership: int, seen: Seen | None, announced: Mapping[Key, int]) -> Announce | None:
+def _announcement(key: Key, news: Announced, seen: Seen | None, written: Announced) -> Announce | None:
     runs = seen is not None and seen.state == "running"
-    return Announce(key, membership) if runs and announced.get(key) != membership else None
+    return Announce(key, news) if runs and news != written else None
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:

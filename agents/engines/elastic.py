@@ -3,7 +3,7 @@
 `DORM_MEMBERS` names the file.  A program that follows it learns all changes from there and needs no other variable.  At the
 start of a generation the membership is 1 and holds every container of the placement.  For an app that is adjusted by
 checkpoint and restart the file never changes: each generation has a new one.  With `elastic: live` the agent replaces it
-(`agents.members`).
+(`agents.announcements`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
 MEMBERS_FILE: Final = "members.json"
-"""The file that DORM_MEMBERS names, beside it (`agents.members`)."""
+"""The file that DORM_MEMBERS names, beside it (`agents.announcements`)."""
+BATCH_FILE: Final = "batch"
+"""The file that DORM_BATCH names, beside it."""
 TIMED_OUT: Final = 124
 """The exit code that `Runtime.run` returns for a command it had to kill, as coreutils' timeout does."""
 NOT_FOUND: Final = 127

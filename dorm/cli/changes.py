@@ -64,6 +64,10 @@ _OTHERS = {
     "slot_s": "seconds of a slot: the counts of a plan change only between slots",
     "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
     "grow": "whether apps that run take further offers, each of which restarts them",
+    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the less, the fairer",
+    "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
+    "population": "allocations that the search keeps",
+    "generations": "generations of the search, at most",
     "probes": "nodes that are probed for each task",
 }
 """Parameters of the other policies."""
@@ -76,6 +80,8 @@ _GISTS = {
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "oasis": "apps are admitted by prices and run by plans that are made when they arrive, as in OASiS: needs utility and work",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
+    "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
+    "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }

@@ -298,6 +298,10 @@ class App(msgspec.Struct):
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
     """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
+    noise: float | None = None
+    """The gradient noise scale that it reported last, in samples; None while it has reported none."""
+    batch: int = 0
+    """Its batch size as decided last; 0 while it has its initial one, or none."""
     size_request: SizeRequest | None = None
     """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
     history: list[AdjustmentRecord] = []

@@ -15,6 +15,7 @@
     dorm/        the optimizer, near the exact optimum at any size; the default
     speed/       Dorm's promises, with containers where they finish most work
     oasis/       admission by prices, and a plan for each app until its end
+    goodput/     pollux, sia: by how fast apps learn, with the best batch sizes
     exact/       the same goals solved exactly: the reference
     baselines/   static, app-level, task-level, tiresias, optimus
 

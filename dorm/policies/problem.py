@@ -160,8 +160,12 @@ class AppDemand(msgspec.Struct, frozen=True):
     """How fast it has worked so far; policies that learn weigh this against `speed`."""
     alike: tuple[Measured, ...] = ()
     """The same of an app like it, for one of which nothing is known."""
+    tried: int = 0
+    """The largest number of containers that it was measured with, where its speed is not declared; 0 for no limit."""
     age_s: float = 0.0
     """Seconds since it was submitted."""
+    adjustments: int = 0
+    """How often it was resized so far, while it ran."""
     batch: Batch | None = None
     """None where the batch size is fixed, and the speed is that with it."""
     utility: Utility | None = None
@@ -211,8 +215,9 @@ class Reason(msgspec.Struct, frozen=True):
     `settling`      an app that could make room was just resized and has not worked since (set by the core),
     `held`          the app has failed, and gets no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
-    `queue`         the policy (static, tiresias, optimus) serves others first, or its plan starts later (oasis),
-    `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
+    `queue`         the policy (static, tiresias, optimus, pollux, sia) serves others first, or its plan starts later (oasis),
+    `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus,
+                    pollux, sia),
     `learning`      its speed with more is not known yet, and it grows to twice what is known (dorm-speed),
     `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""

@@ -11,6 +11,8 @@
     tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
     optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
     oasis       `oasis`: apps are admitted by prices, and run by plans that are made when they arrive, as in OASiS
+    pollux      `pollux`: the fairest mean of speed-ups by goodput, by a genetic search, as in Pollux
+    sia         `sia`: one configuration for each app, by an integer program over goodputs, as in Sia
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -25,6 +27,7 @@
     greedy      the answer that `dorm-exact` starts from, and how `static` places
     fixed_counts  of `static` and `tiresias`: containers that an operator fixes for each app
     packing     of `tiresias` and `optimus`: whole partitions on few nodes
+    throughput  of `pollux` and `sia`: how fast an app learns by containers, placement and batch size
     reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
 
@@ -64,6 +67,8 @@ _REGISTRY = {
     "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
     "oasis": ("dorm.policies.oasis.policy", "OasisPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
+    "pollux": ("dorm.policies.goodput.pollux", "PolluxPolicy"),
+    "sia": ("dorm.policies.goodput.sia", "SiaPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),
     "tiresias": ("dorm.policies.baselines.tiresias", "TiresiasPolicy"),

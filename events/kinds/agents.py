@@ -130,6 +130,8 @@ class AppProgressed(Event, frozen=True):
     step: Step
     loss: float | None = None
     samples_per_s: float | None = None
+    noise: float | None = None
+    """Of an app that accepts a range of batch sizes: its gradient noise scale, in samples (arXiv 1812.06162)."""
 
 
 class AppResizeRequested(Event, frozen=True):

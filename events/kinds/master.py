@@ -8,7 +8,7 @@ import msgspec
 
 from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
 from events.limits import LONGEST_TEXT, Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
-from events.spec import AppSpec
+from events.spec import AppSpec, BatchSize
 
 
 class AppAccepted(Event, frozen=True):
@@ -303,6 +303,9 @@ class Resized(Event, frozen=True):
     put_off: Number = 0
     """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
     plugin: Plugin = ""
+    batches: dict[Name, BatchSize] = {}
+    """New batch sizes, by app: one that is changed here works with it from its next generation or membership on, another one
+    as soon as it reads it."""
 
 
 class PolicyPlugin(msgspec.Struct, frozen=True, omit_defaults=True):

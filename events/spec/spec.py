@@ -36,6 +36,8 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
 Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
+BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+"""Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 
 LARGEST_SPEC = 256 * 1024
@@ -136,6 +138,22 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.progress != "" and _seconds(self.progress)) or None
 
 
+class BatchRange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The batch sizes that an app accepts, in samples of one step over all its containers.  A policy that weighs goodput
+    chooses among them once the app has reported its gradient noise; before that, and under other policies, the app has the
+    initial one."""
+
+    initial: Annotated[BatchSize, msgspec.Meta(description="the batch size that its speed and its steps refer to")]
+    least: Annotated[BatchSize, msgspec.Meta(description="the smallest that it accepts")]
+    most: Annotated[BatchSize, msgspec.Meta(description="the largest with which it still learns")]
+    per_container: Annotated[
+        BatchSize,
+        msgspec.Meta(
+            description="what the memory of one container holds; it works through a larger part in several passes"
+        ),
+    ]
+
+
 @lru_cache(maxsize=4096)
 def _seconds(text: Quantity) -> float:
     """Return the seconds of a checked duration, cached: it is read for each app after each record."""
@@ -207,6 +225,12 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     work: Annotated[
         Work | None, msgspec.Meta(description="how much work it has: for policies that plan ahead; default: not known")
     ] = None
+    batch: Annotated[
+        BatchRange | None,
+        msgspec.Meta(
+            description="the batch sizes that it accepts (`DORM_BATCH`); default: its batch size is its own affair"
+        ),
+    ] = None
     engine: EngineName = "plain"
     engine_options: EngineOptions = EngineOptions()
     elastic: Annotated[
@@ -267,6 +291,7 @@ def check_spec(document: object) -> CheckedSpec:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
     check_roles(spec, spec.n_min)
     _check_speed(spec)
+    _check_batch(spec)
     try:
         requirement(spec.require)
     except RequirementError as error:
@@ -306,7 +331,8 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 _DEFAULTS = _defaults_of(AppSpec)
 _PARTS: dict[str, type[msgspec.Struct]] = {
-    "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "utility": Utility, "work": Work,
+    "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
+    "work": Work,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in _PARTS.items()}
 
@@ -345,6 +371,15 @@ def _check_speed(spec: AppSpec) -> None:
         if count <= before:
             text = f"speed[{index}]: {count} containers come after {before}; list each count once, ascending"
             raise SpecError(text, code="spec.speed.not_ascending")
+
+
+def _check_batch(spec: AppSpec) -> None:
+    if spec.batch is not None and not spec.batch.least <= spec.batch.initial <= spec.batch.most:
+        text = (
+            f"batch: initial is {spec.batch.initial}; it must be between least ({spec.batch.least}) "
+            f"and most ({spec.batch.most})"
+        )
+        raise SpecError(text, code="spec.batch.initial_outside")
 
 
 def _check_quantities(spec: AppSpec) -> None:

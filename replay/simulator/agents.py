@@ -69,6 +69,19 @@ class VirtualAgents:
     def _resized(self, fact: k.Resized) -> None:
         for change in fact.changes:
             self._change(change)
+        for app, size in fact.batches.items():
+            partition = self.partitions.get(app)
+            if partition is not None:
+                self._set_batch(partition, size)
+
+    def _set_batch(self, partition: Partition, size: int) -> None:
+        """One that works goes on with the other batch size at once."""
+        works, now = partition.doing == "working", self._agenda.now
+        if works:
+            partition.rest(now, "working")
+        partition.batch = size
+        if works:
+            self._work_on(partition, partition.began)
 
     def _change(self, change: k.Resize) -> None:
         partition = self.partitions.get(change.app)
@@ -185,6 +198,7 @@ class VirtualAgents:
 
     def _work_on(self, partition: Partition, began: int) -> None:
         """Work since `began` (UTC ns), from which the intervals of reports and checkpoints count."""
+        partition.began = began
         partition.work(self._agenda.now)
         done_at = partition.done_at()
         if done_at is None:
@@ -228,7 +242,8 @@ class VirtualAgents:
                 app=partition.app,
                 generation=partition.runs_generation,
                 step=partition.step_by(self._agenda.now),
-                samples_per_s=round(partition.rate * partition.model.steps_per_unit, 6),
+                samples_per_s=round(partition.rate_by(self._agenda.now) * partition.model.steps_per_unit, 6),
+                noise=partition.noise_by(self._agenda.now),
             ),
             partition.runs[min(partition.runs)],
         )
@@ -377,7 +392,7 @@ class VirtualAgents:
         partition = self.admit(app.id, known.model)
         partition.saved = known.done if known.saved is None else known.saved
         partition.done, partition.failures = known.done, known.failures
-        partition.generation, partition.ended = app.generation, bool(app.ended)
+        partition.generation, partition.ended, partition.batch = app.generation, bool(app.ended), app.batch
         latest = app.generations.get(app.generation)
         partition.placement = {slot: c.node for slot, c in latest.containers.items()} if latest else {}
         running = [generation for _, generation in sorted(app.generations.items()) if may_run(generation)]

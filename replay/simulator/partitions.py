@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from events.quantities import SECOND
+from replay.simulator.workloads import tuned
+from replay.simulator.workloads.tuned import Tuned
 
 if TYPE_CHECKING:
     from replay.simulator.timings import Timings
+    from replay.simulator.workloads.tuned import Course
     from replay.simulator.workloads.workload import SimulatedApp
 
 NEVER = 2**62
@@ -51,6 +54,12 @@ class Partition:
     """Units from which a restart continues."""
     rate: float = 0.0
     """Units per second."""
+    batch: int = 0
+    """Its batch size as decided last; 0 while it has its own."""
+    course: Course = ()
+    """Of an app whose batch size may change: its speed from here on, which differs from epoch to epoch."""
+    began: int = 0
+    """UTC ns from which the intervals of its reports and checkpoints count."""
     since: int = 0
     """UTC ns; 0 while it does not work."""
     failures: int = 0
@@ -86,8 +95,14 @@ class Partition:
         self.turn += 1
 
     def work(self, now: int) -> None:
-        """Start working with the containers that it has."""
-        self.rate = self.model.speed.rate(self.counts) * self.efficiency
+        """Start working with the containers and the batch size that it has."""
+        speed = self.model.speed
+        if isinstance(speed, Tuned):
+            course = speed.course(self.counts, self.batch or speed.batch)
+            self.course = tuple((until, rate * self.efficiency) for until, rate in course)
+            self.rate = tuned.rate_at(self.course, self.done)
+        else:
+            self.rate = speed.rate(self.counts) * self.efficiency
         self.since = now
         self.turn_to("working")
 
@@ -95,7 +110,21 @@ class Partition:
         """Units of work at `now`."""
         if not self.since:
             return self.done
-        return min(self.model.work, self.done + self.rate * ((now - self.since) / SECOND))
+        seconds = (now - self.since) / SECOND
+        if self.course:
+            return min(self.model.work, tuned.after(self.course, self.done, seconds))
+        return min(self.model.work, self.done + self.rate * seconds)
+
+    def rate_by(self, now: int) -> float:
+        """Units per second at `now`."""
+        return tuned.rate_at(self.course, self.done_by(now)) if self.course else self.rate
+
+    def noise_by(self, now: int) -> float | None:
+        """The gradient noise scale at `now`, in samples; None for an app whose batch size does not change."""
+        speed = self.model.speed
+        if not isinstance(speed, Tuned):
+            return None
+        return round(speed.noise(self.done_by(now), self.batch or speed.batch), 6)
 
     def step_by(self, now: int) -> int:
         """Return the last whole step that it has done, as it reports it."""
@@ -123,5 +152,8 @@ class Partition:
         left = max(0.0, until - self.done)
         if not self.since or (self.rate <= 0 and left > 0):
             return None
-        takes = left / self.rate * SECOND if left else 0.0
+        if self.course:
+            takes = tuned.seconds_until(self.course, self.done, until) * SECOND
+        else:
+            takes = left / self.rate * SECOND if left else 0.0
         return self.since + round(takes) if takes < NEVER - self.since else None

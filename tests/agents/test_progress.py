@@ -459,3 +459,12 @@ def test_a_restarted_agent_says_no_epoch_twice_and_leaves_none_out(path: Path) -
     (fact,) = live(path, told=Told(epoch=len(_epoch(0)))).read(0)
     assert isinstance(fact, EpochCompleted)
     assert (fact.epoch, [(run.first, run.last) for run in fact.earlier]) == (2, [(1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("noise", "read"), [("1840.5", 1840.5), ("7", 7.0), ("null", None), ('"x"', None), ("true", None)]
+)
+def test_the_noise_of_the_gradient_comes_with_the_progress(path: Path, noise: str, read: float | None) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 5.0)
+    write(path, f'{{"step": 1, "noise": {noise}}}\n')
+    assert [fact.noise for fact in file.read(0) if isinstance(fact, AppProgressed)] == [read]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agents.announcements import Announced
 from agents.desired import Desired, DesiredApp, Held
 from agents.reconcile import Action, Announce, Discard, Halt, Launch, Prepare, ReportExited, ReportStarted, reconcile
 from agents.runtime.interface import Key, Seen
@@ -119,11 +120,23 @@ def test_a_live_app_hears_of_each_membership_once() -> None:
     live = desired(wanted=True, started=True)
     live.apps["app"].spec = check_spec(document(elastic="live"))
     live.apps["app"].membership = 3
-    assert reconcile(live, [seen("running")], NOW) == [Announce(KEY, 3)], "a restarted agent announces it again"
-    assert reconcile(live, [seen("running")], NOW, {KEY: 2}) == [Announce(KEY, 3)]
-    assert reconcile(live, [seen("running")], NOW, {KEY: 3}) == []
-    assert Announce(KEY, 3) not in reconcile(live, [seen("exited")], NOW, {KEY: 2})
+    assert reconcile(live, [seen("running")], NOW) == [Announce(KEY, Announced(3))], (
+        "a restarted agent announces it again"
+    )
+    assert reconcile(live, [seen("running")], NOW, {KEY: Announced(2)}) == [Announce(KEY, Announced(3))]
+    assert reconcile(live, [seen("running")], NOW, {KEY: Announced(3)}) == []
+    assert Announce(KEY, Announced(3)) not in reconcile(live, [seen("exited")], NOW, {KEY: Announced(2)})
     assert reconcile(desired(wanted=True, started=True), [seen("running")], NOW) == [], "others hear of none"
+
+
+def test_an_app_hears_of_each_batch_size_once() -> None:
+    app = desired(wanted=True, started=True)
+    accepts = {"initial": 64, "least": 32, "most": 512, "per_container": 64}
+    app.apps["app"].spec = check_spec(document(batch=accepts))
+    assert reconcile(app, [seen("running")], NOW) == [Announce(KEY, Announced(batch=64))]
+    app.apps["app"].batch = 128
+    assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=64)}) == [Announce(KEY, Announced(batch=128))]
+    assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=128)}) == []
 
 
 class TestPreparing:

@@ -14,7 +14,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import costs, crash_loop
 from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
 from dorm.bench.evaluation.figures import figures_of
-from dorm.bench.evaluation.parts import HEADLINE, Part
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, Part
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import busiest_week
@@ -56,7 +56,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def few(part: Part, *labels: str) -> Part:
     """Without most of its contenders."""
-    wanted = labels or (HEADLINE, "static", "tiresias")
+    wanted = labels or (("pollux", SPEED) if part.key == TUNED else (HEADLINE, "static", "tiresias"))
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
 
 
@@ -64,7 +64,7 @@ def few(part: Part, *labels: str) -> Part:
 @pytest.mark.slow
 def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces)
-    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux"]
+    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned"]
     wanted = Plan(few(whole.paper), whole.variations[:1], tuple(few(part) for part in whole.traces))
     told: list[tuple[int, int]] = []
     done = evaluate(wanted, tmp_path / "to", workers=1, tell=lambda ended, of: told.append((ended, of)))
@@ -151,7 +151,7 @@ def test_the_headline_is_one_of_the_contenders() -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     wanted = plan(quick=True, traces=tmp_path)
-    assert len(wanted.missing) == 3
+    assert len(wanted.missing) == 4
     with raises(BenchError, "file.no_folder", "nowhere"):
         plan(traces=tmp_path / "nowhere")
     (tmp_path / "philly_2017").mkdir()

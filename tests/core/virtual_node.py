@@ -14,6 +14,7 @@ from events.quantities import SECOND
 from tests.core.records import CLUSTER
 
 if TYPE_CHECKING:
+    from agents.announcements import Announced
     from agents.runtime.interface import State as EngineState
     from tests.core.virtual import World
 
@@ -83,7 +84,7 @@ class VirtualNode:
     lease_until: int = 0
     """Kept by the machine, not by the agent's process: what runs here when it is over is killed.  0: nothing was said yet."""
     outbox: list[k.Event] = field(default_factory=list)
-    announced: dict[Key, int] = field(default_factory=dict)
+    announced: dict[Key, Announced] = field(default_factory=dict)
     """What this agent's process has written."""
     lines: list[k.Event] = field(default_factory=list)
     """What members of live apps wrote into their files, and no agent has read yet."""
@@ -157,10 +158,10 @@ class VirtualNode:
             case reconciling.Halt(key):
                 self.asked.add(key)
                 self.engine[key].stopping = True
-            case reconciling.Announce(key, membership):
+            case reconciling.Announce(key, news):
                 self.tell(self.engine[key])
-                assert self.engine[key].file[0] == membership
-                self.announced[key] = membership
+                assert self.engine[key].file[0] == news.membership
+                self.announced[key] = news
             case reconciling.ReportStarted(seen):
                 self._report_started(seen.key)
             case reconciling.ReportExited(key, seen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.bench.evaluation.crash_loop import cost_of_headline
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, WIDE
 from dorm.bench.report import Figure, figure
 from replay.simulator.compare.outcome import mean
 from replay.simulator.compare.yardstick import PUBLISHED
@@ -40,7 +40,8 @@ def figures_of(wanted: Plan, comparisons: Mapping[str, Comparison]) -> dict[str,
         found["crash_loop_restarts_count"] = figure(cost.restarts, "count", CRASH_LOOP_GOAL)
         found["crash_loop_useful_work_share"] = figure(cost.useful, "ratio")
     for part in wanted.traces:
-        found.update(_trace(part, comparisons[part.key]))
+        of_part = _tuned if part.key == TUNED else _trace
+        found.update(of_part(part, comparisons[part.key]))
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -93,6 +94,14 @@ def _trace(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
             yield f"workload6_{name}mean_completion_s", figure(done, "s", goal)
     if HEADLINE in six and (share := six[HEADLINE].adjustment_time_share) is not None:
         yield "workload6_adjustment_time_share", figure(share, "ratio", RESTART_GOAL)
+
+
+def _tuned(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | None]]:
+    for label, run in workload_6(part, comparison).items():
+        name = label.replace(", ", "_").replace("-", "_")
+        goal = f"<= {PUBLISHED['pollux']:g}" if label == SPEED else None
+        if (done := run.mean_completion_s) is not None:
+            yield f"workload6_tuned_{name}_mean_completion_s", figure(done, "s", goal)
 
 
 def workload_6(part: Part, comparison: Comparison) -> dict[str, Run]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from replay.simulator.compare.comparison import Comparison
+from replay.simulator.compare.contenders import BY_TIME
 from replay.simulator.scenario import Rounds, Scenario
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
+TUNED = "pollux_tuned"
+"""The part in which policies choose batch sizes."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 
@@ -60,7 +63,7 @@ class Part(msgspec.Struct, frozen=True):
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
     """Run policies that use attained or remaining service in rounds, others when something happens."""
-    if contender.policy not in ("tiresias", "optimus"):
+    if contender.policy not in BY_TIME:
         return scenario
     return msgspec.structs.replace(scenario, rounds=Rounds(every_s, always=True), quiet_s=0.0)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.simulator.workloads.traces.pollux import Bounds
+    from replay.simulator.workloads.traces.pollux import Batches, Bounds
     from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode, Workload
 
 
@@ -169,48 +169,67 @@ def _by_request(app: SimulatedApp) -> SimulatedApp:
 
 
 def pollux(folder: Path, quick: bool) -> Part | None:
-    source, profiles = folder / "pollux_workloads" / "workloads", folder / "pollux_profiles"
-    files = sorted(source.glob("workload-*.csv"))
-    if not files or not profiles.is_dir():
-        return None
     against: tuple[tuple[Contender, Bounds], ...] = (
         (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
         (Contender(WIDE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "wide"),
         (Contender(f"{HEADLINE}, live", "dorm", {"theta1": 0.1, "theta2": 0.1}, timings=LIVE), "requested"),
         (Contender("tiresias", "tiresias"), "rigid"),
         (Contender("optimus", "optimus"), "wide"),
+        (Contender("pollux, fixed", "pollux"), "wide"),
+        (Contender("sia, fixed", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
     )
+    about = (
+        "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
+        "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
+        "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which the "
+        "others may as well; they are told speeds, and optimus and dorm-speed remaining work.",
+    )
+    return _of_pollux(
+        folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
+    )
+
+
+def pollux_tuned(folder: Path, quick: bool) -> Part | None:
+    """Return the same with batch sizes that policies choose: never compared with fixed ones."""
+    against: tuple[tuple[Contender, Bounds], ...] = (
+        (Contender("pollux", "pollux"), "wide"),
+        (Contender("sia", "sia"), "wide"),
+        (Contender(SPEED, "dorm-speed"), "wide"),
+        (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+    )
+    about = (
+        "The same jobs accept any batch size that was measured, up to 64 GPUs. They begin with the workload's, report their "
+        "gradient noise every minute, and get another one with a decision, without a restart.",
+        "ρ is against a fair part of the cluster with the workload's batch size.",
+    )
+    title = "Pollux's workloads, batch sizes tuned"
+    return _of_pollux(folder, quick, against, "tuned", key=TUNED, title=title, base="pollux", about=about)
+
+
+def _of_pollux(
+    folder: Path, quick: bool, against: tuple[tuple[Contender, Bounds], ...], batches: Batches, **fields: Any
+) -> Part | None:
+    source, profiles = folder / "pollux_workloads" / "workloads", folder / "pollux_profiles"
+    files = sorted(source.glob("workload-*.csv"))[: 1 if quick else None]
+    if not files or not profiles.is_dir():
+        return None
+    read = [workloads.load(f"pollux:{file},profiles={profiles},batches={batches}") for file in files]
     jobs: list[Job] = []
-    read = [workloads.load(f"pollux:{file},profiles={profiles}") for file in (files[:1] if quick else files)]
     for contender, bounds in against:
         for workload in read:
             apps = tuple(bounded(app, bounds) for app in workload.apps[: 8 if quick else None])
             jobs.append(
                 Job(contender.label, yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender))
             )
-    about = (
-        "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
-        "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which optimus "
-        "and dorm-speed may as well; these two are told speeds and remaining work.",
-    )
-    names = tuple(file.stem for file in (files[:1] if quick else files))
-    return Part(
-        key="pollux",
-        title="Pollux's workloads",
-        jobs=tuple(jobs),
-        base="tiresias",
-        every_s=ROUNDS_S,
-        about=about,
-        seeds=names,
-    )
+    return Part(jobs=tuple(jobs), every_s=ROUNDS_S, seeds=tuple(file.stem for file in files), **fields)
 
 
 TRACES: dict[str, Callable[[Path, bool], Part | None]] = {
     "Philly (philly_2017)": philly,
     "Alibaba (alibaba_openb_2023)": alibaba,
     "Pollux (pollux_workloads, pollux_profiles)": pollux,
+    "Pollux, batch sizes tuned (the same)": pollux_tuned,
 }
 """Each returns None if its files do not exist."""

@@ -4,6 +4,7 @@
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
     guarding     the policy, and what it may not do: its answers are checked
+    batches      which of the policy's batch sizes are worth telling the apps
     placement    from the policy's answer to slots and ports
     promising    from the policy's plans to the facts that record them
     preparing    how long a generation works on while the next one is prepared

@@ -9,6 +9,7 @@ import scipy
 
 from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
+from dorm.core.decide.batches import batches_of
 from dorm.core.decide.guarding import in_force
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
@@ -90,9 +91,10 @@ def _allocate(state: State, now: int) -> list[Decided]:
     room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes)) - sum(map(size, plans))
     in_turn = [app.id for app in problem.apps]
     said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
+    batches = batches_of(state, problem, answer, fitting)
     ticks = tick_is_due(state, now)
     news = (
-        bool(changes or plans)
+        bool(changes or plans or batches)
         or _reasons_changed(state, problem, meant)
         or isinstance(state.policy_failure, FailedPolicy)
     )
@@ -111,7 +113,9 @@ def _allocate(state: State, now: int) -> list[Decided]:
         decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
-            msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
+            msgspec.structs.replace(
+                decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off), batches=batches
+            )
         )
         facts += plans
     return facts

@@ -23,7 +23,7 @@ from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
-from dorm.policies.problem import AppDemand, NodeRoom, Problem, Reason
+from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
 from events.quantities import SECOND
 
@@ -151,10 +151,21 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: i
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
         measured=known,
+        tried=max((one.containers for one in known), default=0) if not app.spec.speed else 0,
         alike=alike.of(app) if not known and not app.spec.speed else (),
         age_s=max(0, now - app.submitted_at) / SECOND,
+        adjustments=app.adjustments,
+        batch=_batch_of(app),
         **planned_ahead(app, now),
     )
+
+
+def _batch_of(app: App) -> Batch | None:
+    """None while it has reported no noise: too little is known to give it another batch size than its own."""
+    accepts = app.spec.batch
+    if accepts is None or app.noise is None:
+        return None
+    return Batch(accepts.initial, accepts.least, accepts.most, accepts.per_container, app.noise)
 
 
 def _waited_s(app: App, now: int) -> float:

@@ -12,6 +12,7 @@ from events.limits import clipped
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, Node, State
+    from events.kinds import Resized
 
 
 SWEEPS = 16
@@ -208,3 +209,13 @@ def _drop_at(state: State, app: App) -> int:
         if not generation.ended:
             return 0
     return app.ended_at + int(state.settings.retention_s * 1e9)
+
+
+def note_figures(state: State, event: Resized) -> None:
+    """Note the figures of a decision, for views."""
+    figures = state.figures
+    figures.seq = state.seq
+    figures.utilization = event.utilization
+    figures.fairness_loss = event.fairness_loss
+    figures.overhead = event.overhead
+    figures.decisions += 1

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from dorm.core.apps.admission import app_id, check_room, name_of
+from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,
@@ -454,6 +455,8 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fol
         app.loss = loss
     if samples is not None:
         app.samples_per_s = samples
+    if event.noise is not None:
+        note_noise(app, event.noise)
     return "applied"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.fold import membership
+from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
     dissolve,
     drop_ended,
@@ -16,6 +17,7 @@ from dorm.core.fold.effects import (
     interrupt,
     mark_dirty,
     mark_wait,
+    note_figures,
     plan_drop,
     request_rebalance,
     void_plans_on,
@@ -279,6 +281,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     for name in dict.fromkeys(kept):
         void_plans_on(state, state.nodes[name])
     note_reasons(state, event, basis)
+    note_batches(state, event)
     if left is not None:
         _note_disturbance(state, event, gains, debtors)
         note_taken(state, left)
@@ -286,12 +289,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         request_rebalance(state)
     if event.put_off and event.changes:
         mark_dirty(state)
-    figures = state.figures
-    figures.seq = state.seq
-    figures.utilization = event.utilization
-    figures.fairness_loss = event.fairness_loss
-    figures.overhead = event.overhead
-    figures.decisions += 1
+    note_figures(state, event)
     policy_works(state)
 
 

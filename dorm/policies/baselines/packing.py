@@ -27,7 +27,7 @@ class Packing:
         Optimus (EuroSys 2018, §4.2) and Tiresias (NSDI 2019, §3.3) both place a job this way."""
         if count <= 0:
             return 0
-        here = self._fits(app, count)
+        here = self.fits(app, count)
         done = 0
         for node in np.argsort(-here, kind="stable").tolist():
             amount = min(int(here[node]), count - done)
@@ -60,7 +60,7 @@ class Packing:
             self.free[node] += count * self._instance.demand[app]
         return row
 
-    def _fits(self, app: int, most: int) -> Ints:
+    def fits(self, app: int, most: int) -> Ints:
         """Return how many containers each node takes, not bounded by what the app wants: the emptiest nodes come first."""
         instance = self._instance
         demand = instance.demand[app]

@@ -5,8 +5,9 @@ choose   how many containers each app should have, by a linear program over the 
 resize   these counts on nodes, one app after the other, and the remaining room to those who gain most by it
 
 `dorm` counts containers; users want finished work.  So the worth of a container is what it does for the app's own remaining
-time, by the speed that its owner declares, or by a prior where nothing is declared (`curves`, `worth`).  θ1 bounds the
-fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds
+time, by the speed that its owner declares, or by a prior where nothing is declared (`curves`, `worth`).  For an app that
+accepts a range of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  θ1 bounds
+the fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds
 hardly counts.
 """
 
@@ -21,6 +22,7 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.counts import SolverFailed
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.serving import Serving
+from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness
@@ -48,12 +50,16 @@ class SpeedPolicy:
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, SPEED)
+        tuning = Tuning(problem)
+        problem = tuning.problem
         apps = tuple(_within_use(app) for app in problem.apps)
         found = self._round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
             if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
                 found.reasons[app.id] = _beyond_use(before)
-        return msgspec.structs.replace(found, reasons=dict(sorted(found.reasons.items())))
+        return msgspec.structs.replace(
+            found, reasons=dict(sorted(found.reasons.items())), batches=tuning.batches(found.counts)
+        )
 
     def _round(self, instance: Instance, settings: dict[str, float]) -> Round:
         return Round(instance, settings)

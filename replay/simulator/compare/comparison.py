@@ -46,6 +46,7 @@ class Row(msgspec.Struct, frozen=True):
     completion_s: Spread | None
     """Mean over the completed apps."""
     p95_completion_s: Spread | None
+    p99_completion_s: Spread | None
     wait_s: Spread | None
     makespan_s: Spread | None
     utilization: Spread | None
@@ -53,6 +54,9 @@ class Row(msgspec.Struct, frozen=True):
     fairness_loss: Spread | None
     adjustments: Spread | None
     """Over the whole run."""
+    adjustments_per_app: Spread | None
+    container_hours: Spread | None
+    """That each app held, on average: GPU hours where a container is a GPU."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     unfair_share: Spread | None
@@ -98,11 +102,14 @@ class Comparison(msgspec.Struct, frozen=True):
             completed=over(lambda run: len(run.completions)),
             completion_s=over(lambda run: run.mean_completion_s),
             p95_completion_s=over(lambda run: _percentile(list(run.completions.values()), 95)),
+            p99_completion_s=over(lambda run: _percentile(list(run.completions.values()), 99)),
             wait_s=over(lambda run: run.mean_wait_s),
             makespan_s=over(lambda run: run.makespan_s),
             utilization=spread(self.window_means(label, "utilization")),
             fairness_loss=spread(self.window_means(label, "fairness_loss")),
             adjustments=over(lambda run: run.adjustments),
+            adjustments_per_app=over(lambda run: mean(app.adjustments for app in run.apps)),
+            container_hours=over(lambda run: mean(app.held_s / HOUR_S for app in run.apps)),
             adjustment_time_share=over(lambda run: run.adjustment_time_share),
             worst_finish_ratio=over(lambda run: run.worst_finish_ratio),
             unfair_share=over(lambda run: run.unfair_share(1.1)),

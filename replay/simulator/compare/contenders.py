@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 BY_TASKS = ("task-level",)
 """Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
-BY_TIME = ("optimus", "tiresias")
-"""Policies whose answer may change though nothing has happened, since they use apps' service or remaining work: they decide
-periodically."""
+BY_TIME = ("optimus", "pollux", "sia", "tiresias")
+"""Policies whose answer may change though nothing has happened, since they use apps' service, age or remaining work: they
+decide periodically."""
 ROUND_S = 60.0
 """Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}

@@ -25,16 +25,24 @@ DIFFERENCES = (
     "There, apps of the second queue of Tiresias go by when they left the first; here by arrival, as in the first.",
     "There, a job that keeps its GPUs is charged nothing; here too, and every other change, including a move between equal "
     "nodes, costs a restart of 30 s.",
-    "There, Optimus gives one GPU to every job of ncf; here as many as make it faster.",
+    "There, Optimus and Pollux give one GPU to every job of ncf; here as many as make it faster.",
+    "There, Pollux learns each job's speed while it runs, at first on one GPU; here it is told the speed with the batch size "
+    "of the workload's row, and the gradient noise as last reported.",
 )
 """Differences between the two models, each a sentence for a report."""
 ROUND_S = 60.0
 RESTART_S = 30.0
 
-_BOUNDS: dict[str, Bounds] = {"tiresias": "rigid", "static": "rigid", "optimus": "wide"}
+_BOUNDS: dict[str, Bounds] = {
+    "tiresias": "rigid",
+    "static": "rigid",
+    "optimus": "wide",
+    "pollux": "wide",
+    "sia": "wide",
+}
 """Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
 
-_ALWAYS = ("dorm-speed", "tiresias", "optimus")
+_ALWAYS = ("dorm-speed", "tiresias", "optimus", "pollux", "sia")
 """Policies whose answer may change though nothing has happened."""
 
 

@@ -92,12 +92,13 @@ def _paper(options: Options, seed: int) -> Workload:
 def _pollux(path: Path, options: Options, *, strict: bool) -> Workload:
     profiles = options.text("profiles")
     bounds = options.choice("bounds", [*pollux.BOUNDS], "requested")
+    batches = options.choice("batches", [*pollux.BATCHES], "fixed")
     options.done()
     if profiles is None:
         raise options.error(
             "profiles", "missing; write profiles=DIR, the folder with its applications' profiles", "missing"
         )
-    workload = pollux.read(path, Path(profiles), bounds=bounds)
+    workload = pollux.read(path, Path(profiles), bounds=bounds, batches=batches)
     if strict and workload.skipped:
         first = workload.skipped[0]
         raise SimulationError(f"{path}:{first.line}: {first.reason}", code=first.code)

@@ -17,6 +17,7 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from events.errors import code_of
@@ -56,30 +57,54 @@ class Batch:
         """The resulting batch size, which rounding may have made a little larger or smaller."""
 
 
-class Profile:
-    """One model's tables."""
+Row = tuple[float, ...]
 
-    def __init__(self, folder: Path) -> None:
+
+class Tables(msgspec.Struct, frozen=True):
+    """One model's measurements, as plain data."""
+
+    name: str
+    placed: dict[str, tuple[Row, ...]]
+    """Local batch size, step time and sync time by placement, ascending."""
+    points: tuple[Row, ...]
+    """All measurements: nodes, GPUs, local batch size, step time, sync time."""
+    epochs: dict[int, tuple[Row, ...]]
+    """Progress, the gradient's squared norm and its variance by epoch, by batch size, ascending."""
+
+    @staticmethod
+    def read(folder: Path) -> Tables:
         """Raises SimulationError for tables that are absent or cannot be read."""
-        self.name = folder.name
-        self._placements: dict[str, Floats] = {}
-        """Local batch size, step time and sync time by placement, ascending."""
-        points: dict[tuple[int, int, float], list[tuple[float, float]]] = {}
-        placed: dict[str, list[tuple[float, ...]]] = {}
+        points: dict[tuple[int, int, float], list[Row]] = {}
+        placed: dict[str, list[Row]] = {}
         for placement, *row in _rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time")):
             gpus = [int(digit) for digit in placement]
             numbers = tuple(map(float, row))
             placed.setdefault(placement, []).append(numbers)
-            points.setdefault((len(gpus), sum(gpus), numbers[0]), []).append(numbers[1:])  # type: ignore[arg-type]
-        self._placements = {name: np.array(sorted(rows)) for name, rows in placed.items()}
-        means = [(*key, *np.mean(rows, axis=0)) for key, rows in sorted(points.items())]
+            points.setdefault((len(gpus), sum(gpus), numbers[0]), []).append(numbers[1:])
+        means = [(*key, *np.mean(rows, axis=0).tolist()) for key, rows in sorted(points.items())]
         columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
         further = [tuple(map(float, row)) for row in _rows(folder / "scalability.csv", columns)]
-        self._points = np.array([*means, *further])
+        return Tables(
+            name=folder.name,
+            placed={name: tuple(sorted(rows)) for name, rows in placed.items()},
+            points=(*means, *further),
+            epochs=_validations(folder),
+        )
+
+
+class Profile:
+    """One model's tables, and what is interpolated between them."""
+
+    def __init__(self, source: Path | Tables) -> None:
+        """`source` is a folder with the tables, or the tables.  Raises SimulationError, as `Tables.read` does."""
+        self.tables = source if isinstance(source, Tables) else Tables.read(source)
+        self.name = self.tables.name
+        self._placements = {name: np.array(rows) for name, rows in self.tables.placed.items()}
+        self._points = np.array(self.tables.points)
         locals_ = np.concatenate([table[:, 0] for table in self._placements.values()])
         self.least_local = int(locals_.min())
         self.most_local = min(int(locals_.max()), _MOST_LOCAL.get(self.name, int(locals_.max())))
-        self._epochs = _validations(folder)
+        self._epochs = {size: np.array(rows) for size, rows in self.tables.epochs.items()}
         self.first_batch, self.last_batch = min(self._epochs), max(self._epochs)
 
     @cached_property
@@ -127,14 +152,27 @@ class Profile:
         Progress is counted in steps of the first batch size (Pollux, §3.1): epoch e takes P(e + 1) - P(e) of them, and one
         step of M samples makes gain = (var + sqr) / (var / scale + sqr), with scale = M / M0 and the gradient's squared norm
         and variance as measured in that epoch."""
-        progress = [float(min(table[epoch, 0] for table in self._epochs.values())) for epoch in range(self.epochs)]
-        scale = batch / self.first_batch
+        progress = self.progress
         total = 0.0
         for epoch in range(self.epochs):
-            sqr, var = self._noise(batch, epoch)
-            gain = (var + sqr) / (var / scale + sqr)
-            total += (progress[epoch] - (progress[epoch - 1] if epoch else 0.0)) / gain
+            total += (progress[epoch] - (progress[epoch - 1] if epoch else 0.0)) / self.gain(batch, epoch)
         return total
+
+    @cached_property
+    def progress(self) -> tuple[float, ...]:
+        """Progress at the end of each epoch, in steps of the first batch size."""
+        return tuple(float(min(table[epoch, 0] for table in self._epochs.values())) for epoch in range(self.epochs))
+
+    def gain(self, batch: int, epoch: int) -> float:
+        """Return the progress that one step of this batch size makes in an epoch."""
+        sqr, var = self._noise(batch, epoch)
+        return (var + sqr) / (var / (batch / self.first_batch) + sqr)
+
+    def noise(self, batch: int, epoch: int) -> float:
+        """Return the gradient noise scale in samples, as it is measured with this batch size (Pollux, §3.1: variance and
+        squared norm are those of a gradient of the first batch size)."""
+        sqr, var = self._noise(batch, epoch)
+        return self.first_batch * var / sqr if sqr > 0 else 0.0
 
     @property
     def epochs(self) -> int:
@@ -152,7 +190,7 @@ def _whole_step(step: float, sync: float, batch: Batch) -> float:
     return step + (step - sync) * (batch.passes - 1)
 
 
-def _validations(folder: Path) -> dict[int, Floats]:
+def _validations(folder: Path) -> dict[int, tuple[Row, ...]]:
     """Return progress, squared norm and variance by epoch, by batch size, ascending."""
     found = {}
     for path in folder.glob("validation-*.csv"):
@@ -161,7 +199,7 @@ def _validations(folder: Path) -> dict[int, Floats]:
             text = f"{path}: its name must end in a batch size, such as validation-256.csv"
             raise SimulationError(text, code="profiles.file_name")
         rows = _rows(path, ("progress", "grad_sqr", "grad_var"))
-        found[int(size)] = np.array([tuple(map(float, row)) for row in rows])
+        found[int(size)] = tuple(tuple(map(float, row)) for row in rows)
     if not found:
         raise SimulationError(f"{folder}: it holds no validation-B.csv", code="profiles.missing")
     return dict(sorted(found.items()))

@@ -63,7 +63,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
     ]
 
 
-@pytest.mark.parametrize("name", ["tiresias", "optimus"])
+@pytest.mark.parametrize("name", ["tiresias", "optimus", "pollux", "sia"])
 @FEW
 @given(problem=told())
 def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
@@ -78,7 +78,7 @@ def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
     assert msgspec.json.encode(policy(name).allocate(shuffled, {})) == msgspec.json.encode(got)
 
 
-@pytest.mark.parametrize("name", ["tiresias", "optimus"])
+@pytest.mark.parametrize("name", ["tiresias", "optimus", "pollux", "sia"])
 @FEW
 @given(problem=told())
 def test_an_answer_that_came_true_is_given_again(name: str, problem: Problem) -> None:

@@ -3,8 +3,9 @@
     name,time,application,num_replicas,batch_size
     cifar10-0,53,cifar10,6,2048
 
-A job has one container for each GPU and always keeps the batch size of its row; its work and its speed are those of its
-application's profile (`replay.simulator.workloads.profiles`).  Times are seconds from the workload's start.
+A job has one container for each GPU.  It keeps the batch size of its row or, with `batches=tuned`, accepts every batch size
+that was measured.  Its work and its speed are those of its application's profile (`replay.simulator.workloads.profiles`).
+Times are seconds from the workload's start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from replay.simulator import SimulationError
 from replay.simulator.workloads.pollux import GPUS_PER_NODE, MOST_GPUS, Profiled, curve, profiled
 from replay.simulator.workloads.profiles import MOST_NODES, Profile
 from replay.simulator.workloads.traces.rows import LATEST_S, BrokenRow, Csv, count, number
+from replay.simulator.workloads.tuned import Tuned
 from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode, Skipped, Workload
 
 if TYPE_CHECKING:
@@ -36,27 +38,39 @@ NODES = tuple(SimulatedNode(f"node-{index:02}", {"gpu": GPUS_PER_NODE}) for inde
 """The testbed of the paper: 16 nodes with 4 GPUs each (Pollux, §5.1)."""
 
 
+Batches = Literal["fixed", "tuned"]
+BATCHES: dict[Batches, str] = {
+    "fixed": "Each job keeps the batch size of its row",
+    "tuned": "Each job accepts any batch size that was measured, begins with that of its row and reports its gradient noise",
+}
+"""Whether the batch size of a job may change."""
+
+
 class _Known(msgspec.Struct, frozen=True):
     """What jobs of one application and batch size have in common."""
 
-    speed: Profiled
+    speed: Profiled | Tuned
     steps: float
     curve: list[tuple[int, float]]
+    batch: dict[str, int] | None = None
 
 
-def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bool = False) -> Workload:
+def read(
+    path: Path, profiles: Path, *, bounds: Bounds = "requested", batches: Batches = "fixed", strict: bool = False
+) -> Workload:
     """Read a workload.  Invalid rows are skipped and reported, or refused with `strict`.
 
     Raises SimulationError, also for a file or profiles that cannot be read."""
-    if bounds not in BOUNDS:
-        *first, last = BOUNDS
-        text = f"bounds={bounds}: expected {', '.join(first)} or {last}"
-        raise SimulationError(text, code="workload.option.malformed")
+    for name, given, known in (("bounds", bounds, list(BOUNDS)), ("batches", batches, list(BATCHES))):
+        if given not in known:
+            *first, last = known
+            text = f"{name}={given}: expected {', '.join(first)} or {last}"
+            raise SimulationError(text, code="workload.option.malformed")
     table = Csv(path)
     places = [table.column(name) for name in COLUMNS]
     if strict:
         table.refuse_unknown(COLUMNS)
-    reader = _Reader(profiles, bounds)
+    reader = _Reader(profiles, bounds, batches)
     apps: list[SimulatedApp] = []
     skipped: list[Skipped] = []
     unsorted: list[int] = []
@@ -81,7 +95,7 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
         rows=len(apps) + len(skipped),
         unsorted=tuple(unsorted),
         assumptions=(
-            "Each job keeps the batch size of its row, and is done when its progress reaches that of the last measured epoch.",
+            f"{BATCHES[batches]}, and is done when its progress reaches that of the last measured epoch.",
             f"An app may have {BOUNDS[bounds]}.",
         ),
     )
@@ -91,6 +105,8 @@ def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
     """Return the same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
     asked = app.spec.n_max
     most = app.spec.speed[-1][0] if app.spec.speed else asked
+    if isinstance(app.speed, Tuned):
+        most = max(most, app.speed.most_containers)
     n_min, n_max = {"requested": (1, asked), "rigid": (asked, asked), "wide": (1, max(asked, most))}[bounds]
     return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, n_min=n_min, n_max=n_max))
 
@@ -98,12 +114,13 @@ def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
 class _Reader:
     """Reads an application's profile when a job first names it."""
 
-    def __init__(self, profiles: Path, bounds: Bounds) -> None:
+    def __init__(self, profiles: Path, bounds: Bounds, batches: Batches) -> None:
         if not profiles.is_dir():
             text = f"{profiles}: not a folder; profiles=DIR needs one folder for each application"
             raise SimulationError(text, code="profiles.no_folder")
         self._folder = profiles
         self._bounds: Bounds = bounds
+        self._batches: Batches = batches
         self._profiles: dict[str, Profile] = {}
         self._known: dict[tuple[str, int], _Known] = {}
         self._names: set[str] = set()
@@ -129,12 +146,16 @@ class _Reader:
                     "steps": max(1, round(known.steps)),
                     "speed": known.curve,
                     "labels": {"type": application},
+                    **({"batch": known.batch} if known.batch else {}),
                 }
             )
         except SpecError as error:
             raise BrokenRow(str(error), code=error.code) from None
         self._names.add(name)
         app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=asked)
+        if isinstance(known.speed, Tuned):
+            work = known.speed.work
+            app = msgspec.structs.replace(app, work=work, steps_per_unit=known.steps / work)
         return bounded(app, self._bounds)
 
     def _of(self, application: str, batch: int) -> _Known:
@@ -144,9 +165,8 @@ class _Reader:
                 text = f"batch_size {batch} is not between {profile.first_batch} and {profile.last_batch}"
                 raise BrokenRow(text, code="trace.value.out_of_range")
             speed = profiled(profile, batch)
-            self._known[application, batch] = _Known(
-                speed, profile.iterations(batch), curve(speed, min(MOST_GPUS, profile.most_gpus(batch)))
-            )
+            known = _Known(speed, profile.iterations(batch), curve(speed, min(MOST_GPUS, profile.most_gpus(batch))))
+            self._known[application, batch] = known if self._batches == "fixed" else _tunable(known, profile, batch)
         return self._known[application, batch]
 
     def _profile(self, application: str) -> Profile:
@@ -155,3 +175,14 @@ class _Reader:
                 raise BrokenRow(f"there is no profile of application {application!r}", code="profiles.not_found")
             self._profiles[application] = Profile(self._folder / application)
         return self._profiles[application]
+
+
+def _tunable(known: _Known, profile: Profile, batch: int) -> _Known:
+    """Return the same for a job whose batch size may change: steps and speeds are still those of its own batch size."""
+    accepts = {
+        "initial": batch,
+        "least": profile.first_batch,
+        "most": profile.last_batch,
+        "per_container": profile.most_local,
+    }
+    return msgspec.structs.replace(known, speed=Tuned(profile.tables, batch), batch=accepts)

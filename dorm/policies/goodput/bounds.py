@@ -1,0 +1,40 @@
+"""What bounds an app under both policies: how many containers it may have, and what a restart takes of its goodput."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Instance
+    from dorm.policies.problem import AppDemand
+
+MOST_COUNT = 4096
+"""Units of one app beyond which it gets no more than its n_min."""
+EXPLORES = 2
+"""An app gets at most so many times the containers that it was tried with."""
+
+
+def per_node(instance: Instance, app: int) -> int:
+    """Return the most units of the app that any node holds while it is empty, at least 1."""
+    needs = instance.demand[app] > 0
+    usable = instance.eligible[instance.requirement[app]]
+    if not needs.any() or not usable.any():
+        return max(int(instance.n_max[app]), 1)
+    held = (instance.capacity[usable][:, needs] // instance.demand[app][needs]).min(axis=1)
+    return max(int(held.max()), 1)
+
+
+def most_units(instance: Instance, app: int) -> int:
+    """Return the most units that the app may have: by its bounds, by the cluster, and by what it was tried with."""
+    most = min(int(instance.fits_empty[app]), max(int(instance.n_min[app]), MOST_COUNT))
+    tried = instance.apps[app].tried // int(instance.gang[app])
+    if tried > 0:
+        most = min(most, max(EXPLORES * tried, int(instance.n_min[app])))
+    return most
+
+
+def restart_factor(app: AppDemand, usual_s: float) -> float:
+    """Return (T - R δ) / (T + δ), between 0 and 1."""
+    cost = usual_s if app.adjust_s is None or not 0 <= app.adjust_s < 1e9 else app.adjust_s
+    age = min(max(app.age_s, 0.0), 1e12)
+    return min(max(age - app.adjustments * cost, 0.0) / (age + cost), 1.0) if age + cost > 0 else 1.0
