@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from replay.simulator.compare.comparison import Comparison
+from replay.simulator.compare.contenders import BY_TIME, LONG_ROUNDS_S
 from replay.simulator.scenario import Rounds, Scenario
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
+TOLD = ("optimus", "dorm-speed", "srtf", "themis", "gavel")
+"""Policies that use what owners declare of speed or work."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 
@@ -60,13 +63,14 @@ class Part(msgspec.Struct, frozen=True):
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
     """Run policies that use attained or remaining service in rounds, others when something happens."""
-    if contender.policy not in ("tiresias", "optimus"):
+    if contender.policy not in BY_TIME:
         return scenario
-    return msgspec.structs.replace(scenario, rounds=Rounds(every_s, always=True), quiet_s=0.0)
+    period_s = max(every_s, LONG_ROUNDS_S.get(contender.policy, 0.0))
+    return msgspec.structs.replace(scenario, rounds=Rounds(period_s, always=True), quiet_s=0.0)
 
 
 def telling(app: SimulatedApp) -> SimulatedApp:
-    """Return the app with its work and speed declared: the input of `optimus` and `dorm-speed`, oracles as in Pollux's
+    """Return the app with its work and speed declared: the input of `TOLD`, oracles as in Pollux's
     comparison (OSDI 2021, §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max
     counts = range(low, high + 1) if high - low < 64 else sorted({*range(low, high, (high - low) // 32), high})

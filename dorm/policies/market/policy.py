@@ -26,16 +26,17 @@ import numpy as np
 from dorm.policies import answer, integer
 from dorm.policies.baselines import drf, elastic
 from dorm.policies.market.game import equilibrium
-from dorm.policies.market.values import values
+from dorm.policies.market.values import budgets, values
 from dorm.policies.parameters import refuse_unknown
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Flags, Floats, Instance
+    from dorm.policies.integer import Flags, Instance
     from dorm.policies.problem import Allocation, Problem
 
-LIGHTEST = 1e-6
-"""Budgets below this part of the largest are raised to it."""
+
+TURNS = 12
+"""At most so many turns, since a decision has to be quick: hundreds of apps are within a hundredth of their equilibrium then."""
 
 
 class MarketPolicy:
@@ -52,7 +53,7 @@ class MarketPolicy:
         self.check_params(params)
         instance = integer.read(problem)
         known = values(instance)
-        won = known.holds * equilibrium(known.worth, budgets(instance)).parts
+        won = known.holds * equilibrium(known.worth, budgets(instance), turns=TURNS).parts
         target = np.maximum(won.sum(axis=1), 1e-12)
 
         def level(app: int, n: int) -> float:
@@ -68,13 +69,6 @@ class MarketPolicy:
             if app.id in found and packing.rows[i] and found[app.id].code == "resources":
                 found[app.id] = _bought(instance, i, float(won[i].sum()))
         return answer.by_rule(instance, packing.rows, found)
-
-
-def budgets(instance: Instance) -> Floats:
-    """Return each app's weight as a part of the largest; an app without weight bids almost nothing."""
-    weights = np.nan_to_num([app.weight for app in instance.apps], nan=0.0, posinf=integer.MOST_WEIGHT)
-    heaviest = float(weights.max(initial=0.0)) or 1.0
-    return np.asarray(np.clip(weights / heaviest, LIGHTEST, 1.0))
 
 
 def _bought(instance: Instance, app: int, won: float) -> Reason:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Problem
 
 
+LIGHTEST = 1e-6
+"""Budgets below this part of the largest are raised to it."""
+
+
 class Values(NamedTuple):
     """Apps as rows, classes as columns."""
 
@@ -65,6 +69,13 @@ def _relative(instance: Instance, app: int, kinds: list[str]) -> Floats:
     return np.nan_to_num(rates / fastest, nan=1.0)
 
 
+def budgets(instance: Instance) -> Floats:
+    """Return each app's weight as a part of the largest; an app without weight bids almost nothing."""
+    weights = np.nan_to_num([app.weight for app in instance.apps], nan=0.0, posinf=integer.MOST_WEIGHT)
+    heaviest = float(weights.max(initial=0.0)) or 1.0
+    return np.asarray(np.clip(weights / heaviest, LIGHTEST, 1.0))
+
+
 def measured(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Measures:
     """Return the measures of any policy's answer, as if everyone were still to get something (no app pinned)."""
     apps = tuple(msgspec.structs.replace(app, pinned=False) for app in problem.apps)
@@ -77,4 +88,4 @@ def measured(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Measu
             if node in column:
                 given[i, known.of[column[node]]] += count / int(instance.gang[i])
     parts = np.divide(given, known.holds, out=np.zeros_like(given), where=known.holds > 0)
-    return measures(known.worth, parts)
+    return measures(known.worth, parts, budgets(instance))

@@ -272,8 +272,8 @@ class TestThemis:
         assert found.rho(0, 4) == pytest.approx(150 / 200)
 
     def test_equal_bidders_get_equal_shares_and_pay_the_hidden_payment(self) -> None:
-        """All take part (f = 0).  Each wins 4 of 8.  Without the other one would have 8 and be twice as well off, so c = 1/2: it
-        keeps 2, and what is left over goes to bidders, as there is nobody else."""
+        """All take part (f = 0).  Each wins 4 of 8.  Without the other it would have 8 and be twice as well off, so c = 1/2:
+        it keeps 2, and what is left over goes to bidders, as there is nobody else."""
         apps = (self.waiting("a", 800, 0), self.waiting("b", 800, 0))
         found = self.auction(*apps, fairness_knob=0.0)
         found._auction([0, 1])
