@@ -181,7 +181,7 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
+            f"{', '.join(names) or 'no parameters'}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
             code="settings.unknown",
         )
 

@@ -43,6 +43,9 @@ ALWAYS = {
     "loss_over_budget_max",
     "changed_apps_mean",
     "moves_mean",
+    "efficiency_mean",
+    "utility_uniformity_mean",
+    "envy_freeness_mean",
     "instances",
     "peak_memory_mb",
 }

@@ -20,8 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
-TOLD = ("optimus", "dorm-speed", "srtf", "themis", "gavel")
-"""Policies that use what owners declare of speed or work."""
+RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "market")
+"""Policies of the literature that are compared on Pollux's workloads only, with their default parameters."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 
@@ -70,7 +70,7 @@ def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scena
 
 
 def telling(app: SimulatedApp) -> SimulatedApp:
-    """Return the app with its work and speed declared: the input of `TOLD`, oracles as in Pollux's
+    """Return the app with its work and speed declared: the input of `optimus` and `dorm-speed`, oracles as in Pollux's
     comparison (OSDI 2021, §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max
     counts = range(low, high + 1) if high - low < 64 else sorted({*range(low, high, (high - low) // 32), high})

@@ -123,11 +123,13 @@ def measures(worth: Floats, parts: Floats, budgets: Floats) -> Measures:
     if not len(worth):
         return Measures(1.0, 1.0, 1.0)
     utility = (worth * parts).sum(axis=1)
-    others = worth @ parts.T / budgets
     own = utility / budgets
-    envied = np.divide(own[:, None], others, out=np.full(others.shape, np.inf), where=others > 0)
+    least = 1.0
+    for user in range(len(worth)):
+        envied = float((parts @ worth[user] / budgets).max())
+        least = min(least, float(own[user]) / envied) if envied > 0 else least
     return Measures(
         efficiency=float(utility.sum() / worth.max(axis=0).sum()),
         uniformity=float(own.min() / own.max()) if own.max() > 0 else 1.0,
-        envy_freeness=min(1.0, float(envied.min())),
+        envy_freeness=least,
     )

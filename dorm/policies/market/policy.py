@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 TURNS = 12
-"""At most so many turns, since a decision has to be quick: hundreds of apps are within a hundredth of their equilibrium then."""
+"""At most so many turns, since a decision has to be quick: hundreds of apps are close to their equilibrium then."""
 
 
 class MarketPolicy:
