@@ -46,6 +46,7 @@ ALWAYS = {
     "efficiency_mean",
     "utility_uniformity_mean",
     "envy_freeness_mean",
+    "content_apps_mean",
     "instances",
     "peak_memory_mb",
 }

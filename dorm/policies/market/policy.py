@@ -13,7 +13,7 @@ The paper divides machines as finely as wanted, and users want as much as possib
 * Containers go to the classes of nodes on which the app won, as many as it won there; where they do not fit, anywhere. An
   app whose count stays is not moved, though its parts may have changed.
 
-Nobody is stopped. `values.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
+Nobody is stopped. `answers.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
 any policy; `dorm bench optimizer` shows them.
 """
 

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from dorm.policies import integer
 from dorm.policies.baselines import speeds
 from dorm.policies.classes import classes
-from dorm.policies.market.game import Measures, measures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dorm.policies.integer import Floats, Instance, Ints
-    from dorm.policies.problem import Problem
 
 
 LIGHTEST = 1e-6
@@ -74,18 +69,3 @@ def budgets(instance: Instance) -> Floats:
     weights = np.nan_to_num([app.weight for app in instance.apps], nan=0.0, posinf=integer.MOST_WEIGHT)
     heaviest = float(weights.max(initial=0.0)) or 1.0
     return np.asarray(np.clip(weights / heaviest, LIGHTEST, 1.0))
-
-
-def measured(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Measures:
-    """Return the measures of any policy's answer, as if everyone were still to get something (no app pinned)."""
-    apps = tuple(msgspec.structs.replace(app, pinned=False) for app in problem.apps)
-    instance = integer.read(msgspec.structs.replace(problem, apps=apps))
-    known = values(instance)
-    column = {name: j for j, name in enumerate(instance.nodes)}
-    given = np.zeros_like(known.holds)
-    for i, app in enumerate(instance.apps):
-        for node, count in counts.get(app.id, {}).items():
-            if node in column:
-                given[i, known.of[column[node]]] += count / int(instance.gang[i])
-    parts = np.divide(given, known.holds, out=np.zeros_like(given), where=known.holds > 0)
-    return measures(known.worth, parts, budgets(instance))

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from dorm.policies.market.answers import measured
 from dorm.policies.market.game import best_response, equilibrium, measures
-from dorm.policies.market.values import measured
 from dorm.policies.problem import Problem
 from dorm.policies.registry import policy
 from tests.policies.baselines.test_speed_policies import TWO, solve, totals
@@ -169,12 +169,48 @@ class TestPolicy:
         loses = msgspec.structs.replace(app("loses", 1, 1, (1, 4)), speed_on={"f": ((1, 1.0),), "s": ((1, 9.0),)})
         got = solve("market", nodes, loses, gains)
         assert got.counts == {"gains": {"f": 4}, "loses": {"s": 4}}
-        assert measured(Problem(nodes, (loses, gains)), got.counts) == pytest.approx((1.0, 1.0, 1.0))
+        assert measured(Problem(nodes, (loses, gains)), got.counts) == pytest.approx((1.0, 1.0, 1.0, 1.0))
 
     def test_its_own_answer_is_fair_by_its_own_measure(self) -> None:
         apps = tuple(app(f"a{i}", 1 + i % 2, 2, (1, 99)) for i in range(6))
         nodes = tuple(node(f"n{j}", 36, 72) for j in range(4))
         by_market, by_fifo = (policy(name).allocate(Problem(nodes, apps), {}).counts for name in ("market", "fifo"))
         market, fifo = (measured(Problem(nodes, apps), counts) for counts in (by_market, by_fifo))
-        assert market.envy_freeness >= 0.8
-        assert market.uniformity > fifo.uniformity == 0
+        assert min(market.uniformity, market.envy_freeness) > 0.8
+        assert market.content == 1
+        assert fifo.uniformity == fifo.envy_freeness == 0
+        assert market.efficiency == pytest.approx(1.0)
+
+
+class TestAnswers:
+    """Two nodes of 4 cores; a unit of utility is all 8."""
+
+    A, B = app("a", 1, 1, (1, 8)), app("b", 1, 1, (1, 8))
+
+    def division(self, a: int, b: int, *, bound: tuple[int, int] = (1, 8), weight: float = 1.0) -> tuple[float, ...]:
+        second = msgspec.structs.replace(self.B, n_min=bound[0], n_max=bound[1], weight=weight)
+        counts = {"a": {"n0": min(a, 4), "n1": max(a - 4, 0)}, "b": {"n1": b} if b else {}}
+        return measured(Problem(TWO, (self.A, second)), counts)
+
+    def test_by_hand(self) -> None:
+        assert self.division(4, 4) == pytest.approx((1, 1, 1, 1))
+        assert self.division(3, 2) == pytest.approx((5 / 8, 2 / 3, 2 / 3, 1 / 2))
+        assert self.division(6, 0) == pytest.approx((6 / 8, 0, 0, 1 / 2))
+
+    def test_who_has_its_most_envies_nobody(self) -> None:
+        assert self.division(6, 2, bound=(1, 2)) == pytest.approx((1, 1, 1, 1))
+
+    def test_who_could_not_run_with_what_another_has_does_not_envy_it(self) -> None:
+        assert self.division(4, 0, bound=(8, 8))[2:] == pytest.approx((1, 1))
+
+    def test_who_pays_more_is_not_envied_for_it(self) -> None:
+        assert self.division(6, 2, weight=1 / 3)[1:] == pytest.approx((1, 1, 1))
+
+    def test_resources_that_one_does_not_need_are_worth_nothing_to_it(self) -> None:
+        """`b` has three cores of four, and all of the memory that `a` would need beside them."""
+        nodes = (node("n", 4, 8),)
+        apps = (app("a", 1, 4, (1, 9)), app("b", 1, 1, (1, 9)))
+        found = measured(Problem(nodes, apps), {"a": {"n": 1}, "b": {"n": 3}})
+        assert found.envy_freeness == pytest.approx(3 / 4), (
+            "b would have 4 containers in the memory of a, but only 1 core"
+        )
