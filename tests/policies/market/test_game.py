@@ -207,10 +207,9 @@ class TestAnswers:
         assert self.division(6, 2, weight=1 / 3)[1:] == pytest.approx((1, 1, 1))
 
     def test_resources_that_one_does_not_need_are_worth_nothing_to_it(self) -> None:
-        """`b` has three cores of four, and all of the memory that `a` would need beside them."""
+        """With what `b` has, `a` would have 3/4 of a container: none; and `b` one instead of its three with what `a` has."""
         nodes = (node("n", 4, 8),)
         apps = (app("a", 1, 4, (1, 9)), app("b", 1, 1, (1, 9)))
         found = measured(Problem(nodes, apps), {"a": {"n": 1}, "b": {"n": 3}})
-        assert found.envy_freeness == pytest.approx(3 / 4), (
-            "b would have 4 containers in the memory of a, but only 1 core"
-        )
+        assert found.envy_freeness == pytest.approx(1.0)
+        assert found.content == 1
