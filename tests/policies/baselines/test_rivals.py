@@ -3,6 +3,8 @@ and `market`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -33,6 +35,7 @@ from tests.policies.baselines.test_speed_policies import (
 from tests.policies.problems import after, app, node, slow_machine
 
 FEW = settings(slow_machine, max_examples=30)
+NAMES = ("drf", "fifo", "gavel", "market", "srtf", "themis")
 STOP = ("srtf", "gavel", "themis")
 """Policies that stop apps which could go on."""
 
@@ -62,7 +65,7 @@ def typed(draw: st.DrawFn) -> Problem:
     return Problem(nodes, tuple(apps))
 
 
-@pytest.mark.parametrize("name", ["drf", "fifo", "gavel", "market", "srtf", "themis"])
+@pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(problem=typed())
 def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
@@ -91,6 +94,24 @@ def test_an_answer_that_came_true_is_given_again(name: str, problem: Problem) ->
             return
         settled = following
     raise AssertionError("still changing after 20 rounds")
+
+
+def test_any_hash_seed_and_process_gives_the_same_answers() -> None:
+    code = (
+        "import msgspec, sys\n"
+        "from dorm.bench.optimizer.workload import World\n"
+        "from dorm.policies.registry import policy\n"
+        "problem = World(apps=30, nodes=20, shapes=3, seed=4, labels=True).next_problem()\n"
+        f"for name in {NAMES!r}:\n"
+        "    print(msgspec.json.encode(policy(name).allocate(problem, {})))\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("0", "31337")
+    }
+    assert len(said) == 1
 
 
 class TestFifo:
