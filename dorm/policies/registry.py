@@ -54,7 +54,7 @@ _REGISTRY = {
     "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
     "drf": ("dorm.policies.baselines.drf", "DrfPolicy"),
     "fifo": ("dorm.policies.baselines.fifo", "FifoPolicy"),
-    "gavel": ("dorm.policies.baselines.gavel", "GavelPolicy"),
+    "gavel": ("dorm.policies.gavel.policy", "GavelPolicy"),
     "market": ("dorm.policies.market.policy", "MarketPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "srtf": ("dorm.policies.baselines.srtf", "SrtfPolicy"),

@@ -146,9 +146,9 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
         held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
-        age_s=max(0, now - app.submitted_at) / SECOND,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        age_s=max(0, now - app.submitted_at) / SECOND,
     )
 
 

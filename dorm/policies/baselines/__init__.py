@@ -8,11 +8,10 @@ optimus       each container goes where it shortens the remaining time most
 fifo          first come, first served, with all that an app asks for
 srtf          shortest remaining time first, with preemption
 drf           weighted dominant resource fairness, container by container
-gavel         max-min fairness over types of nodes that are not equally fast, in rounds;  gavel_target: its linear program
 themis        finish-time fairness, by auctions among the apps that are worst off
 
 packing       an answer under construction, on few nodes
-preemptive    whole partitions in an order of precedence: of tiresias, srtf and gavel
-elastic       from counts to partitions that change as little as possible: of drf, themis and the market
+preemptive    whole partitions in an order of precedence: of tiresias, srtf and `dorm.policies.gavel`
+elastic       from counts to partitions that change as little as possible: of drf, themis and `dorm.policies.market`
 fixed_counts  counts that an operator fixes;  speeds: how fast an app is, and what is left of its work
 """

@@ -1,15 +1,15 @@
 """The policy `drf`: weighted dominant resource fairness by progressive filling, for elastic apps.
 
-Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", NSDI 2011. Algorithm 1 (§4.1): as
+Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", NSDI 2011.  Algorithm 1 (§4.2): as
 long as something fits, the user with the lowest dominant share is given the demand of one more task; here the users are
-apps, and the tasks their containers. Weights (§4.3): the share of app i is s_i / w_i.
+apps, and the tasks their containers.  Weights (§4.3): the share of app i is s_i / w_i.
 
 Where the paper leaves a choice, or is about other jobs:
 
-* Algorithm 1 ends when the next task of the user with the lowest share does not fit. Here the others go on, as long as
+* Algorithm 1 ends when the next task of the user with the lowest share does not fit.  Here the others go on, as long as
   anything of theirs fits (progressive filling as in §4.2 and §6): otherwise one large container would leave the rest idle.
-* Tasks end all the time, and the share of a user shrinks by waiting. Containers do not end by themselves, so the filling
-  starts from an empty cluster at each decision, and apps shrink and grow to their new counts. Nobody is stopped.
+* Tasks end all the time, and the share of a user shrinks by waiting.  Containers do not end by themselves, so the filling
+  starts from an empty cluster at each decision, and apps shrink and grow to their new counts.  Nobody is stopped.
 * An app needs n_min containers to run: those that run get theirs first, then others by arrival as far as they fit.
 * Equal shares: the app that came first.
 * The filling treats the cluster as one machine, as the paper does; `elastic` places the counts on nodes.

@@ -2,8 +2,8 @@
 
 An app keeps the containers that it may keep where they are: of those that get fewer, the nodes with the fewest are cleared;
 those that get more grow beside what they have; an app whose count stays is not moved.  Counts are chosen with the cluster
-treated as one machine, so whole containers may not fit its nodes: then an app gets what fits, at least n_min or nothing, and
-the room that is left goes to apps by the policy's own order.
+treated as one machine, so whole containers may not fit its nodes: then an app gets what fits, at least n_min or nothing,
+and the room that is left goes to apps by the policy's own order.
 """
 
 from __future__ import annotations

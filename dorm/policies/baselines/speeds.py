@@ -1,7 +1,7 @@
 """How fast an app is with n containers, and how much work it has left, as `srtf`, `gavel` and `themis` ask.
 
-What is measured or declared may be nonsense: points whose count or rate is not positive and finite are left out.  The rate is
-linear between two points, proportional below the first, and flat beyond the last.  Without any point, n containers are
+What is measured or declared may be nonsense: points whose count or rate is not positive and finite are left out.  The rate
+is linear between two points, proportional below the first, and flat beyond the last.  Without any point, n containers are
 taken to be n times as fast as one, and work is counted in container-seconds.
 """
 

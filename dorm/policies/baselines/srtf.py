@@ -1,15 +1,15 @@
 """The policy `srtf`: shortest remaining time first, in whole partitions, with preemption.
 
 Schrage, "A Proof of the Optimality of the Shortest Remaining Processing Time Discipline", Operations Research 16, 1968: on
-one machine it has the least mean completion time of all rules. As Tiresias (NSDI 2019, §2.2) and Optimus (EuroSys 2018,
-§6.1) use it for training jobs, an app runs with its whole count or waits. The remaining time is that with this count, by
-the app's `remaining_steps` and `speed`; Tiresias's variant that multiplies the time by the count (shortest remaining
+one machine it has the least mean completion time of all rules.  Schedulers of training jobs are compared with it (Tiresias,
+NSDI 2019; Optimus, EuroSys 2018): an app runs with its whole count or waits.  The remaining time is that with this count,
+by the app's `remaining_steps` and `speed`; Tiresias's variant that multiplies the time by the count (shortest remaining
 service first) is not offered.
 
 Of an app without steps or speed, as much work is assumed to be left as it has received: the expectation for heavy-tailed
-work (Tiresias, §3.2). So a new one goes first, and it falls back while it runs.
+work (Tiresias, §3.2).  So a new one goes first, and it falls back while it runs.
 
-The order is decided anew at each decision; ties go by arrival. The time lost by a preemption is not considered, as in the
+The order is that of the present decision; ties go by arrival.  The time lost by a preemption is not considered, as in the
 original.
 """
 

@@ -1,12 +1,13 @@
 """The policy `themis`: finish-time fairness, by partial allocation auctions among the apps that are worst off.
 
-Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020. The measure (§3.2) is ρ = T_sh / T_id: how
-long an app takes here, over how long it would take with 1/N of the cluster to itself. With G containers (§5.2):
+Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020.  The measure (§3.2) is ρ = T_sh / T_id: how
+long an app takes here, over how long it would take with 1/N of the cluster to itself.  With G containers (its section on
+single-job apps):
 
     T_sh(G) = age + remaining work / speed(G)
     T_id    = N · all of its work / speed(most that it can use of the cluster)
 
-An auction (§3.3, Pseudocode 1) offers the room that is under no lease to the fraction 1 - f with the largest ρ. Each bids
+An auction (§3.3, Pseudocode 1) offers the room that is under no lease to the fraction 1 - f with the largest ρ.  Each bids
 its V(G) = 1 / ρ(G) for every count G.
 
 1. The proportionally fair allocation maximizes Π V_i(G_i).
@@ -14,20 +15,20 @@ its V(G) = 1 / ρ(G) for every count G.
    lying about V useless.
 3. What is left over goes to the apps that took no part.
 
-What an app wins it holds for a lease. Apps that win nothing are stopped when their lease has ended.
+What an app wins it holds for a lease.  Apps that win nothing are stopped when their lease has ended.
 
 Where the paper leaves a choice, or needs what is unknown here:
 
 * Step 1 is solved greedily by the gain in log V per dominant share, from n_min in the order of ρ: exact for concave log V
-  and one kind of resource. The room counts as one machine; `elastic` places it. V knows counts, not places.
-* The products of step 2 are over the apps that have won something. c_i G_i is rounded down, but an app that has won keeps
+  and one kind of resource.  The room counts as one machine; `elastic` places it.  V knows counts, not places.
+* The products of step 2 are over the apps that have won something.  c_i G_i is rounded down, but an app that has won keeps
   at least n_min.
-* The paper gives leftovers to the others at random, one by one. Here in the order of ρ: first what they had, or n_min; then
-  one by one by the same gain, those without a lease before those that would be resized for it; at last to the bidders.
+* The paper gives leftovers to the others at random, one by one.  Here in the order of ρ: first what they had, or n_min;
+  then one by one by the same gain, those without a lease before those that would be resized for it; at last to the bidders.
 * An app without containers has an infinite ρ; of several, the one with the largest age / T_id comes first.
 * A lease is of an app's whole partition and starts with its last change (`held_s`).
 * N is the number of apps now; the paper averages it over the app's time.
-* Work that is done follows from `served_s`, at the speed per container of the present count. Of an app without steps or
+* Work that is done follows from `served_s`, at the speed per container of the present count.  Of an app without steps or
   speed, `assumed_s` is left, and n containers are n times as fast as one.
 """
 
@@ -59,7 +60,7 @@ PARAMETERS = {
         3600.0, 0.0, 31_536_000.0, "seconds of work, on one container, that are assumed of an app which doesn't say"
     ),
 }
-"""The defaults of the first two are the paper's (§8.1)."""
+"""The defaults of the first two are those of the paper's evaluation, from memory."""
 
 
 class ThemisPolicy:

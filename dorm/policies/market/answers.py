@@ -6,12 +6,12 @@ The measures are those of the paper (`game.Measures`), for apps as they are here
 * Efficiency is against the largest sum of utilities that containers as divisible as wanted would reach, with each node's
   resources and each app's n_max as limits: a linear program.
 * An app envies another if the other's resources, on their nodes, would be worth more to it: 0 below its n_min, and nothing
-  beyond its n_max. So one at its n_max envies nobody, and one that waits envies everyone in whose place it could run.
-* Uniformity is the least utility of an app below its n_max against the largest of all. Weights are budgets: what others
+  beyond its n_max.  So one at its n_max envies nobody, and one that waits envies everyone in whose place it could run.
+* Uniformity is the least utility of an app below its n_max against the largest of all.  Weights are budgets: what others
   have is compared for each unit of them.
 
-The paper's fairness is that of the worst app, which is 0 wherever one has to wait. So the part of the apps that envy nobody
-by more than the paper's equilibria allow is measured as well.
+The paper's fairness is that of the worst app, which is 0 wherever one has to wait.  So the part of the apps that envy
+nobody by more than the paper's equilibria allow is measured as well.
 """
 
 from __future__ import annotations

@@ -4,18 +4,18 @@ Feldman, Lai, Zhang, "A Price-Anticipating Resource Allocation Mechanism for Dis
 cs/0502019), and the same authors' "The Proportional-Share Allocation Market for Computational Resources", IEEE TPDS 20(8),
 2009.
 
-User i has the budget X_i and bids x_ij for machine j. The price of the machine is the sum of the bids Y_j, and the user
-gets the part r_ij = x_ij / Y_j of it. A machine is worth w_ij to a user who has all of it, so the utility is U_i = Σ_j w_ij
-r_ij. A user anticipates that its own bid raises the price.
+User i has the budget X_i and bids x_ij for machine j.  The price of the machine is the sum of the bids Y_j, and the user
+gets the part r_ij = x_ij / Y_j of it.  A machine is worth w_ij to a user who has all of it, so the utility is U_i = Σ_j
+w_ij r_ij.  A user anticipates that its own bid raises the price.
 
-A Nash equilibrium exists where at least two users want each machine ("strongly competitive"). Where only one does, any bid
+A Nash equilibrium exists where at least two users want each machine ("strongly competitive").  Where only one does, any bid
 wins all of the machine and none is best: so there is a bid of nobody, `RESERVE`, on each machine, which is worth nothing to
 anyone.
 
 Equilibria are found by best responses in turn, in the order in which the users are given, which start by bidding in
-proportion to w. In the paper's simulations of many users this converges in a few turns. Between few users whose wishes
+proportion to w.  In the paper's simulations of many users this converges in a few turns.  Between few users whose wishes
 differ much it can go round in circles (three in ten of our random games), so a user moves only a part of the way to its
-best response, less in later turns (`_step`). The paper leaves open when it counts as converged; see `CLOSE`.
+best response, less in later turns (`_step`).  The paper leaves open when it counts as converged; see `CLOSE`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Measures(NamedTuple):
 def best_response(worth: Floats, others: Floats, budget: float) -> Floats:
     """Return the bids that maximize Σ_j w_j x_j / (x_j + y_j), given the others' bids y on each machine, all positive.
 
-    The paper's algorithm (EC 2005, §3.1): at the optimum w_j y_j / (x_j + y_j)² is equal wherever x_j > 0.  So machines
+    The paper's algorithm (EC 2005, §3): at the optimum w_j y_j / (x_j + y_j)² is equal wherever x_j > 0.  So machines
     are sorted by w_j / y_j, and for the first k of them
 
         x_j = sqrt(w_j y_j) / Σ_{l ≤ k} sqrt(w_l y_l) · (X + Σ_{l ≤ k} y_l) - y_j

@@ -1,7 +1,7 @@
 """What each class of nodes is worth to each app of a problem.
 
 Nodes of one class are alike (capacity, type, and which apps may use them), so everyone bids alike for them, and a class can
-stand for one large machine: the equilibrium is the same. Worth is counted in containers that the class would hold of the
+stand for one large machine: the equilibrium is the same.  Worth is counted in containers that the class would hold of the
 app, times their speed there against its fastest type of node, as a part of what the whole cluster is worth to it: so a
 utility of 1 is the whole cluster, and with equal weights the game is the paper's balanced one.
 """

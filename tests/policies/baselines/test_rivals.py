@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
-from dorm.policies.baselines.gavel import received
-from dorm.policies.baselines.gavel_target import target
 from dorm.policies.baselines.srtf import remaining_s
 from dorm.policies.baselines.themis import Auction
+from dorm.policies.gavel.policy import received
+from dorm.policies.gavel.target import target
 from dorm.policies.problem import AppDemand, Problem
 from dorm.policies.registry import policy
 from tests.errors import raises
@@ -280,7 +280,7 @@ class TestThemis:
         return Auction(integer.read(Problem(TWO, apps)), policy("themis").check_params(params))
 
     def test_finish_time_fairness(self) -> None:
-        """NSDI 2020, §3.2 and §5.2: 800 container-seconds are 100 s on all 8, so 200 s on half of them, which two apps share;
+        """NSDI 2020, §3.2: 800 container-seconds are 100 s on all 8, so 200 s on half of them, which two apps share;
         after 100 s in the queue, with 4 of them the app takes 100 + 200 s."""
         found = self.auction(self.waiting("a", 800, 100), self.waiting("b", 800, 0))
         assert found.rho(0, 4) == pytest.approx(1.5)

@@ -1,23 +1,23 @@
 """The policy `gavel`: max-min fairness that knows how fast each app is on each type of node, in rounds.
 
-Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020. `gavel_target`
-solves the policy's linear program (§4.1) for X, the part of its time that each app should spend on each type. The mechanism
-(§5, Algorithm 1) comes near to X by rounds: the priority of an app on a type is
+Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.  `target`
+solves the policy's linear program (§4.1) for X, the part of its time that each app should spend on each type.  The
+mechanism (§5, Algorithm 1) comes near to X by rounds: the priority of an app on a type is
 
     X_mj / (part of its time that it has run there)
 
-and by falling priority each app gets its whole count on nodes of one type, or waits for the next round. Preempted apps
+and by falling priority each app gets its whole count on nodes of one type, or waits for the next round.  Preempted apps
 continue from their checkpoints.
 
 Where the paper leaves a choice, or its public code differs:
 
-* The part that an app has received is that of its time since submission (`served_on`, `age_s`). The public code forgets it
-  whenever X changes. An app that never ran there has the priority 1e9 X_mj, as in that code.
-* Pairs with X_mj = 0 come last, so no node is left idle. Ties go to the larger X_mj, then by arrival.
+* The part that an app has received is that of its time since submission (`served_on`, `age_s`).  The public code forgets it
+  whenever X changes.  An app that never ran there has the priority 1e9 X_mj, as in that code.
+* Pairs with X_mj = 0 come last, so no node is left idle.  Ties go to the larger X_mj, then by arrival.
 * Priorities of all types are compared together; the public code takes one type after the other.
-* An app has one count (`count`, `counts`), at most what one type holds of it. One whose n_min is more than any type holds
+* An app has one count (`count`, `counts`), at most what one type holds of it.  One whose n_min is more than any type holds
   alone waits: it never spans types.
-* Without speeds all types are equally fast (the paper's heterogeneity-agnostic LAS). Space sharing (§3.1) is left out.
+* Without speeds all types are equally fast (the paper's heterogeneity-agnostic LAS).  Space sharing (§3.1) is left out.
 
 A round is a decision: a master makes one when something has happened, the simulator every 360 s as in the paper.
 """
@@ -31,8 +31,8 @@ import numpy as np
 
 from dorm.policies import answer, integer, reasons
 from dorm.policies.baselines import fixed_counts, preemptive, speeds
-from dorm.policies.baselines.gavel_target import target
 from dorm.policies.baselines.packing import Packing
+from dorm.policies.gavel.target import target
 from dorm.policies.parameters import refuse_unknown
 from dorm.policies.problem import Reason
 

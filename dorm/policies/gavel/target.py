@@ -1,7 +1,7 @@
 """The target of `gavel`: which part of its time each app should spend on each type of node.
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, §3.1 and §4.1,
-the max-min fairness (LAS) policy as a linear program. X_mj is the part of its time that app m runs on type j, with s_m
+the max-min fairness (LAS) policy as a linear program.  X_mj is the part of its time that app m runs on type j, with s_m
 containers (its scale factor), at T_mj steps per second:
 
     max_X  min_m  (1 / w_m) · throughput(m, X) / throughput(m, X_equal) · s_m        throughput(m, X) = Σ_j T_mj X_mj
@@ -10,7 +10,7 @@ containers (its scale factor), at T_mj steps per second:
 
 X_equal spends time on the types in proportion to how many of its containers they hold, as the paper's public code.
 
-The least throughput alone leaves the others open. A small term for all of them (`REST`) makes the rest of the cluster
+The least throughput alone leaves the others open.  A small term for all of them (`REST`) makes the rest of the cluster
 useful; the paper does this for its hierarchical policies by water filling (§4.3), and leaves it to the mechanism here.
 """
 
