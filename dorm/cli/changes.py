@@ -69,6 +69,8 @@ _OTHERS = {
     "population": "allocations that the search keeps",
     "generations": "generations of the search, at most",
     "probes": "nodes that are probed for each task",
+    "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
+    "lease_s": "seconds for which an app holds what it has won in an auction",
 }
 """Parameters of the other policies."""
 _GISTS = {
@@ -79,9 +81,15 @@ _GISTS = {
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "oasis": "apps are admitted by prices and run by plans that are made when they arrive, as in OASiS: needs utility and work",
+    "drf": "one container after the other goes to the app with the lowest weighted dominant share, as in DRF",
+    "fifo": "the app that came first starts first, with all that it asks for, and is never resized or stopped",
+    "gavel": "fair parts of time on types of nodes that are not equally fast, in rounds with preemption, as in Gavel",
+    "market": "apps bid for nodes with their weights as budgets, and get the part of a node that they bid of all bids",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
     "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
     "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
+    "srtf": "the app that ends soonest goes first, with all that it asks for, and preempts others",
+    "themis": "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }
@@ -198,7 +206,7 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings, plugins: Plugi
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
+            f"{', '.join(names) or 'no parameters'}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
             code="settings.unknown",
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -179,12 +179,16 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender("sia, fixed", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+        *((Contender(name, name), _bounds_of(name)) for name in RIVALS),
     )
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which the "
-        "others may as well; they are told speeds, and optimus and dorm-speed remaining work.",
+        "tiresias, fifo, srtf and gavel give a job exactly what it asked for; dorm, drf, themis and market at most that, and "
+        "dorm up to 64 where that is said, which the others may as well; these, srtf and themis are told speeds, and optimus, "
+        "dorm-speed, srtf and themis remaining work.",
+        "gavel decides every 360 s, as in its paper, the others every 60 s; what an app wins under themis it holds for "
+        "20 minutes.",
     )
     return _of_pollux(
         folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
@@ -224,6 +228,11 @@ def _of_pollux(
                 Job(contender.label, yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender))
             )
     return Part(jobs=tuple(jobs), every_s=ROUNDS_S, seeds=tuple(file.stem for file in files), **fields)
+
+
+def _bounds_of(rival: str) -> Bounds:
+    """Return what a job may have: policies with whole counts give it what it asked for."""
+    return "rigid" if rival in ("fifo", "srtf", "gavel") else "requested"
 
 
 TRACES: dict[str, Callable[[Path, bool], Part | None]] = {
