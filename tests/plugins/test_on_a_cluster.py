@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 import pytest
 
 from dorm.client.client import Client
@@ -24,7 +26,7 @@ from events.kinds import PolicyChanged, PolicyFailed, Resized, Round
 from events.nats.log import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import DORM, REPOSITORY, done, environment
+from tests.e2e.commands import DORM, REPOSITORY, done, environment, refused
 from tests.master.leading import running
 from tests.plugins import acme
 
@@ -177,3 +179,33 @@ async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Pa
         assert (code, rows["acme-good"]["version"], rows["acme-good"]["plugin"]) == (0, 7, "acme-dorm 1.2.0")
         assert rows["acme-good"]["meaning"] == "Two containers for each app."
         assert json.loads(await lab.dorm("policy", "get", "count", "-o", "json"))["value"] == 3
+
+
+async def test_a_master_process_stops_at_once_while_a_plug_in_loops(lab: Lab, installed: Path) -> None:
+    env = environment(lab.home, PYTHONPATH=os.pathsep.join([str(installed), str(REPOSITORY)]))
+    options = ["--policy", "acme-loops", "--policy-limit", "600s", "--url", lab.url, "--cluster", lab.cluster]
+    process = await asyncio.create_subprocess_exec(*DORM, "master", *options, stdout=DEVNULL, stderr=DEVNULL, env=env)
+    try:
+        async with asyncio.timeout(90):
+            while (await lab.client.state()).settings.policy != "acme-loops":  # noqa: ASYNC110 - another process changes it
+                await asyncio.sleep(0.2)
+            await lab.client.submit(document("app"))
+            while not _loops(process.pid):  # noqa: ASYNC110 - no process says that it loops
+                await asyncio.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 30) == 0, "it does not wait for the plug-in"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _loops(pid: int) -> bool:
+    """Whether one of the master's plug-ins has been computing for longer than importing it takes."""
+    hosts = [one for one in psutil.Process(pid).children() if "acme-loops" in one.cmdline()]
+    return any(sum(one.cpu_times()[:2]) > 2.0 for one in hosts)
+
+
+async def test_a_limit_that_is_no_time_is_refused(lab: Lab) -> None:
+    reason = await refused(lab.home, "master", "--policy-limit", "soon", code=2)
+    assert reason.endswith("[policy.limit.malformed]")

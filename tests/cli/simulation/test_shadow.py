@@ -179,6 +179,22 @@ async def test_it_writes_to_no_stream_of_the_cluster(lab: Lab) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+async def test_the_last_hour_is_simulated_now_and_then(lab: Lab) -> None:
+    async with lab.master():
+        await lab.client.change_policy(PolicyChanged(quiet_ms=0))
+        await lab.client.submit(document("first", n_max=4))
+        await asyncio.wait_for(decided(lab), 60)
+    async with lab.shadow("--policy", "static", "--what-if", "1s", "--no-publish") as process:
+        first, second = await line(process), await line(process)
+    assert (first["kind"], second["kind"]) == ("what_if", "what_if")
+    assert first["failed"] == ""
+    assert first["window_s"] > 0
+    assert first["backtest"]["hindsight"] is True
+    assert first["changed"]["adjustments"] >= 0
+
+
+@pytest.mark.nats
+@pytest.mark.slow
 async def test_without_publishing_it_creates_nothing(lab: Lab) -> None:
     out = await done(lab.home, "shadow", "--policy", "static", "--once", "--what-if", "0s", "--no-publish", *lab.common)
     assert out
