@@ -106,6 +106,9 @@ async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypat
                 shown = json.loads(await lab.dorm("policy", "show", "-o", "json"))
                 assert (shown["plugin"], shown["fails"]["code"]) == ("acme-dorm 1.2.0", code)
                 assert "every app keeps what it has" in await lab.dorm("policy", "show")
+                assert f"gives no usable answer, so every app keeps what it has: {failed.reason}" in await lab.dorm(
+                    "explain", "first"
+                )
             await lab.client.cancel(app.id)
         await lab.client.change_policy(PolicyChanged(policy="acme-good"))
         good = await lab.next(Resized)
