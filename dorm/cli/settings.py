@@ -128,5 +128,7 @@ def parse_params(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """Names of policies for tab completion."""
-    return [name for name in names() if name.startswith(incomplete)]
+    """Names of policies for tab completion, plug-ins included."""
+    from dorm import plugins
+
+    return [name for name in (*names(), *plugins.names()) if name.startswith(incomplete)]

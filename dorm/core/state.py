@@ -106,6 +106,8 @@ class FailedPolicy(msgspec.Struct, frozen=True):
     """Log time of the first such failure in a row."""
     seq: int
     """The last record that reports it."""
+    at: int
+    """Its log time."""
     ticks: int = 0
     """How many idle ticks have tried in vain; the next one comes later for each."""
 

@@ -206,6 +206,6 @@ def opened(found: Found) -> PluginPolicy:
 
 
 def close() -> None:
-    """End all plug-ins' processes; whoever waits for one gets a PolicyFailure.  A later question starts it again."""
+    """End all plug-ins' processes; a caller that waits for one gets a PolicyFailure.  A later question starts it again."""
     for one in list(_opened.values()):
         one.close()

@@ -10,7 +10,7 @@
     greedy       the answer that always exists
     answer       from counts by node to the recorded allocation
     reasons      why an app has less than its n_max
-    checking     what an answer breaks, whoever gave it
+    checking     which rules an answer breaks
 
     dorm/        the optimizer, near the exact optimum at any size; the default
     speed/       Dorm's promises, with containers where they finish most work

@@ -20,6 +20,7 @@ import dorm.core.decide.placement as placing
 import dorm.core.decide.timing as timing
 import dorm.core.fold.effects as effects
 import dorm.core.fold.evolve as evolving
+import dorm.core.fold.policies as policies
 import dorm.core.fold.rounds as rounds
 import dorm.core.leader as leading
 from agents.desired import Desired
@@ -163,7 +164,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "pinned=current is not None\n        and not (",
         "pinned=current is None\n        and not (",
     ),
-    "ticks never end": (rounds, "state.rebalance_from = 0", "pass"),
+    "ticks never end": (policies, "state.rebalance_from = 0", "pass"),
     "ticks come when it is not quiet": (
         timing,
         "max(state.rebalance_from, state.dirty_at, state.ticked_at)",

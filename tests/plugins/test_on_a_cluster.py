@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 import pytest
 
 from dorm.client.client import Client
@@ -24,7 +26,7 @@ from events.kinds import PolicyChanged, PolicyFailed, Resized, Round
 from events.nats.log import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import DORM, REPOSITORY, done, environment
+from tests.e2e.commands import DORM, REPOSITORY, done, environment, refused
 from tests.master.leading import running
 from tests.plugins import acme
 
@@ -86,7 +88,9 @@ FAILING = {
 async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_given", [2.0])
     async with lab.master("m"):
-        await lab.client.change_policy(PolicyChanged(policy="static", params={"count": 1}, quiet_ms=0))
+        await lab.client.change_policy(
+            PolicyChanged(policy="static", params={"count": 1}, quiet_ms=0, node_grace_s=300.0, node_lease_s=600.0)
+        )
         await lab.client.submit(document("first"))
         first = await lab.next(Resized)
         assert len(first.changes) == 1
@@ -104,16 +108,18 @@ async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypat
                 shown = json.loads(await lab.dorm("policy", "show", "-o", "json"))
                 assert (shown["plugin"], shown["fails"]["code"]) == ("acme-dorm 1.2.0", code)
                 assert "every app keeps what it has" in await lab.dorm("policy", "show")
+                assert f"gives no usable answer, so every app keeps what it has: {failed.reason}" in await lab.dorm(
+                    "explain", "first"
+                )
             await lab.client.cancel(app.id)
         await lab.client.change_policy(PolicyChanged(policy="acme-good"))
-        good = await lab.next(Resized)
-        assert (good.policy, good.policy_version, good.plugin) == ("acme-good", 7, "acme-dorm 1.2.0")
-        assert (await lab.client.state()).policy_failure is msgspec.UNSET, "it works again"
         await lab.client.submit(document("last"))
-        placed_by_it = await lab.next(Resized)
-        while not placed_by_it.changes:  # New reasons alone are a decision, too.
-            placed_by_it = await lab.next(Resized)
-        assert {change.app[:4]: len(change.placement) for change in placed_by_it.changes} == {"last": 2}
+        good = await lab.next(Resized)
+        while not good.changes:  # New reasons alone are a decision, too.
+            good = await lab.next(Resized)
+        assert (good.policy, good.policy_version, good.plugin) == ("acme-good", 7, "acme-dorm 1.2.0")
+        assert {change.app[:4]: len(change.placement) for change in good.changes} == {"last": 2}
+        assert (await lab.client.state()).policy_failure is msgspec.UNSET
     report = await verify(lab.log)
     assert report.good, report.divergence
     for name, code in FAILING.items():
@@ -177,3 +183,33 @@ async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Pa
         assert (code, rows["acme-good"]["version"], rows["acme-good"]["plugin"]) == (0, 7, "acme-dorm 1.2.0")
         assert rows["acme-good"]["meaning"] == "Two containers for each app."
         assert json.loads(await lab.dorm("policy", "get", "count", "-o", "json"))["value"] == 3
+
+
+async def test_a_master_process_stops_at_once_while_a_plug_in_loops(lab: Lab, installed: Path) -> None:
+    env = environment(lab.home, PYTHONPATH=os.pathsep.join([str(installed), str(REPOSITORY)]))
+    options = ["--policy", "acme-loops", "--policy-limit", "600s", "--url", lab.url, "--cluster", lab.cluster]
+    process = await asyncio.create_subprocess_exec(*DORM, "master", *options, stdout=DEVNULL, stderr=DEVNULL, env=env)
+    try:
+        async with asyncio.timeout(90):
+            while (await lab.client.state()).settings.policy != "acme-loops":  # noqa: ASYNC110 - another process changes it
+                await asyncio.sleep(0.2)
+            await lab.client.submit(document("app"))
+            while not _loops(process.pid):  # noqa: ASYNC110 - no process says that it loops
+                await asyncio.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 30) == 0, "it does not wait for the plug-in"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _loops(pid: int) -> bool:
+    """Whether one of the master's plug-ins has been computing for longer than importing it takes."""
+    hosts = [one for one in psutil.Process(pid).children() if "acme-loops" in one.cmdline()]
+    return any(sum(one.cpu_times()[:2]) > 2.0 for one in hosts)
+
+
+async def test_a_limit_that_is_no_time_is_refused(lab: Lab) -> None:
+    reason = await refused(lab.home, "master", "--policy-limit", "soon", code=2)
+    assert reason.endswith("[policy.limit.malformed]")

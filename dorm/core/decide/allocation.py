@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from dorm.policies.problem import Allocation, Problem
 
+TOO_SLOW = "policy.too_slow"
 FAILED = "failed"
 """The status of an idle tick whose policy failed."""
 SOLVER = f"scipy {scipy.__version__}"
@@ -45,8 +46,12 @@ def allocate_now(state: State, now: int) -> list[Decided]:
 
     Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an `IdleTicked`
     if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.  A policy that fails
-    changes nothing either, which is recorded unless the log already says so.
+    changes nothing either, which is recorded unless the log already says so.  One that took too long is asked by ticks alone:
+    nothing else is published while it computes, so it must not be asked after each event.
     """
+    failed = state.policy_failure
+    if isinstance(failed, FailedPolicy) and failed.code == TOO_SLOW and not tick_is_due(state, now):
+        return []
     try:
         return _allocate(state, now)
     except PolicyFailure as failure:

@@ -73,11 +73,13 @@ def trigger(state: State, now: int) -> Trigger:
 
 
 def _next_tick(state: State) -> int | None:
+    idle_ns, failed = int(state.settings.idle_s * SECOND), state.policy_failure
+    if not isinstance(failed, msgspec.UnsetType) and state.names:
+        # Not put off by other events: after a failure to answer in time, it is asked by ticks alone.
+        return failed.at + (idle_ns << min(failed.ticks, _MOST_DOUBLINGS))
     if not state.rebalance_from or not state.names:
         return None
-    failed = state.policy_failure
-    times = 1 if isinstance(failed, msgspec.UnsetType) else 2 ** min(failed.ticks, _MOST_DOUBLINGS)
-    return max(state.rebalance_from, state.dirty_at, state.ticked_at) + int(state.settings.idle_s * SECOND) * times
+    return max(state.rebalance_from, state.dirty_at, state.ticked_at) + idle_ns
 
 
 def _ends_of_waits(state: State, after: int) -> Iterator[int]:

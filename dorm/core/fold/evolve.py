@@ -28,6 +28,7 @@ from dorm.core.fold.effects import (
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.planning import forget_plans
+from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
@@ -236,7 +237,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
         return outcome
     outcome, decided_by = "applied", settings.policy
     try:
-        settings.policy, settings.params = policy_after(settings, event, state.policy_plugins)
+        choose_policy(state, *policy_after(settings, event, state.policy_plugins))
     except SettingRefused as refused:
         outcome = _refuse_change(state, event, refused, whole=False)
     if settings.policy != decided_by:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,14 @@ def idle_ticked(state: State, basis: int) -> None:
         state.rebalance_from = 0
 
 
+def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:
+    """These are in force from here on.  What failed before says nothing of them."""
+    settings = state.settings
+    if (policy, params) != (settings.policy, settings.params):
+        policy_works(state)
+    settings.policy, settings.params = policy, params
+
+
 def note_plugins(state: State, event: k.MasterElected) -> None:
     """Those of the master that leads from here on replace those of the last one."""
     plugins = {one.name: one for one in event.policies if can_be_kept(one)}
@@ -33,12 +41,12 @@ def policy_failed(state: State, event: k.PolicyFailed) -> None:
     if isinstance(before, FailedPolicy) and (before.policy, before.code) == (event.policy, event.code):
         since, ticks = before.since, before.ticks + (event.trigger == "idle")
     state.policy_failure = FailedPolicy(
-        event.policy, event.policy_version, event.code, event.reason, since, state.seq, ticks
+        event.policy, event.policy_version, event.code, event.reason, since, state.seq, state.time, ticks
     )
     request_rebalance(state)
 
 
 def policy_works(state: State) -> None:
-    """It has answered with a decision."""
+    """It has answered with a decision, or nothing is known of it yet."""
     if state.policy_failure is not msgspec.UNSET:
         state.policy_failure = msgspec.UNSET

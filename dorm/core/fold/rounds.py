@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
-from dorm.core.fold import membership
+from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
     dissolve,
@@ -23,7 +23,6 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.planning import app_planned
-from dorm.core.fold.policies import idle_ticked, note_plugins, policy_failed, policy_works
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
@@ -55,7 +54,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         elif isinstance(fact, k.LiveResizeFailed):
             _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
-            idle_ticked(state, event.basis)
+            policies.idle_ticked(state, event.basis)
         elif isinstance(fact, k.MasterElected):
             _master_elected(state, fact, event.by)
         else:
@@ -290,7 +289,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     if event.put_off and event.changes:
         mark_dirty(state)
     note_figures(state, event)
-    policy_works(state)
+    policies.policy_works(state)
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
@@ -452,7 +451,7 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
 def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
-        note_plugins(state, event)
+        policies.note_plugins(state, event)
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:
@@ -475,5 +474,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
-    k.PolicyFailed: policy_failed,
+    k.PolicyFailed: policies.policy_failed,
 }

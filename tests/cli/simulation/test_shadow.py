@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
+import sys
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -19,9 +22,10 @@ from dorm.master.master import Master
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import PolicyChanged, Resized, Round
+from events.log.records import LogError
 from events.nats.log import Connection
 from events.nats.shadows import shadow_stream
-from events.nats.streams import stream_configs
+from events.nats.streams import log_stream, stream_configs
 from tests.core.records import document, joined
 from tests.e2e.commands import DORM, done, environment, refused
 from tests.golden.made import FOLDER
@@ -30,7 +34,6 @@ from tests.master.leading import running
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from tests.lab.machines.nats_server import NatsServer
 
@@ -179,6 +182,22 @@ async def test_it_writes_to_no_stream_of_the_cluster(lab: Lab) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+async def test_the_last_hour_is_simulated_now_and_then(lab: Lab) -> None:
+    async with lab.master():
+        await lab.client.change_policy(PolicyChanged(quiet_ms=0))
+        await lab.client.submit(document("first", n_max=4))
+        await asyncio.wait_for(decided(lab), 60)
+    async with lab.shadow("--policy", "static", "--what-if", "1s", "--no-publish") as process:
+        first, second = await line(process), await line(process)
+    assert (first["kind"], second["kind"]) == ("what_if", "what_if")
+    assert first["failed"] == ""
+    assert first["window_s"] > 0
+    assert first["backtest"]["hindsight"] is True
+    assert first["changed"]["adjustments"] >= 0
+
+
+@pytest.mark.nats
+@pytest.mark.slow
 async def test_without_publishing_it_creates_nothing(lab: Lab) -> None:
     out = await done(lab.home, "shadow", "--policy", "static", "--once", "--what-if", "0s", "--no-publish", *lab.common)
     assert out
@@ -188,6 +207,62 @@ async def test_without_publishing_it_creates_nothing(lab: Lab) -> None:
             await client.jetstream().stream_info(shadow_stream(lab.cluster))
     finally:
         await client.close()
+
+
+def permitted(cluster: str) -> dict[str, list[str]]:
+    """What docs/operations.md says that a shadow's user needs: to read the log, to publish comparisons, and their stream."""
+    log, snapshots, stream = log_stream(cluster), f"DORM_snapshots-{cluster}", shadow_stream(cluster)
+    reads = ["INFO", "STREAM.NAMES", f"STREAM.INFO.{log}", f"STREAM.INFO.{stream}", f"STREAM.CREATE.{stream}"]
+    reads += [f"CONSUMER.*.{log}", f"CONSUMER.*.{log}.>", f"CONSUMER.MSG.NEXT.{log}.>"]
+    reads += [f"DIRECT.GET.{log}", f"DIRECT.GET.{log}.>", f"STREAM.INFO.{snapshots}"]
+    reads += [f"CONSUMER.*.{snapshots}.>", f"DIRECT.GET.{snapshots}", f"DIRECT.GET.{snapshots}.>"]
+    return {"allow": [f"dorm.{cluster}.shadow.>", "_INBOX.>", "$JS.ACK.>", *(f"$JS.API.{one}" for one in reads)]}
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_a_user_who_may_publish_nothing_else_can_run_it(tmp_path: Path) -> None:
+    """A server that enforces it: a shadow needs no right to say anything on a cluster's own subjects."""
+    home, cluster = tmp_path / "nats", "guarded"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    home.mkdir()
+    users = [
+        {"user": "all", "password": "x"},
+        {"user": "shadow", "password": "y", "permissions": {"publish": permitted(cluster)}},
+    ]
+    config = {"port": port, "jetstream": {"store_dir": str(home / "data")}, "authorization": {"users": users}}
+    (home / "server.conf").write_text(json.dumps(config))
+    server = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("nats-server")), "--config", str(home / "server.conf"), stderr=DEVNULL
+    )
+    try:
+        url = f"nats://all:x@127.0.0.1:{port}"
+        connection = await Connection.open(url, cluster, create=True, patient=True)
+        made = Lab(tmp_path / "home", url, connection)
+        async with made.client:
+            await made.log.append(subjects.fact(cluster, "NodeJoined", "n1"), encode(joined("n1")))
+            async with made.master():
+                await made.client.change_policy(PolicyChanged(quiet_ms=0))
+                await made.client.submit(document("first", n_max=4))
+                await asyncio.wait_for(decided(made), 60)
+            before = await made.written()
+            guarded = ["--url", f"nats://shadow:y@127.0.0.1:{port}", "--cluster", cluster]
+            out = await done(
+                made.home, "shadow", "--policy", "static", "--once", "--what-if", "0s", "-o", "json", *guarded
+            )
+            assert json.loads(out)["kind"] == "comparison"
+            assert len(await made.published()) == 1
+            other = await Connection.open(guarded[1], cluster)
+            try:
+                with pytest.raises(LogError):
+                    await other.log.append(subjects.rounds(cluster), b"{}", timeout=2.0)
+            finally:
+                await other.close()
+            assert await made.written() == before
+    finally:
+        server.terminate()
+        await server.wait()
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_the_same_failure_is_written_down_once_and_a_decision_ends_it(
     fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = bench()
-    breaks(monkeypatch, too_slow)
+    breaks(monkeypatch, lambda _: 1 // 0)
     made.submit("second", n_max=4)
     said = made.settle()
     assert [type(fact) for fact in said if isinstance(fact, k.PolicyFailed)] == [k.PolicyFailed]
@@ -115,7 +115,7 @@ def test_the_same_failure_is_written_down_once_and_a_decision_ends_it(
 
 def test_a_decision_without_changes_ends_it_too(fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch) -> None:
     made = bench()
-    breaks(monkeypatch, too_slow)
+    breaks(monkeypatch, lambda _: 1 // 0)
     made.decide(allocate=True)
     assert fails(made)
     breaks(monkeypatch, lambda answer: answer)
@@ -153,6 +153,40 @@ def test_idle_ticks_ask_again_after_twice_the_time_each(
     assert next_deadline(made.state, made.now) is None, "it works, so an idle log does not grow"
 
 
+def test_one_that_took_too_long_is_asked_by_ticks_alone(
+    fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it computes nothing else is published, so it must not be asked after each event; and events put no tick off."""
+    made = bench()
+    breaks(monkeypatch, too_slow)
+    made.decide(allocate=True)
+    failed_at = made.state.time
+    asked: list[int] = []
+
+    def noted(answer: Allocation) -> Allocation:
+        asked.append(1)
+        return answer
+
+    breaks(monkeypatch, noted)
+    for number in range(4):
+        made.wait(5)
+        made.submit(f"later-{number}", n_max=4)
+        made.settle()
+    assert not asked
+    due = next_deadline(made.state, made.now)
+    assert due == failed_at + 30 * SECOND, "though something happened every 5 s"
+    made.wait((due - made.now) / SECOND)
+    tick, resized = made.decide(allocate=True)
+    assert (type(tick), len(resized.changes), fails(made)) == (k.IdleTicked, 3, False)
+    breaks(monkeypatch, too_slow)
+    made.add(k.NodeDrainRequested(node="a"))
+    made.decide(allocate=True)
+    assert fails(made)
+    breaks(monkeypatch, lambda answer: answer)
+    made.add(k.PolicyChanged(set_params={"count": 1}))
+    assert not fails(made), "with other parameters it is asked at once"
+
+
 def test_a_plug_in_is_accepted_only_if_the_leading_master_announced_it() -> None:
     made = Bench(a=4)
     made.add(k.PolicyChanged(policy="acme", params={"speed": 3}))
@@ -172,7 +206,9 @@ def test_a_state_without_plug_ins_has_the_digest_that_it_always_had() -> None:
     fields = msgspec.to_builtins(State())
     assert "plugins" not in fields
     assert "policy_failure" not in fields
-    with_both = State(plugins={"a": k.PolicyPlugin("a", 1, "b 1")}, policy_failure=FailedPolicy("a", 1, "c", "d", 1, 2))
+    with_both = State(
+        plugins={"a": k.PolicyPlugin("a", 1, "b 1")}, policy_failure=FailedPolicy("a", 1, "c", "d", 1, 2, 3)
+    )
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(with_both), type=State)
     assert again == with_both
     assert digest(again) == digest(with_both) != digest(State())

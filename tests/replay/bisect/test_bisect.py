@@ -143,7 +143,7 @@ async def test_few_tries_give_bounds_instead_of_a_record() -> None:
 
 async def test_clauses_about_the_cluster_and_combinations() -> None:
     records = shrunk()
-    both = f"running apps at least 2 at {clock(150)} and utilization above 50% at {clock(150)}"
+    both = f"running apps at least 2 at {clock(150)} and utilization above 40% at {clock(150)}"
     found = await asked(records, both, "dorm,theta2=1.0")
     assert (found.really, found.inevitable) == (True, 0)
     waits = await asked(
