@@ -134,9 +134,9 @@ def test_a_job_whose_servers_are_slower_than_its_workers_cannot_run() -> None:
 
 
 def test_equal_prices_keep_containers_where_they_are() -> None:
-    assert place(np.array([1.0, 1.0, 0.5]), [2, 2, 1], 2, had={1}) == {1: 1, 2: 1}
-    assert place(np.array([1.0 + 1e-13, 1.0]), [2, 2], 2, had=()) == {0: 2}
-    assert place(np.array([1.0, 2.0]), [2, 2], 3, had={1}, stay=True) == {0: 1, 1: 2}
+    assert place(np.array([1.0, 1.0, 0.5]), np.array([2, 2, 1]), 2, had={1}) == {1: 1, 2: 1}
+    assert place(np.array([1.0 + 1e-13, 1.0]), np.array([2, 2]), 2, had=()) == {0: 2}
+    assert place(np.array([1.0, 2.0]), np.array([2, 2]), 3, had={1}, stay=True) == {0: 1, 1: 2}
 
 
 @MANY
