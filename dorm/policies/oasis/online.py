@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.policies.oasis.model import Schedule, SlotUse, worth_in
-from dorm.policies.oasis.prices import bounds
+from dorm.policies.oasis.prices import bounds, rounded
 from dorm.policies.oasis.schedule import Offer, fill, place, unit_costs, with_servers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Machines:
         needed = each > 0
         if self._prices is None:
             self._prices = self.limits.prices(self.used, self.capacity)
-        price = self._prices[first:] @ (each / self.units)
+        price = rounded(self._prices[first:] @ (each / self.units))
         if not needed.any():
             return Offer(price, np.full(price.shape, LARGEST_COUNT, np.int64))
         # Of whole numbers this is exact.

@@ -129,8 +129,8 @@ class Planner:
         """Return what it is worth that the app is done in so many seconds."""
         one = self.instance.apps[app]
         if one.utility is not None:
-            return _finite(worth(one.utility, one.age_s + in_s))
-        return worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s)
+            return _figure(worth(one.utility, one.age_s + in_s))
+        return _figure(worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s))
 
     def _fastest_s(self, app: int) -> float:
         """Return in how many seconds the app would be done on an empty cluster, in whole slots."""
@@ -348,6 +348,11 @@ class Planner:
                 at_s = (self.first + number) * self.settings.slot_s if number else self.now_s
                 found.append(Slot(at_s, counts))
         return (*found, Slot(end_s, {}))
+
+
+def _figure(amount: float) -> float:
+    """Round to nine digits, as prices are (`prices.rounded`)."""
+    return float(f"{_finite(amount):.9g}")
 
 
 def _finite(amount: float) -> float:

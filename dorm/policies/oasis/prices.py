@@ -52,11 +52,18 @@ class Bounds(NamedTuple):
         part = np.divide(
             used, capacity, out=np.zeros(np.broadcast_shapes(used.shape, capacity.shape)), where=capacity > 0
         )
-        return np.asarray(self.least * np.power(self.most / self.least, part))
+        return rounded(self.least * np.power(self.most / self.least, part))
 
     @property
     def alpha(self) -> float:
         return max(1.0, float(np.log(self.most / self.least).max(initial=1.0)))
+
+
+def rounded(values: Floats) -> Floats:
+    """Round to 30 binary digits, which are nine decimal ones.  Powers and products of matrices differ in their last bits from
+    one processor to another; what is decided by them, and recorded, must not."""
+    digits, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(digits * 2.0**30) / 2.0**30, exponent))
 
 
 class Both(NamedTuple):

@@ -6,8 +6,7 @@
     best              the end t with the largest f(t - a) - DP_COST(t, W)
 
 Chosen here where the text is open: of equally good ends the earliest, of equally cheap numbers of workers the smallest, of
-equally cheap machines those that the job has in the slot before, then the first.  Machines are cheap or expensive as a whole:
-prices are equal where they agree to nine digits, so the last bits of a float decide nothing.
+equally cheap machines those that the job has in the slot before, then the first.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def unit_costs(offer: Offer, most: int) -> Floats:
     slots = len(offer.price)
     costs = np.full((slots, most + 1), np.inf)
     costs[:, 0] = 0.0
-    order = np.argsort(_comparable(offer.price), axis=1, kind="stable")
+    order = np.argsort(offer.price, axis=1, kind="stable")
     for slot in range(slots):
         cheapest = order[slot]
         each = np.repeat(offer.price[slot, cheapest], np.minimum(offer.room[slot, cheapest], most))[:most]
@@ -115,16 +114,10 @@ def place(price: Floats, room: Ints, count: int, had: Collection[int], *, stay: 
     elsewhere[list(had)] = False
     first = elsewhere if stay else np.zeros(len(price), np.bool_)
     found: dict[int, int] = {}
-    for machine in np.lexsort((elsewhere, _comparable(price), first, room <= 0)).tolist():
+    for machine in np.lexsort((elsewhere, price, first, room <= 0)).tolist():
         here = min(count, int(room[machine]))
         if here <= 0:
             break
         found[machine] = here
         count -= here
     return dict(sorted(found.items()))
-
-
-def _comparable(prices: Floats) -> Floats:
-    """Round to 30 binary digits, which are nine decimal ones."""
-    digits, exponent = np.frexp(prices)
-    return np.asarray(np.ldexp(np.round(digits * 2.0**30), exponent))
