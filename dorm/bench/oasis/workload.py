@@ -5,7 +5,7 @@
     a parameter server:  1-10 cores, 2-32 GB of memory, 5-10 GB of storage
     utility:             θ1 1-100, θ3 1-15 slots; θ2 is 0 for 10 % of the jobs, 0.01-1 for 55 %, and 4-6 for 35 %
 
-All are drawn evenly.  Chosen here:
+All are drawn evenly.  The ranges are from memory of the paper.  Chosen here:
 * A slot is an hour.
 * Jobs arrive in slots drawn evenly over the horizon; the paper takes the rate of arrivals from a trace of Google's clusters.
 * Most jobs of these ranges take hundreds of slots even with D workers.  One that can't be done in 15 slots, the latest

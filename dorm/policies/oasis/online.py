@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.policies.oasis.model import Schedule, SlotUse, worth_in
-from dorm.policies.oasis.prices import bounds
+from dorm.policies.oasis.prices import bounds, rounded
 from dorm.policies.oasis.schedule import Offer, fill, place, unit_costs, with_servers
 
 if TYPE_CHECKING:
@@ -35,21 +35,34 @@ class Machines:
         self.limits = limits
         self.units = np.ones(capacity.shape[1]) if units is None else units
         self.used = np.zeros((slots, *capacity.shape))
+        self._prices: Floats | None = None
+        """Of the amounts in `used`, once they were asked for."""
 
     def offer(self, first: int, demand: Sequence[float]) -> Offer:
         """Return price and room of one container with this demand, in the slots from `first` on."""
         each, used = np.asarray(demand, np.float64), self.used[first:]
         needed = each > 0
-        price = self.limits.prices(used, self.capacity) @ (each / self.units)
+        if self._prices is None:
+            self._prices = self.limits.prices(self.used, self.capacity)
+        price = rounded(self._prices[first:] @ (each / self.units))
         if not needed.any():
             return Offer(price, np.full(price.shape, LARGEST_COUNT, np.int64))
         # Of whole numbers this is exact.
         free = np.floor_divide(self.capacity[:, needed] - used[:, :, needed], each[needed])
         return Offer(price, np.clip(free.min(axis=2), 0, LARGEST_COUNT).astype(np.int64))
 
-    def take(self, slot: int, counts: dict[int, int], demand: Sequence[float]) -> None:
+    def take(self, slots: slice, counts: dict[int, int], demand: Sequence[float]) -> None:
         for machine, count in counts.items():
-            self.used[slot, machine] += np.asarray(demand) * count
+            self.used[slots, machine] += np.asarray(demand) * count
+            if self._prices is not None:
+                self._prices[slots, machine] = self.limits.prices(self.used[slots, machine], self.capacity[machine])
+
+    def fits(self, slots: slice, counts: dict[int, int], demand: Sequence[float]) -> bool:
+        """Whether the machines have room for that in each of these slots."""
+        return all(
+            bool((self.used[slots, machine] + np.asarray(demand) * count <= self.capacity[machine]).all())
+            for machine, count in counts.items()
+        )
 
 
 class Market:
@@ -90,8 +103,9 @@ class Market:
 
     def take(self, job: Job, schedule: Schedule) -> None:
         for use in schedule.uses:
-            self.workers.take(use.slot, use.workers, job.worker)
-            self.servers.take(use.slot, use.servers, job.server)
+            slot = slice(use.slot, use.slot + 1)
+            self.workers.take(slot, use.workers, job.worker)
+            self.servers.take(slot, use.servers, job.server)
 
 
 class Outcome(NamedTuple):
@@ -128,9 +142,9 @@ def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tupl
     there: dict[int, int] = {}
     for offset, count in enumerate(workers):
         if count:
-            here = place(machines.price[offset], machines.room[offset].tolist(), count, here)
+            here = place(machines.price[offset], machines.room[offset], count, here)
             needed = job.servers_for(count)
-            there = place(servers.price[offset], servers.room[offset].tolist(), needed, there)
+            there = place(servers.price[offset], servers.room[offset], needed, there)
             found.append(SlotUse(job.arrival + offset, here, there))
     return tuple(found)
 

@@ -29,6 +29,7 @@ the apps of the problem: nobody knows the others.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from dorm.policies.oasis.schedule import fill, place, unit_costs
 from dorm.policies.problem import Plan, Slot, Utility
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from dorm.policies.integer import Floats, Ints
     from dorm.policies.problem import Problem
@@ -56,6 +57,7 @@ MOST_COUNTS = 64
 DEFAULT_DECAY = 1 / 3600.0
 """Per second, of the worth of an app that does not say."""
 MOST_WORTH = 1e12
+MOST_WORK_S = 1e15
 SAME_S = 0.001
 """Moments closer than this are one: plans are kept in whole nanoseconds, and decisions ask in floats."""
 
@@ -93,6 +95,7 @@ class Planner:
         self.part = min(1.0, max(0.0, self.first + 1 - problem.at_s / settings.slot_s))
         """How much of it is left."""
         self.demand = instance.demand.astype(np.float64)
+        self._column = {node: place for place, node in enumerate(instance.nodes)}
         self._machines = self._market()
         self.rows: list[Row] = [{} for _ in instance.apps]
         """What each app has now."""
@@ -126,8 +129,8 @@ class Planner:
         """Return what it is worth that the app is done in so many seconds."""
         one = self.instance.apps[app]
         if one.utility is not None:
-            return _finite(worth(one.utility, one.age_s + in_s))
-        return worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s)
+            return _figure(worth(one.utility, one.age_s + in_s))
+        return _figure(worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s))
 
     def _fastest_s(self, app: int) -> float:
         """Return in how many seconds the app would be done on an empty cluster, in whole slots."""
@@ -141,7 +144,7 @@ class Planner:
     def _left(self, app: int) -> float:
         one, settings = self.instance.apps[app], self.settings
         left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
-        return left_s / settings.slot_s
+        return min(left_s, MOST_WORK_S) / settings.slot_s
 
     def workers(self, app: int, gangs: int) -> int:
         """Return how many workers are among so many gangs."""
@@ -180,63 +183,71 @@ class Planner:
     def _leave(self, app: int) -> None:
         """An app that runs and can't be planned goes on as it is, as long as there is room."""
         held = dict(self.instance.rows[app]) if self.instance.kept[app] else {}
-        if self._fits(app, 0, held):
+        if self._fits(app, slice(1), held):
             self.rows[app] = held
-            self._take(app, 0, held)
+            self._take(app, slice(1), held)
 
     def _hold_pinned(self, app: int) -> None:
         """Nothing is decided about it; others plan around it."""
         one, row = self.instance.apps[app], self.instance.rows[app]
-        self._take(app, 0, row)
-        planned = list(self._planned(app))
+        self._take(app, slice(1), row)
         if one.plan is not None:
             self.plans[app] = one.plan
+            for slots, later in self._planned(app):
+                self._take(app, slice(max(slots.start, 1), slots.stop), later or {})
         else:
             lasts = math.ceil(self.work(app) / max(1, self.workers(app, sum(row.values()))))
-            planned = [row] * min(lasts, self.settings.slots)
-        for slot, later in enumerate(planned[1:], start=1):
-            self._take(app, slot, later or {})
+            self._take(app, slice(1, lasts), row)
 
     def _keep(self, app: int) -> bool:
         """Keep the app's plan if it still holds; return whether it does."""
-        plan = self.instance.apps[app].plan
-        planned = list(self._planned(app))
-        if plan is None or not planned or not all(row is not None and self._within(app, row) for row in planned):
+        plan, planned = self.instance.apps[app].plan, self._planned(app)
+        if plan is None or not any(row for _, row in planned):
             return False
-        rows = [row or {} for row in planned]
-        if not any(rows):
+        if not all(row is not None and self._within(app, row) for _, row in planned):
             return False
-        done = [self.workers(app, sum(row.values())) for row in rows]
-        if len(rows) == 1 and done[0] * self.part + ROUNDING < self._left(app):
+        rows = [(slots, row or {}) for slots, row in planned]
+        now = rows[0][1]
+        if rows[-1][0].stop == 1 and self.workers(app, sum(now.values())) * self.part + ROUNDING < self._left(app):
             return False  # Its plan ends with this slot, and it is late.
-        if not all(self._fits(app, slot, row) for slot, row in enumerate(rows) if slot):
+        later = [(slice(max(slots.start, 1), slots.stop), row) for slots, row in rows if slots.stop > 1]
+        if not all(self._fits(app, slots, row) for slots, row in later):
             return False
-        now = rows[0]
-        if not self._fits(app, 0, now):
+        if not self._fits(app, slice(1), now):
             held = self.instance.rows[app] if self.instance.kept[app] else {}
-            now = held if self._fits(app, 0, held) else {}
+            now = held if self._fits(app, slice(1), held) else {}
         self.rows[app] = dict(now)
-        self._take(app, 0, now)
-        for slot, row in enumerate(rows[1:], start=1):
-            self._take(app, slot, row)
+        self._take(app, slice(1), now)
+        for slots, row in later:
+            self._take(app, slots, row)
         self.plans[app] = plan
         return True
 
-    def _planned(self, app: int) -> Iterator[Row | None]:
-        """Yield what its plan gives it in each slot from the present one on, None where a node is gone or a gang not whole."""
+    def _planned(self, app: int) -> list[tuple[slice, Row | None]]:
+        """Return what its plan gives it from the present slot on, as runs of equal slots; None where a node is gone or a gang
+        not whole."""
         plan = self.instance.apps[app].plan
-        slots = plan.slots if plan is not None else ()
-        column = {node: place for place, node in enumerate(self.instance.nodes)}
-        gang, at = int(self.instance.gang[app]), 0
-        for slot in range(self.settings.slots):
-            begins_s = max(self.now_s, (self.first + slot) * self.settings.slot_s)
-            while at < len(slots) and slots[at].at_s <= begins_s + SAME_S:
-                at += 1
-            if at == len(slots):
-                return
-            counts = slots[at - 1].counts if at else {}
-            sound = all(node in column and count % gang == 0 for node, count in counts.items())
-            yield {column[node]: count // gang for node, count in sorted(counts.items())} if sound else None
+        found: list[tuple[slice, Row | None]] = []
+        for here, after in pairwise(plan.slots) if plan is not None else ():
+            runs = slice(max(0, self._slot_of(here.at_s)), min(self._slot_of(after.at_s), self.settings.slots))
+            if runs.start < runs.stop:
+                begin = found[-1][0].stop if found else 0
+                if begin < runs.start:
+                    found.append((slice(begin, runs.start), {}))
+                found.append((runs, self._row(app, here.counts)))
+        return found
+
+    def _slot_of(self, at_s: float) -> int:
+        """Return the first slot that begins at this moment or later; the present one began when this was asked."""
+        if at_s <= self.now_s + SAME_S:
+            return 0
+        return max(1, math.ceil((at_s - SAME_S) / self.settings.slot_s) - self.first)
+
+    def _row(self, app: int, counts: Mapping[str, int]) -> Row | None:
+        gang = int(self.instance.gang[app])
+        if not all(node in self._column and count % gang == 0 for node, count in counts.items()):
+            return None
+        return {self._column[node]: count // gang for node, count in sorted(counts.items())}
 
     def _within(self, app: int, row: Row) -> bool:
         """Whether the app may have that, by its bounds and its requirement."""
@@ -246,12 +257,11 @@ class Planner:
             bool(instance.n_min[app] <= count <= instance.n_max[app]) and all(bool(eligible[node]) for node in row)
         )
 
-    def _fits(self, app: int, slot: int, row: Row) -> bool:
-        used, capacity = self._machines.used[slot], self._machines.capacity
-        return all(bool((used[node] + self.demand[app] * count <= capacity[node]).all()) for node, count in row.items())
+    def _fits(self, app: int, slots: slice, row: Row) -> bool:
+        return self._machines.fits(slots, row, self.demand[app].tolist())
 
-    def _take(self, app: int, slot: int, row: Row) -> None:
-        self._machines.take(slot, row, self.demand[app].tolist())
+    def _take(self, app: int, slots: slice, row: Row) -> None:
+        self._machines.take(slots, row, self.demand[app].tolist())
 
     # --- one app --------------------------------------------------------------------------------------------------------
 
@@ -286,7 +296,7 @@ class Planner:
         cost = float(table.least[last]) + self._at_once(rows, offer.price, room, most)
         self.rows[app] = rows[0]
         for slot, row in enumerate(rows):
-            self._take(app, slot, row)
+            self._take(app, slice(slot, slot + 1), row)
         self.plans[app] = Plan(self._slots(app, rows, ends_s[last]), float(worths[last]), cost)
         return True
 
@@ -324,7 +334,7 @@ class Planner:
             if slot == 0 and sum(had.values()) == count and all(held <= fits[node] for node, held in had.items()):
                 rows.append(dict(had))
             else:
-                rows.append(place(price[slot], fits.tolist(), count, had, stay=True))
+                rows.append(place(price[slot], fits, count, had, stay=True))
             had = rows[-1] or had
         return rows
 
@@ -338,6 +348,11 @@ class Planner:
                 at_s = (self.first + number) * self.settings.slot_s if number else self.now_s
                 found.append(Slot(at_s, counts))
         return (*found, Slot(end_s, {}))
+
+
+def _figure(amount: float) -> float:
+    """Round to nine digits, as prices are (`prices.rounded`)."""
+    return float(f"{_finite(amount):.9g}")
 
 
 def _finite(amount: float) -> float:

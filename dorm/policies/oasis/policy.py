@@ -78,8 +78,9 @@ def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[s
                 "present prices",
             )
         elif i in planner.endless:
-            short = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min")
-            text = f"refused: its work can't be done within {_time(planner.settings.slots * planner.settings.slot_s)}"
+            within = f"its work can't be done within {_time(planner.settings.slots * planner.settings.slot_s)}"
+            short = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") if not n else None
+            text = f"it goes on without a plan: {within}" if n else f"refused: {within}"
             reason = Reason("price", f"{text}; {short.text}" if short else text)
         else:
             reason = _by_plan(planner.plans[i], planner.now_s, n)

@@ -10,7 +10,8 @@ OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That hold
 machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full where its price is U.  A
 job as large as a machine can keep out another that is worth any number of times more.
 
-Chosen here where the text is open:
+The form of U, L and η is from memory of the paper; that the prices before the first job sum to at most half of the optimum,
+which its analysis needs of them, is tested.  Chosen here where the text is open:
 * f_i(fastest) is the worth of the job on an empty cluster: D workers in each slot.
 * The bounds U and L need all jobs in advance, as in the text; the policy estimates them from those that it sees (`planning`).
 * f_i(T - a_i) of a time-critical job is zero for any practical purpose, and with L = 0 all prices are zero.  So it counts as
@@ -51,11 +52,18 @@ class Bounds(NamedTuple):
         part = np.divide(
             used, capacity, out=np.zeros(np.broadcast_shapes(used.shape, capacity.shape)), where=capacity > 0
         )
-        return np.asarray(self.least * np.power(self.most / self.least, part))
+        return rounded(self.least * np.power(self.most / self.least, part))
 
     @property
     def alpha(self) -> float:
         return max(1.0, float(np.log(self.most / self.least).max(initial=1.0)))
+
+
+def rounded(values: Floats) -> Floats:
+    """Round to 30 binary digits, which are nine decimal ones.  Powers and products of matrices differ in their last bits from
+    one processor to another; what is decided by them, and recorded, must not."""
+    digits, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(digits * 2.0**30) / 2.0**30, exponent))
 
 
 class Both(NamedTuple):

@@ -6,8 +6,7 @@
     best              the end t with the largest f(t - a) - DP_COST(t, W)
 
 Chosen here where the text is open: of equally good ends the earliest, of equally cheap numbers of workers the smallest, of
-equally cheap machines those that the job has in the slot before, then the first.  Machines are cheap or expensive as a whole:
-prices are equal where they agree to nine digits, so the last bits of a float decide nothing.
+equally cheap machines those that the job has in the slot before, then the first.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from dorm.policies.integer import Floats, Ints
 
@@ -91,7 +90,7 @@ def unit_costs(offer: Offer, most: int) -> Floats:
     slots = len(offer.price)
     costs = np.full((slots, most + 1), np.inf)
     costs[:, 0] = 0.0
-    order = np.argsort(_comparable(offer.price), axis=1, kind="stable")
+    order = np.argsort(offer.price, axis=1, kind="stable")
     for slot in range(slots):
         cheapest = order[slot]
         each = np.repeat(offer.price[slot, cheapest], np.minimum(offer.room[slot, cheapest], most))[:most]
@@ -108,31 +107,17 @@ def with_servers(costs: Floats, servers: Offer, servers_for: Callable[[int], int
     return np.asarray(costs + allowed + unit_costs(servers, int(needed.max(initial=0)))[:, needed])
 
 
-def place(
-    price: Floats, room: Sequence[int], count: int, had: Collection[int], *, stay: bool = False
-) -> dict[int, int]:
+def place(price: Floats, room: Ints, count: int, had: Collection[int], *, stay: bool = False) -> dict[int, int]:
     """Place units on the cheapest machines; `had` are those of the slot before.  With `stay` these come first, so that
     nothing is moved for a lower price."""
-    rounded = _comparable(price).tolist()
+    elsewhere = np.ones(len(price), np.bool_)
+    elsewhere[list(had)] = False
+    first = elsewhere if stay else np.zeros(len(price), np.bool_)
     found: dict[int, int] = {}
-
-    def order(machine: int) -> tuple[bool, float, bool, int]:
-        elsewhere = machine not in had
-        return stay and elsewhere, rounded[machine], elsewhere, machine
-
-    for machine in sorted((machine for machine, fits in enumerate(room) if fits > 0), key=order):
-        if count <= 0:
+    for machine in np.lexsort((elsewhere, price, first, room <= 0)).tolist():
+        here = min(count, int(room[machine]))
+        if here <= 0:
             break
-        here = min(count, room[machine])
-        if here > 0:
-            found[machine] = here
-            count -= here
+        found[machine] = here
+        count -= here
     return dict(sorted(found.items()))
-
-
-def _comparable(prices: Floats) -> Floats:
-    """Round to nine significant digits."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.power(10.0, np.floor(np.log10(np.abs(prices))) - 8)
-        rounded = np.round(prices / scale) * scale
-    return np.where((prices > 0) & np.isfinite(prices), rounded, prices)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dorm.policies.oasis.model import worth, worth_in
 from dorm.policies.oasis.online import Market, run
-from dorm.policies.oasis.prices import Both, Bounds, bounds
+from dorm.policies.oasis.prices import Both, Bounds, bounds, rounded
 from dorm.policies.oasis.schedule import fill, place
 from dorm.policies.problem import Utility
 from tests.policies.oasis.instances import cluster, instances, job
@@ -134,9 +134,10 @@ def test_a_job_whose_servers_are_slower_than_its_workers_cannot_run() -> None:
 
 
 def test_equal_prices_keep_containers_where_they_are() -> None:
-    assert place(np.array([1.0, 1.0, 0.5]), [2, 2, 1], 2, had={1}) == {1: 1, 2: 1}
-    assert place(np.array([1.0 + 1e-13, 1.0]), [2, 2], 2, had=()) == {0: 2}
-    assert place(np.array([1.0, 2.0]), [2, 2], 3, had={1}, stay=True) == {0: 1, 1: 2}
+    assert place(np.array([1.0, 1.0, 0.5]), np.array([2, 2, 1]), 2, had={1}) == {1: 1, 2: 1}
+    assert place(rounded(np.array([1.0 + 1e-13, 1.0])), np.array([2, 2]), 2, had=()) == {0: 2}
+    assert rounded(np.array([0.0, 1e-300, 3e200, math.inf])).tolist() == pytest.approx([0.0, 1e-300, 3e200, math.inf])
+    assert place(np.array([1.0, 2.0]), np.array([2, 2]), 3, had={1}, stay=True) == {0: 1, 1: 2}
 
 
 @MANY

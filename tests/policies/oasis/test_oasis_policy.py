@@ -232,6 +232,9 @@ def test_work_beyond_the_horizon_is_refused_with_the_reason() -> None:
 def test_an_app_that_runs_when_the_policy_is_chosen_goes_on() -> None:
     running = app("a", 1, 4, (1, 4), {"n0": 4})
     assert totals(solve(ONE, working(running, 1e6))) == {"a": 4}
+    smaller = solve(ONE, working(app("a", 1, 4, (1, 4), {"n0": 2}), 1e6))
+    assert totals(smaller) == {"a": 2}
+    assert smaller.reasons["a"].text == "it goes on without a plan: its work can't be done within 33 min"
     planned = solve(ONE, working(running, 800.0, utility=Utility(1e-9, 1.0, 1.0)), app("b", 1, 4, (1, 4)))
     assert planned.plans["a"].slots
 
