@@ -17,6 +17,8 @@ THREE = tuple(node(f"n{j}", 4, 16) for j in range(3))
 pytestmark = pytest.mark.parametrize("name", names())
 FIXED = ("static", "tiresias")
 """Policies that give each app a fixed number."""
+GOODPUT = ("pollux", "sia")
+"""Policies that weigh goodput, and promise no fairness."""
 
 
 def solve(name: str, nodes: tuple[NodeRoom, ...], *apps: AppDemand) -> Allocation:
@@ -59,9 +61,9 @@ def test_only_the_ratio_of_weights_matters(name: str, weight: float) -> None:
 
 def test_the_lightest_and_the_heaviest_run_beside_each_other(name: str) -> None:
     got = solve(name, THREE, app("light", 1, 1, (1, 12), weight=1e-9), app("heavy", 1, 1, (1, 12), weight=1e9))
-    assert total(got, "light") >= 1
+    assert total(got, "light") >= (0 if name == "sia" else 1), "sia leaves out who adds too little"
     assert total(got, "heavy") >= total(got, "light")
-    assert got.shortage == {}
+    assert got.shortage == {} or name == "sia"
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan])
@@ -135,7 +137,10 @@ def test_n_min_beyond_the_cluster(name: str, n_min: int) -> None:
 def test_n_max_beyond_the_cluster(name: str, most: int) -> None:
     got = solve(name, THREE, app("a", 1, 1, (1, most)), app("b", 1, 1, (1, most)))
     assert got.shortage == {}
-    assert total(got, "a") == total(got, "b") == (2 if name in FIXED else 6)
+    if name in GOODPUT:
+        assert total(got, "a") + total(got, "b") >= 8, "they keep large apps apart, and take whole nodes"
+    else:
+        assert total(got, "a") == total(got, "b") == (2 if name in FIXED else 6)
 
 
 def test_resources_that_only_some_nodes_have(name: str) -> None:
