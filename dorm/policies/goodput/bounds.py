@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dorm.policies.integer import MOST_WEIGHT
+
 if TYPE_CHECKING:
-    from dorm.policies.integer import Instance
+    from collections.abc import Sequence
+
+    from dorm.policies.integer import Floats, Instance
     from dorm.policies.problem import AppDemand
 
 MOST_COUNT = 4096
 """Units of one app beyond which it gets no more than its n_min."""
+LEAST_WEIGHT = 1e-4
+"""An app counts at least this part of the one that counts most."""
 EXPLORES = 2
 """An app gets at most so many times the containers that it was tried with."""
 
@@ -38,3 +46,10 @@ def restart_factor(app: AppDemand, usual_s: float) -> float:
     cost = usual_s if app.adjust_s is None or not 0 <= app.adjust_s < 1e9 else app.adjust_s
     age = min(max(app.age_s, 0.0), 1e12)
     return min(max(age - app.adjustments * cost, 0.0) / (age + cost), 1.0) if age + cost > 0 else 1.0
+
+
+def relative_weights(apps: Sequence[AppDemand]) -> Floats:
+    """Return the apps' weights as parts of the largest, at least `LEAST_WEIGHT`: only their ratio matters."""
+    weights = np.array([app.weight for app in apps], np.float64)
+    weights = np.nan_to_num(np.minimum(weights, MOST_WEIGHT), nan=0.0)
+    return np.asarray(np.maximum(weights / max(float(weights.max(initial=0.0)), 1e-300), LEAST_WEIGHT))

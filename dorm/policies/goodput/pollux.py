@@ -34,7 +34,7 @@ import numpy as np
 from dorm.policies import answer, integer
 from dorm.policies.baselines.packing import Packing
 from dorm.policies.goodput import explaining, throughput
-from dorm.policies.goodput.bounds import MOST_COUNT, most_units, per_node, restart_factor
+from dorm.policies.goodput.bounds import MOST_COUNT, most_units, per_node, relative_weights, restart_factor
 from dorm.policies.goodput.genetic import Search, Space
 from dorm.policies.parameters import Parameter, read_numbers
 
@@ -227,8 +227,7 @@ class _Fitness:
         for row, table in enumerate(tables):
             self._speed_ups[row, :, : table.shape[1]] = table
         demands = [instance.apps[app] for app in apps.tolist()]
-        weights = np.array([app.weight for app in demands], np.float64)
-        weights = np.clip(np.nan_to_num(weights, nan=0.0, posinf=integer.MOST_WEIGHT), 1e-9, 1e9)
+        weights = relative_weights(demands)
         self._weights = weights / weights.sum()
         usual = float(settings["adjust_s"])
         self._factors = np.array([restart_factor(app, usual) for app in demands], np.float64)

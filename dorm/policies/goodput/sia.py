@@ -30,7 +30,7 @@ from scipy.sparse import csc_array, csr_array, vstack
 
 from dorm.policies import answer, integer
 from dorm.policies.goodput import explaining
-from dorm.policies.goodput.bounds import restart_factor
+from dorm.policies.goodput.bounds import relative_weights, restart_factor
 from dorm.policies.goodput.configurations import configurations, types
 from dorm.policies.goodput.placing import Placing
 from dorm.policies.goodput.program import Rows, solve
@@ -99,10 +99,8 @@ def _costs(instance: Instance, offered: Configurations, settings: dict[str, Any]
     goodput = normalized(offered.app, offered.units, offered.goodput)
     goodput = goodput * np.where(offered.current, 1.0, factors[offered.app])
     worth = np.minimum(np.maximum(goodput, 1e-9) ** p, MOST_WORTH)
-    weights = np.array([app.weight for app in instance.apps], np.float64)
-    weights = np.clip(np.nan_to_num(weights, nan=0.0, posinf=integer.MOST_WEIGHT), 1e-9, 1e9)
     cost = (worth if p < 0 else -worth) - float(settings["lambda"])
-    return np.asarray(np.round(weights[offered.app] / weights.max() * cost, 12))
+    return np.asarray(np.round(relative_weights(instance.apps)[offered.app] * cost, 12))
 
 
 def _choose(instance: Instance, found: Types, offered: Configurations, cost: Floats) -> tuple[Ints, str]:
