@@ -1,8 +1,8 @@
 """The policy `gavel`: max-min fairness that knows how fast each app is on each type of node, in rounds.
 
-Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.  `target`
-solves the policy's linear program (§4.1) for X, the part of its time that each app should spend on each type.  The
-mechanism (§5, Algorithm 1) comes near to X by rounds: the priority of an app on a type is
+Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.  `target` solves
+the policy's linear program (§4.1) for X, the part of its time that each app should spend on each type.  The mechanism (§5,
+Algorithm 1) comes near to X by rounds: the priority of an app on a type is
 
     X_mj / (part of its time that it has run there)
 
@@ -17,7 +17,8 @@ Where the paper leaves a choice, or its public code differs:
 * Priorities of all types are compared together; the public code takes one type after the other.
 * An app has one count (`count`, `counts`), at most what one type holds of it.  One whose n_min is more than any type holds
   alone waits: it never spans types.
-* Without speeds all types are equally fast (the paper's heterogeneity-agnostic LAS).  Space sharing (§3.1) is left out.
+* Where the speed on some type is unknown, all are equally fast for the app (the paper's heterogeneity-agnostic LAS).  Space
+  sharing (§3.1) is left out.
 
 A round is a decision: a master makes one when something has happened, the simulator every 360 s as in the paper.
 """
@@ -96,15 +97,15 @@ def _holds(instance: Instance, groups: Ints, kinds: int) -> Ints:
 
 
 def _rates(instance: Instance, kinds: tuple[str, ...], wanted: Ints, holds: Ints) -> Floats:
-    """Return steps per second of each app with its count on each type; 0 where the type does not hold that."""
-    rates = np.zeros(holds.shape)
-    for app, kind in zip(*(part.tolist() for part in np.nonzero(holds >= wanted[:, None])), strict=True):
-        if instance.free_to_move[app]:
-            each = instance.apps[app]
-            some = bool(each.speed) or all(one in each.speed_on for one in kinds)
-            curve = speeds.speed(each, kinds[kind])
-            rates[app, kind] = curve.one(int(wanted[app] * instance.gang[app])) if some and curve.known else 1.0
-    return rates
+    """Return steps per second of each app with its count on each type; 0 where the type does not hold that, and 1 where the
+    speed on some type is unknown."""
+    runs = (holds >= wanted[:, None]) & instance.free_to_move[:, None]
+    found = np.asarray(runs, np.float64)
+    for app in np.flatnonzero(runs.any(axis=1)).tolist():
+        curves = [speeds.speed(instance.apps[app], kind) for kind in kinds]
+        if all(curve.known for curve in curves):
+            found[app] *= [curve.one(int(wanted[app] * instance.gang[app])) for curve in curves]
+    return found
 
 
 def _order(
