@@ -253,6 +253,8 @@ class App(msgspec.Struct):
     lost_steps: int = 0
     served_ns: int = 0
     """Its attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
+    served_on: dict[str, int] = {}
+    """Of these, the ones on nodes that had a type, by type."""
     epoch: int = 0
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
@@ -278,13 +280,14 @@ class App(msgspec.Struct):
 
     def served_until(self, now: int) -> int:
         """Return `served_ns` plus the service of its running containers up to `now` (UTC ns)."""
-        total = self.served_ns
+        return self.served_ns + sum(max(0, now - container.started_at) for container in self.running_containers())
+
+    def running_containers(self) -> Iterator[Container]:
         for generation in self.generations.values():
             if generation.running or generation.leaving or generation.change is not None:
                 for container in generation.all_containers():
                     if container.state == "running":
-                        total += max(0, now - container.started_at)
-        return total
+                        yield container
 
     @property
     def phase(self) -> str:
@@ -354,6 +357,11 @@ class Node(msgspec.Struct):
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
+
+    @property
+    def type(self) -> str:
+        """Nodes of one type are equally fast: the value of the label `type`; "" where there is none."""
+        return self.labels.get("type", "")
 
     @property
     def gone(self) -> bool:

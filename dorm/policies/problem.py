@@ -111,6 +111,10 @@ class AppDemand(msgspec.Struct, frozen=True):
     measured."""
     served_s: float = 0.0
     """Container-seconds that it has received so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
+    served_on: dict[str, float] = {}
+    """Of these, the ones on nodes of each type (`NodeRoom.type`); the rest of `served_s` was on nodes without a type."""
+    held_s: float | None = None
+    """Seconds since it was given the containers that it has; None where unknown, and while it has none."""
     remaining_steps: float | None = None
     """Remaining steps of its work; None where its owner did not declare how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
@@ -162,8 +166,9 @@ class Reason(msgspec.Struct, frozen=True):
     `adjusting`     the app is in the middle of an adjustment,
     `settling`      an app that could make room was just resized and has not worked since (set by the core),
     `held`          the app has failed, and gets no more before it has run well (set by the core),
-    `static_count`  the fixed number of the static or the tiresias policy,
-    `queue`         the policy (static, tiresias, optimus) serves others first,
+    `static_count`  the policy gives it a fixed number (static, tiresias, fifo, srtf, gavel),
+    `queue`         the policy serves others first (static, tiresias, optimus, fifo, srtf, gavel, themis),
+    `budget`        its budget buys no more at the others' bids (market),
     `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
     `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""

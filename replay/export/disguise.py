@@ -251,7 +251,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_DROPPED, _nothing),
     "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
-    "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels,
+    "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
     "GenerationReleased.lease_ended": _list("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),

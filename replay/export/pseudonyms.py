@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LONGEST_NAME = 48
 KEPT_USERS = frozenset(("", "anonymous"))
 """User names that mean an unknown user, also to the fold."""
+_LABELS = frozenset(("type",))
+"""Labels that policies read (`dorm.policies.problem.NodeRoom.type`); their values get pseudonyms, in the same order."""
 _RESOURCES = (CPU, GPU, MEMORY)
 _BEFORE = "adhr"
 """First letters of words that sort before, between and after those."""
@@ -90,7 +92,7 @@ class Pseudonyms:
         self.addresses = _numbered("address", names.addresses)
         self.identities = _numbered("machine", names.identities)
         self.resources = _resources(names.resources)
-        self.labels = _numbered("label", names.labels)
+        self.labels = _numbered("label", names.labels - _LABELS) | {name: name for name in _LABELS & names.labels}
         self.values = _numbered("value", names.values)
         self.images = _numbered("image", names.images)
         self.arguments = _numbered("argument", names.arguments)

@@ -144,9 +144,22 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         # It has to start anyhow, so other containers cost it nothing.
         adjust_s=adjust_s(app) if claim is None else 0.0,
         served_s=app.served_until(now) / SECOND,
+        served_on=_served_on(state, app, now),
+        held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        age_s=max(0, now - app.submitted_at) / SECOND,
     )
+
+
+def _served_on(state: State, app: App, now: int) -> dict[str, float]:
+    """Return its container-seconds on nodes of each type, also of those that run now."""
+    served = dict(app.served_on)
+    for container in app.running_containers():
+        node = state.nodes.get(container.node)
+        if node is not None and node.type:
+            served[node.type] = served.get(node.type, 0) + max(0, now - container.started_at)
+    return {kind: ns / SECOND for kind, ns in sorted(served.items())}
 
 
 def _waited_s(app: App, now: int) -> float:

@@ -132,6 +132,10 @@ def end_container(
         generation.running -= member
         served = app.served_ns + state.time - container.started_at
         app.served_ns = served if served < MOST else MOST
+        node = state.nodes.get(container.node)
+        if node is not None and node.type:
+            served = app.served_on.get(node.type, 0) + state.time - container.started_at
+            app.served_on[node.type] = served if served < MOST else MOST
     leaves = generation.leaving.get(container.slot) is container
     if leaves:
         del generation.leaving[container.slot]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dorm.core.decide.asking import problem_of
 from dorm.core.query.views import describe
 from events import kinds as k
-from tests.core.records import Bench
+from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
     from dorm.policies.problem import AppDemand
@@ -60,6 +62,47 @@ def test_service_ends_with_a_node() -> None:
     assert bench.app().served_ns == 40 * 10**9
     bench.wait(50)
     assert told(bench).served_s == 40
+
+
+def test_service_counts_by_type_of_node() -> None:
+    """Also of containers that run now, and of a node that has left; nodes without a type are not listed."""
+    bench = Bench()
+    for name, labels in (("a", {"type": "a100"}), ("b", {}), ("c", {"type": "h100"})):
+        bench.add(msgspec.structs.replace(joined(name, 1), labels=labels))
+    bench.running(n_max=3)
+    bench.wait(10)
+    assert (told(bench).served_s, told(bench).served_on) == (30, {"a100": 10, "h100": 10})
+    assert bench.app().served_on == {}, "nothing has ended"
+    bench.add(k.NodeLeft(node="a"))
+    assert bench.app().served_on == {"a100": 10 * 10**9}
+    bench.settle()
+    bench.all_exited(code=143, generation=1, asked=True)
+    bench.wait(100)
+    assert (told(bench).served_s, told(bench).served_on) == (30, {"a100": 10, "h100": 10})
+
+
+def test_an_app_is_as_old_as_its_submission_and_holds_what_was_decided_last() -> None:
+    bench = Bench(a=2)
+    bench.running("first", n_min=2, n_max=2)
+    bench.submit("second", n_min=2, n_max=4)
+
+    def times() -> tuple[float, float | None]:
+        _, second = problem_of(bench.state, bench.now).apps
+        return second.age_s, second.held_s
+
+    bench.settle()
+    bench.wait(7)
+    assert times() == (7, None)
+    bench.add(joined("b", 4))
+    bench.settle()
+    bench.wait(30)
+    assert times() == (37, 30)
+    bench.started("second")
+    bench.settle()
+    bench.add(k.AppUpdated(app=bench.app("second").id, n_max=2))
+    bench.settle()
+    bench.wait(3)
+    assert times() == (40, 3)
 
 
 def test_what_is_left_and_how_fast_as_far_as_its_owner_says() -> None:

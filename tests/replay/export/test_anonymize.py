@@ -234,7 +234,8 @@ def told(people: People, policy: str = "dorm") -> list[Record]:
         story.say(
             k.NodeJoined(
                 node=node, address=words[0], capacity={"cpu": 4000, people.resource: 9}, build=words[1],
-                ports=(20_000 + 100 * index, 20_099 + 100 * index), labels={people.label: words[2], words[3]: words[4]},
+                ports=(20_000 + 100 * index, 20_099 + 100 * index),
+                labels={people.label: words[2], words[3]: words[4], "type": words[index % 2]},
             ), node,
         )  # fmt: skip
     story.say(k.PolicyChanged(policy=policy), people.users[0])
