@@ -45,7 +45,7 @@ def unknown_policy() -> object:
     """Other tests of this process may have registered policies of their own."""
     ours = {name: place for name, place in registry._REGISTRY.items() if place[0].startswith("dorm.")}
     with mock.patch.object(registry, "_REGISTRY", ours):
-        return settings(policy="fifo")()
+        return settings(policy="lottery")()
 
 
 TABLE: list[tuple[str, Callable[[], object], str]] = [
@@ -149,7 +149,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     (
         "policy.unknown",
         unknown_policy,
-        "unknown policy 'fifo'; `dorm policy list` shows the known ones",
+        "unknown policy 'lottery'; `dorm policy list` shows the known ones",
     ),
     (
         "policy.parameter.out_of_range",

@@ -58,6 +58,8 @@ _OTHERS = {
     "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
     "grow": "whether apps that run take further offers, each of which restarts them",
     "probes": "nodes that are probed for each task",
+    "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
+    "lease_s": "seconds for which an app holds what it has won in an auction",
 }
 """Parameters of the other policies."""
 _GISTS = {
@@ -66,7 +68,13 @@ _GISTS = {
     "dorm-speed": "the promises of dorm, and containers where they finish most work, by the speed of each app",
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
+    "drf": "one container after the other goes to the app with the lowest weighted dominant share, as in DRF",
+    "fifo": "the app that came first starts first, with all that it asks for, and is never resized or stopped",
+    "gavel": "fair parts of time on types of nodes that are not equally fast, in rounds with preemption, as in Gavel",
+    "market": "apps bid for nodes with their weights as budgets, and get the part of a node that they bid of all bids",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
+    "srtf": "the app that ends soonest goes first, with all that it asks for, and preempts others",
+    "themis": "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }
@@ -173,7 +181,7 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
+            f"{', '.join(names) or 'no parameters'}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
             code="settings.unknown",
         )
 

@@ -14,7 +14,9 @@
     dorm/        the optimizer, near the exact optimum at any size; the default
     speed/       Dorm's promises, with containers where they finish most work
     exact/       the same goals solved exactly: the reference
-    baselines/   static, app-level, task-level, tiresias, optimus
+    baselines/   static, app-level, task-level, tiresias, optimus, fifo, srtf, drf, themis
+    gavel/       max-min fairness over types of nodes that are not equally fast
+    market/      apps bid for nodes; and how efficient and fair the answer of any policy is as a division
 
 To add a policy, implement `problem.Policy` in a module of its own and register it in `registry`.  Start with `problem`.
 Policies import `events` alone: no state, no log, no clock.

@@ -67,7 +67,7 @@ def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str])
     unknown = sorted(str(name) for name in params if name not in names)
     if unknown:
         raise ParameterError(
-            f"policy {policy}: unknown parameter {', '.join(unknown)} (it has {', '.join(names)})",
+            f"policy {policy}: unknown parameter {', '.join(unknown)} (it has {', '.join(names) or 'none'})",
             code="policy.parameter.unknown",
         )
 

@@ -9,6 +9,12 @@
     task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
     tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
     optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
+    fifo        `fifo`: first come, first served, each with all that it asks for
+    srtf        `srtf`: the app that ends soonest goes first, and others are stopped for it
+    drf         `drf`: weighted dominant resource fairness, container by container
+    gavel       `gavel`: max-min fairness over types of nodes that are not equally fast, in rounds
+    themis      `themis`: finish-time fairness, by auctions among the apps that are worst off
+    market      `market`: apps bid for nodes with budgets, and get what they bid of all bids
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -21,8 +27,8 @@
     polish      of `dorm`: small exact programs over a few apps at a time
     model       the mixed-integer program of `dorm-exact` and of that polish
     greedy      the answer that `dorm-exact` starts from, and how `static` places
-    fixed_counts  of `static` and `tiresias`: containers that an operator fixes for each app
-    packing     of `tiresias` and `optimus`: whole partitions on few nodes
+    fixed_counts  of `static`, `tiresias`, `fifo`, `srtf` and `gavel`: containers that an operator fixes for each app
+    packing     of the baselines: partitions on few nodes
     reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
 
@@ -46,9 +52,15 @@ _REGISTRY = {
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
     "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
+    "drf": ("dorm.policies.baselines.drf", "DrfPolicy"),
+    "fifo": ("dorm.policies.baselines.fifo", "FifoPolicy"),
+    "gavel": ("dorm.policies.gavel.policy", "GavelPolicy"),
+    "market": ("dorm.policies.market.policy", "MarketPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
+    "srtf": ("dorm.policies.baselines.srtf", "SrtfPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),
+    "themis": ("dorm.policies.baselines.themis", "ThemisPolicy"),
     "tiresias": ("dorm.policies.baselines.tiresias", "TiresiasPolicy"),
 }
 

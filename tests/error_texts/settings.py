@@ -101,6 +101,21 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "policy optimus: unknown parameter rounds (it has assumed_s)",
     ),
     (
+        "policy.parameter.wrong_type",
+        lambda: policy("fifo").check_params({"backfill": 1}),
+        "policy fifo: backfill has to be true or false, not 1",
+    ),
+    (
+        "policy.parameter.unknown",
+        lambda: policy("drf").check_params({"count": 2}),
+        "policy drf: unknown parameter count (it has none)",
+    ),
+    (
+        "policy.parameter.out_of_range",
+        lambda: policy("themis").check_params({"fairness_knob": 1.5}),
+        "policy themis: fairness_knob has to be between 0 and 1, not 1.5",
+    ),
+    (
         "policy.parameter.unknown",
         lambda: policy("static").check_params({"n": 1}),
         "policy static: unknown parameter n (it has backfill, count, counts)",

@@ -19,10 +19,13 @@ NAMES = ("count", "counts")
 `counts` ({})  containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
 """
 
+MOST = 1_000_000
+"""The largest count: each app gets its n_max."""
 
-def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
+
+def check(policy: str, params: dict[str, Any], default: int = 2) -> dict[str, Any]:
     """Return both, given or by default.  Raises `ParameterError`."""
-    count, counts = params.get("count", 2), params.get("counts", {})
+    count, counts = params.get("count", default), params.get("counts", {})
     _check_count(policy, "count", count)
     if not isinstance(counts, dict):
         raise ParameterError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
@@ -34,9 +37,9 @@ def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_count(policy: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise ParameterError(
-            f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {short(value)}",
+            f"policy {policy}: {name} has to be a whole number from 1 to {MOST}, not {short(value)}",
             code="policy.parameter.out_of_range",
         )
 

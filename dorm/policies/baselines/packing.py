@@ -1,4 +1,4 @@
-"""An answer under construction, for policies that give an app all of its containers at once or none."""
+"""An answer under construction, for policies that place an app on few nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies import integer
+from dorm.policies.integer import LARGEST
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints
@@ -21,13 +22,14 @@ class Packing:
         self.rows = [dict(row) if keeps else {} for row, keeps in zip(instance.rows, stays.tolist(), strict=True)]
         self.free = integer.free_room(instance, self.rows)
 
-    def put(self, app: int, count: int) -> int:
+    def put(self, app: int, count: int, nodes: Flags | None = None) -> int:
         """Place up to `count` containers on the nodes that hold most of them, so on few nodes; return how many found room.
 
-        Optimus (EuroSys 2018, §4.2) and Tiresias (NSDI 2019, §3.3) both place a job this way."""
+        Optimus (EuroSys 2018, §4.2) and Tiresias (NSDI 2019, §3.3) both place a job this way.  With `nodes`, only those are
+        used."""
         if count <= 0:
             return 0
-        here = self._fits(app, count)
+        here = self.fits(app, count, nodes)
         done = 0
         for node in np.argsort(-here, kind="stable").tolist():
             amount = min(int(here[node]), count - done)
@@ -37,12 +39,25 @@ class Packing:
             done += amount
         return done
 
-    def put_all(self, app: int, count: int) -> bool:
+    def put_all(self, app: int, count: int, nodes: Flags | None = None) -> bool:
         """Place all containers or none; return whether they were placed."""
-        if self.put(app, count) == count:
+        if self.put(app, count, nodes) == count:
             return True
         self.take_back(app)
         return False
+
+    def shrink(self, app: int, count: int) -> None:
+        """Remove `count` containers from the nodes where the app has fewest, so that it is on few nodes."""
+        row = self.rows[app]
+        for node in sorted(row, key=lambda node: (row[node], -node)):
+            amount = min(row[node], count)
+            if amount <= 0:
+                break
+            count -= amount
+            self.free[node] += amount * self._instance.demand[app]
+            row[node] -= amount
+            if not row[node]:
+                del row[node]
 
     def put_back(self, app: int, row: dict[int, int]) -> bool:
         """Place the app exactly there, or not at all; return whether it was placed."""
@@ -60,18 +75,20 @@ class Packing:
             self.free[node] += count * self._instance.demand[app]
         return row
 
-    def _fits(self, app: int, most: int) -> Ints:
-        """Return how many containers each node takes, not bounded by what the app wants: the emptiest nodes come first."""
+    def fits(self, app: int, most: int, nodes: Flags | None = None, free: Ints | None = None) -> Ints:
+        """Return how many containers each node takes, `most` where the app needs nothing that is counted; not bounded by
+        what the app wants, so that the emptiest nodes come first.  With `free`, that is the room."""
         instance = self._instance
+        room = self.free if free is None else free
         demand = instance.demand[app]
-        needed = demand > 0
         if instance.lacking[app]:
-            return np.zeros(len(self.free), np.int64)
-        if needed.any():
-            here = np.maximum((self.free[:, needed] // demand[needed]).min(axis=1), 0)
-        else:
-            here = np.full(len(self.free), most)
-        return np.asarray(np.where(instance.eligible[instance.requirement[app]], here, 0))
+            return np.zeros(len(room), np.int64)
+        here = np.full(len(room), LARGEST)
+        for k in np.flatnonzero(demand > 0).tolist():
+            np.minimum(here, room[:, k] // demand[k], out=here)
+        here = np.where(here == LARGEST, most, np.maximum(here, 0))
+        allowed = instance.eligible[instance.requirement[app]]
+        return np.asarray(np.where(allowed if nodes is None else allowed & nodes, here, 0))
 
     def _take(self, app: int, node: int, count: int) -> None:
         self.free[node] -= count * self._instance.demand[app]

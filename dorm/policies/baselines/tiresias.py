@@ -24,17 +24,15 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dorm.policies import answer, integer, reasons
-from dorm.policies.baselines import fixed_counts
-from dorm.policies.baselines.packing import Packing, within
+from dorm.policies.baselines import fixed_counts, preemptive
 from dorm.policies.parameters import ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.baselines.packing import Packing
+    from dorm.policies.integer import Instance, Ints
     from dorm.policies.problem import Allocation, Problem
 
 HOUR = 3600.0
@@ -66,7 +64,8 @@ class TiresiasPolicy:
         settings = self.check_params(params)
         instance = integer.read(problem)
         wanted = fixed_counts.wanted(instance, settings)
-        packing = _serve(instance, wanted, _order(instance, settings["thresholds"]))
+        order = [preemptive.Choice(app) for app in _order(instance, settings["thresholds"])]
+        packing = preemptive.serve(instance, wanted, order)
         return answer.by_rule(instance, packing.rows, _explain(instance, packing, wanted))
 
 
@@ -79,43 +78,6 @@ def _order(instance: Instance, thresholds: list[float]) -> list[int]:
     movable = instance.free_to_move
     queue = [bisect_right(thresholds, app.served_s) for app in instance.apps]
     return sorted((app for app in instance.arrival if movable[app]), key=lambda app: queue[app])
-
-
-def _serve(instance: Instance, wanted: Ints, order: list[int]) -> Packing:
-    chosen = _chosen(instance, wanted, order)
-    packing = Packing(instance, instance.pinned | (instance.kept & chosen & (instance.count == wanted)))
-    behind = [app for app in order if chosen[app]]
-    for place, app in enumerate(behind):
-        if not packing.rows[app] and not packing.put_all(app, int(wanted[app])):
-            _make_room(packing, app, int(wanted[app]), behind[place + 1 :])
-    for app in order:
-        if not packing.rows[app]:
-            packing.put_all(app, int(wanted[app]))
-    return packing
-
-
-def _chosen(instance: Instance, wanted: Ints, order: list[int]) -> Flags:
-    """Return the apps that should run, with the cluster treated as one machine."""
-    chosen = np.zeros(len(instance.apps), np.bool_)
-    left = instance.room.sum(axis=0)
-    for app in order:
-        if within(instance.demand[app], int(wanted[app]), left):
-            chosen[app] = True
-            left -= instance.demand[app] * int(wanted[app])
-    return chosen
-
-
-def _make_room(packing: Packing, app: int, count: int, behind: list[int]) -> None:
-    """Stop the apps behind it, last first, until it fits; apps that were stopped in vain continue where they were."""
-    stopped = []
-    for other in reversed(behind):
-        if not packing.rows[other]:
-            continue
-        stopped.append((other, packing.take_back(other)))
-        if packing.put_all(app, count):
-            break
-    for other, row in reversed(stopped):
-        packing.put_back(other, row)
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints) -> dict[str, Reason]:

@@ -16,7 +16,12 @@ from dorm.policies.registry import policy
 from events import kinds as k
 from tests.core.records import Bench, joined
 
-POLICIES = ("dorm", "dorm-exact", "dorm-speed", "static", "app-level", "task-level", "tiresias", "optimus")
+POLICIES = (
+    "dorm", "dorm-exact", "dorm-speed", "static", "app-level", "task-level", "tiresias", "optimus",
+    "fifo", "srtf", "drf", "gavel", "themis", "market",
+)  # fmt: skip
+WHOLE = ("static", "tiresias", "fifo", "srtf", "gavel")
+"""Policies that give an app a fixed count or nothing."""
 TINY = {"cpu": 0.001}
 
 
@@ -69,7 +74,8 @@ def test_an_app_of_many_containers_takes_no_ports_that_others_need(name: str) ->
     small = [containers(bench, f"small{number}") for number in range(3)]
     if name in ("dorm", "dorm-exact", "task-level", "optimus"):
         assert small == [1, 1, 1], [bench.app(f"small{number}").waiting for number in range(3)]
-    assert containers(bench, "many") >= min(least, 80)
+    if name != "gavel":  # There it has had its time, and waits for its next turn.
+        assert containers(bench, "many") >= min(least, 80)
 
 
 def test_as_many_containers_as_there_are_ports() -> None:
@@ -193,7 +199,7 @@ def test_whoever_fits_beside_the_others_runs(name: str, seed: int) -> None:
     play(bench)
     assert not violations(bench.state)
     assert bench.settle() == []
-    if name in ("static", "tiresias") or len({node.address for node in bench.state.nodes.values()}) < len(nodes):
+    if name in WHOLE or len({node.address for node in bench.state.nodes.values()}) < len(nodes):
         return  # These give fixed counts; and ranges that overlap are divided.
     live = list(bench.state.live_apps())
     for app in live:

@@ -15,14 +15,18 @@ from tests.policies.problems import app, node
 THREE = tuple(node(f"n{j}", 4, 16) for j in range(3))
 
 pytestmark = pytest.mark.parametrize("name", names())
-FIXED = ("static", "tiresias")
+FIXED = ("static", "tiresias", "fifo", "srtf", "gavel")
 """Policies that give each app a fixed number."""
+PARAMS: dict[str, dict[str, object]] = {
+    **{name: {"count": 2} for name in FIXED},
+    "themis": {"fairness_knob": 0.0},  # All apps bid; otherwise few may get everything.
+}
 
 
 def solve(name: str, nodes: tuple[NodeRoom, ...], *apps: AppDemand) -> Allocation:
     """Solves, and checks what holds of every answer."""
     problem = Problem(nodes, apps)
-    got = policy(name).allocate(problem, {})
+    got = policy(name).allocate(problem, PARAMS.get(name, {}))
     world = World(problem, {})
     here = {
         each: {place: n for place, n in counts.items() if place in world.room} for each, counts in got.counts.items()
@@ -179,7 +183,7 @@ def test_huge_quantities(name: str, huge: int) -> None:
 def test_pinned_apps_that_hold_more_than_there_is(name: str) -> None:
     """A node has shrunk below what an app in the middle of its adjustment holds: nobody else gets anything there."""
     problem = Problem(THREE, (app("held", 2, 8, (1, 9), {"n0": 9}, pinned=True), app("a", 1, 1, (1, 8))))
-    got = policy(name).allocate(problem, {})
+    got = policy(name).allocate(problem, PARAMS.get(name, {}))
     assert got.counts["held"] == {"n0": 9}
     assert "n0" not in got.counts["a"]
     assert total(got, "a") >= 1
@@ -194,7 +198,7 @@ def test_bounds_that_contradict_each_other_or_are_none(name: str) -> None:
         msgspec.structs.replace(app("wide", 1, 1, (8, 8)), gang=8),
     )
     problem = Problem(THREE, (*odd, app("a", 1, 1, (1, 4))))
-    got = policy(name).allocate(problem, {})
+    got = policy(name).allocate(problem, PARAMS.get(name, {}))
     assert total(got, "a") >= 1
     assert total(got, "crossed") == total(got, "nothing") == total(got, "wide") == 0
     assert total(got, "gangs") in (0, 4)
