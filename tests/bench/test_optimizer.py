@@ -43,6 +43,10 @@ ALWAYS = {
     "loss_over_budget_max",
     "changed_apps_mean",
     "moves_mean",
+    "efficiency_mean",
+    "utility_uniformity_mean",
+    "envy_freeness_mean",
+    "content_apps_mean",
     "instances",
     "peak_memory_mb",
 }

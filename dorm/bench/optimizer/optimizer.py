@@ -12,6 +12,8 @@ cores.  Each answer is checked in integers against its problem: one that breaks 
 * n_min comes before all that.  Where the two serve different apps, their utilizations are not comparable: such problems count
   in `unlike_instances` and have no gap, and in `missed_n_min_count` where the exact policy serves better.
 * The soft floors come before utilization too: `missed_floor_count` is how often the exact policy comes closer to them.
+* Efficiency, utility uniformity and envy-freeness measure an answer of any policy as a division of nodes among apps whose
+  weights are budgets (`dorm.policies.market.answers`): 1 is best for each.
 * The exact policy has limits too: `reference_proven_instances` is how often its answer is proven optimal, and
   `reference_gap_mean` how far its own answers are from its bounds.
 """
@@ -35,6 +37,7 @@ from dorm.bench.optimizer.workload import World
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
 from dorm.policies import goals as goals_of
 from dorm.policies import integer
+from dorm.policies.market.answers import measured
 from dorm.policies.registry import policy
 from events.errors import code_of
 
@@ -142,6 +145,7 @@ def play(run: Run) -> Iterator[Played]:
                 digests=(_digest(problem), _digest(allocation.counts)),
                 peak_mb=_peak_mb(),
                 task=Task(problem, allocation.counts) if run.against == "exact" else None,
+                division=measured(problem, allocation.counts),
             )
             world.apply(allocation)
 
@@ -220,6 +224,11 @@ def figures(samples: Samples) -> dict[str, Figure]:
         found["loss_over_budget_max"] = figure(max(one.loss / one.loss_budget for one in budgets), "ratio")
     found["changed_apps_mean"] = figure(_mean([one.changed for one in events]), "apps")
     found["moves_mean"] = figure(_mean([one.moved for one in events]), "containers")
+    if divisions := [one.division for one in samples.played if one.division is not None]:
+        found["efficiency_mean"] = figure(_mean([one.efficiency for one in divisions]), "ratio")
+        found["utility_uniformity_mean"] = figure(_mean([one.uniformity for one in divisions]), "ratio")
+        found["envy_freeness_mean"] = figure(_mean([one.envy_freeness for one in divisions]), "ratio")
+        found["content_apps_mean"] = figure(_mean([one.content for one in divisions]), "ratio")
     found["instances"] = figure(len(samples.played), "instances")
     found["peak_memory_mb"] = figure(max(one.peak_mb for one in samples.played), "MiB")
     return found

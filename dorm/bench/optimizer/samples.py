@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dorm.bench.optimizer import judge
+from dorm.policies.market.answers import Division
 from dorm.policies.problem import Problem
 
 Wanted = Literal["auto", "exact", "bound", "none"]
@@ -112,6 +113,8 @@ class Played(msgspec.Struct, frozen=True):
     """Peak memory of the process so far."""
     task: Task | None
     """Only if it is to be solved again."""
+    division: Division | None = None
+    """How good the answer is as a division of nodes among apps (`dorm.policies.market.answers`)."""
 
 
 class Solved(msgspec.Struct, frozen=True):
