@@ -27,6 +27,8 @@ def most_of(name: str, others: int) -> int:
     """How many containers one app gets where there is room for `others`: `oasis` gives it what it needs to be done in one
     slot."""
     return 2 if name in FIXED else min(6, others) if name == "oasis" else others
+
+
 GOODPUT = ("pollux", "sia")
 """Policies that weigh goodput, and promise no fairness."""
 
