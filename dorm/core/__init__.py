@@ -1,6 +1,7 @@
 """The functional core: the fold of the log, and what follows from its state.
 
     state        apps, generations, nodes and settings at one sequence
+    app          one app in it
     generation   one partition of an app, and who joins and leaves it
     fold/        `evolve(state, record)` brings the state one record further
     apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs

@@ -1,0 +1,243 @@
+"""One app in the state: its submission, its generations, and what is remembered of the earlier ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from dorm.core.generation import Container, Generation
+from events.kinds import PlannedSlot, Waiting
+from events.spec import AppSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HISTORY = 50
+"""How many adjustments are remembered of an app."""
+
+
+class AdjustmentRecord(msgspec.Struct, gc=False):
+    """One finished adjustment, by its phases (log times)."""
+
+    from_generation: int
+    to_generation: int
+    containers_before: int
+    containers_after: int
+    decided_at: int
+    stopped_at: int
+    released_at: int
+    started_at: int = 0
+    checkpoint: int | None = None
+    lost_steps: int = 0
+    killed: int = 0
+    """Containers that did not exit within their grace time and were killed."""
+    prepared_at: int = 0
+    """Until when the previous generation worked on, while the new one was prepared; 0 if it stopped at the decision."""
+    resumed_at: int = 0
+    """When the new generation first reported progress or a checkpoint; 0 before."""
+    resumed_step: int = 0
+    """The step that it reported then."""
+    steps_per_s: float = 0.0
+    """How fast the previous generation worked, with `containers_before`; 0 if unknown."""
+    live: bool = False
+    """It kept its generation: `released_at` is when the membership was announced, `started_at` when it trained.  The next
+    four are what its leader reported."""
+    warm_up_s: float = 0.0
+    barrier_s: float = 0.0
+    pause_s: float = 0.0
+    bytes_moved: int = 0
+
+
+class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
+    """How fast an app worked with one partition (`dorm.core.apps.speeds`)."""
+
+    containers: int
+    nodes: int
+    """On how many nodes they were."""
+    type: str
+    """The value of the label `type` of these nodes; "" where they have none, or differ."""
+    steps: int
+    ns: int
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """An adjustment that failed: the app stays for a while at the count with which it had worked
+    (`dorm.core.apps.bounds`)."""
+
+    generation: int
+    """The generation that did not start to work."""
+    containers: int
+    """Its number of containers."""
+    worked_with: int
+    """How many containers the last generation that worked had."""
+
+
+class SizeRequest(msgspec.Struct, frozen=True, gc=False):
+    """An app's own request to have no more than so many containers (`dorm.core.apps.size_requests`)."""
+
+    containers: int
+    """0 if it was withdrawn."""
+    reason: str
+    at: int
+    """Log time (UTC ns)."""
+    lowered_at: int
+    """When a request last lowered what the app may get."""
+    before: int = 0
+    """What counts for a while where `containers` is higher; 0 where `containers` counts."""
+    before_reason: str = ""
+
+
+class Promise(msgspec.Struct, frozen=True, gc=False):
+    """The plan of a policy that plans ahead: `AppPlanned`."""
+
+    slots: list[PlannedSlot]
+    worth: float
+    cost: float
+    seq: int
+    """Of the round that promised it."""
+    at: int
+    """Its log time (UTC ns)."""
+
+
+Ended = Literal["", "completed", "failed", "cancelled"]
+
+
+class App(msgspec.Struct):
+    """An accepted app."""
+
+    id: str
+    name: str
+    user: str
+    spec: AppSpec
+    demand: dict[str, int]
+    weight: float
+    n_min: int
+    n_max: int
+    submission: str
+    submitted_at: int
+    seq: int
+    """Sequence of its submission: the order of arrival."""
+    accepted_at: int = 0
+    changed_seq: int = 0
+    """The last record that overtakes decisions with an earlier basis."""
+    generation: int = 0
+    """Number of the latest generation, 0 before the first."""
+    generations: dict[int, Generation] = {}
+    """The latest, and earlier ones that may still have containers."""
+    cancel_requested: bool = False
+    cancel_reason: str = ""
+    ended: Ended = ""
+    ended_at: int = 0
+    end_reason: str = ""
+    failures: int = 0
+    """Failures of its generations that were its own fault."""
+    port_failures: int = 0
+    """Generations that ended because a port was taken: not the app's fault, until there are too many of them."""
+    retries_used: dict[str, int] = {}
+    """By what they count against (`dorm.core.apps.failures`); reset, like the next two, once it has worked for long."""
+    failures_in_a_row: int = 0
+    """Of any kind: determines the next pause."""
+    ran_ns: int = 0
+    """How long all containers of its generations have run since the last failure that was its own fault, excluding the
+    generation that runs now."""
+    retry_at: int = 0
+    reports_progress: bool = False
+    """Whether it has ever reported progress or a checkpoint."""
+    worked_with: int = 0
+    """How many containers the last generation that worked had; 0 if none ever did."""
+    failed_trials: int = 0
+    """How many generations since then have failed by the app's own fault without having worked."""
+    debt: int = 0
+    """Failures not excused by a node's loss, since it last ran stably (`dorm.core.apps.bounds`)."""
+    disturbs: bool = False
+    """Others were resized to make room for it while it was in debt."""
+    room_taken: bool = False
+    """Others were resized to use the room that it had left while it was in debt."""
+    barred: bool = False
+    """It has failed again after either, so it keeps its place and no app is resized for it."""
+    interrupted_at: int = 0
+    """When it lost its partition through no fault of its own: its nodes went away.  0 once it runs again."""
+    held_most: Held | None = None
+    held_least: Held | None = None
+    checkpoint: int | None = None
+    """Step of the last checkpoint that the app reported."""
+    checkpoint_in: str = ""
+    """The folder of that checkpoint, "" if its node had announced none."""
+    step: int = 0
+    loss: float | None = None
+    samples_per_s: float | None = None
+    waiting: Waiting | None = None
+    """Why it waits or is below its n_max, as the last decision states it."""
+    waiting_since: int = 0
+    """When it was accepted, or lost its partition (after a failure: when its pause is over).  A place that is revoked before
+    anything was released to it does not restart the wait.  0 while a partition is released to it."""
+    steps_per_s: float = 0.0
+    """Of the last generation for which it could be measured; 0 before."""
+    adjustments: int = 0
+    """How often a running partition was resized."""
+    lost_steps: int = 0
+    served_ns: int = 0
+    """Its attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
+    served_on: dict[str, int] = {}
+    """Of these, the ones on nodes that had a type, by type."""
+    epoch: int = 0
+    """The last epoch of data that a live app completed."""
+    missed_live: bool = False
+    """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
+    noise: float | None = None
+    """The gradient noise scale that it reported last, in samples; None while it has reported none."""
+    batch: int = 0
+    """Its batch size as decided last; 0 while it has its initial one, or none."""
+    size_request: SizeRequest | None = None
+    """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
+    history: list[AdjustmentRecord] = []
+    """The latest adjustments, at most `HISTORY`."""
+    speeds: list[MeasuredSpeed] = []
+    """What its earlier partitions did, without the present one."""
+    plan: Promise | None = None
+    """What the policy in force has promised it; None where it does not plan, or has refused the app."""
+
+    @property
+    def current(self) -> Generation | None:
+        """The latest generation, where it has a place (neither void nor empty nor failed)."""
+        generation = self.generations.get(self.generation)
+        if generation is None or generation.void or generation.failed or not generation.containers:
+            return None
+        return generation
+
+    @property
+    def settled(self) -> bool:
+        """Runs as decided: every container of the latest generation is up and nothing earlier is left."""
+        current = self.current
+        return current is not None and len(self.generations) == 1 and current.settled
+
+    def served_until(self, now: int) -> int:
+        """Return `served_ns` plus the service of its running containers up to `now` (UTC ns)."""
+        return self.served_ns + sum(max(0, now - container.started_at) for container in self.running_containers())
+
+    def running_containers(self) -> Iterator[Container]:
+        for generation in self.generations.values():
+            if generation.running or generation.leaving or generation.change is not None:
+                for container in generation.all_containers():
+                    if container.state == "running":
+                        yield container
+
+    @property
+    def phase(self) -> str:
+        """One word for people: queued states first, then the phases of a generation, then the end."""
+        if self.ended:
+            return self.ended
+        current = self.current
+        stopping = any(not g.ended for g in self.generations.values() if g is not current)
+        if current is None:
+            if stopping:
+                return "stopping"
+            return "retrying" if self.retry_at else "waiting"
+        if not current.released:
+            return "adjusting" if stopping or current.adjustment == "restart" else "starting"
+        if current.change is not None:
+            return "adjusting"
+        if not current.exited:
+            return "running" if current.started_at else "starting"
+        return "ending"
