@@ -19,6 +19,7 @@ from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import docker_engine, unavailable
 from tests.lab.machines.namespaces import NodeCluster
 from tests.lab.machines.nats_server import NatsServer
+from tests.policies import any_policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -52,6 +53,13 @@ def logs_go_where_they_went() -> Iterator[None]:
     logs in a later test would fail by that."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def only_policies_of_ours_stay() -> Iterator[None]:
+    """Histories register a policy of the tests, which later tests would find among the product's."""
+    yield
+    any_policy.unregister()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

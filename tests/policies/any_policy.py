@@ -19,6 +19,11 @@ def register() -> None:
     policies._REGISTRY[NAME] = (__name__, "AnyPolicy")
 
 
+def unregister() -> None:
+    """Forget it again, if it is known."""
+    policies._REGISTRY.pop(NAME, None)
+
+
 FIELDS = (
     "id", "demand", "weight", "n_min", "n_max", "current", "pinned", "absent", "require", "placement", "gang", "waited_s",
     "adjust_s", "served_s", "remaining_steps", "speed",
