@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.bench.evaluation.crash_loop import cost_of_headline
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE
+from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, WIDE
 from dorm.bench.report import Figure, figure
 from replay.simulator.compare.outcome import mean
 from replay.simulator.compare.yardstick import PUBLISHED
@@ -87,6 +87,7 @@ def _trace(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
         ("optimus", "optimus_"),
         (SPEED, "speed_"),
         (f"{SPEED}, live", "speed_live_"),
+        *((name, f"{name}_") for name in RIVALS),
     ):
         if label in six and (done := six[label].mean_completion_s) is not None:
             goal = f"<= {PUBLISHED['tiresias']:g}" if label == HEADLINE else None

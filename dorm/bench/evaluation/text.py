@@ -192,6 +192,11 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
         "containers to those that finish sooner by them.",
         ("utilization", "dorm-speed"): "it may change as many apps, and gives room to those that scale.",
         ("fairness_loss", "dorm-speed"): "an app is owed no more than makes it faster there.",
+        ("completion_s", "srtf"): "it is told how much work each app has left, stops long apps for short ones, and lets them "
+        "wait; Dorm stops no app that runs undisturbed.",
+        ("fairness_loss", "drf"): "it shares by nothing else at every decision; θ2 lets Dorm change few apps at once.",
+        ("fairness_loss", "market"): "with equal budgets apps buy about equal shares at every decision; θ2 lets Dorm change "
+        "few apps at once.",
         ("completion_s", "app-level"): "apps keep all that they were given until they end, so early ones end early; "
         "later ones pay for it with their wait (see the worst ρ).",
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -181,6 +181,7 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender("optimus", "optimus"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+        *((Contender(name, name), _bounds_of(name)) for name in RIVALS),
     )
     jobs: list[Job] = []
     read = [workloads.load(f"pollux:{file},profiles={profiles}") for file in (files[:1] if quick else files)]
@@ -193,8 +194,11 @@ def pollux(folder: Path, quick: bool) -> Part | None:
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which optimus "
-        "and dorm-speed may as well; these two are told speeds and remaining work.",
+        "tiresias, fifo, srtf and gavel give a job exactly what it asked for; dorm, drf, themis and market at most that, and "
+        "dorm up to 64 where that is said, which optimus and dorm-speed may as well.  These two, srtf and themis are told "
+        "speeds and remaining work.",
+        "gavel decides every 360 s, as in its paper, the others every 60 s; what an app wins under themis it holds for "
+        "20 minutes.",
     )
     names = tuple(file.stem for file in (files[:1] if quick else files))
     return Part(
@@ -206,6 +210,11 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         about=about,
         seeds=names,
     )
+
+
+def _bounds_of(rival: str) -> Bounds:
+    """Return what a job may have: policies with whole counts give it what it asked for."""
+    return "rigid" if rival in ("fifo", "srtf", "gavel") else "requested"
 
 
 TRACES: dict[str, Callable[[Path, bool], Part | None]] = {

@@ -31,7 +31,7 @@ def evaluation(
 ) -> None:  # fmt: skip
     """Dorm against other policies, simulated: the paper's workload, what changes there, real traces; told in a report.
 
-    A quarter of an hour on two cores, half of it for traces. The report says
+    Twenty minutes on two cores, half of it for traces. The report says
     where Dorm is ahead and where not, and lists all that was assumed.
 
     [bold]Examples[/]

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dorm.cli.output import Column, Format, console, counted, print_table
 from dorm.policies.registry import policy
-from replay.simulator.compare.contenders import BY_TIME, ROUND_S
+from replay.simulator.compare.contenders import BY_TIME, LONG_ROUNDS_S, ROUND_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +84,10 @@ def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Form
         count = policy(one.policy).check_params({}).get("count")
         if count is not None and not {"count", "counts"} & one.params.keys():
             notes.append(f"{one.label}: the same number of containers for each app ({count})")
-    if timed := [one.label for one in contenders if one.policy in BY_TIME and not in_rounds]:
-        notes.append(f"{', '.join(timed)}: asked every {ROUND_S:g} s, the others when something happens; see --rounds")
+    timed = [one for one in contenders if one.policy in BY_TIME and not in_rounds]
+    for every_s in sorted({LONG_ROUNDS_S.get(one.policy, ROUND_S) for one in timed}):
+        asked = ", ".join(one.label for one in timed if LONG_ROUNDS_S.get(one.policy, ROUND_S) == every_s)
+        notes.append(f"{asked}: asked every {every_s:g} s, the others when something happens; see --rounds")
     if by_tasks := [one.label for one in contenders if one.label in comparison.tasks]:
         notes.append(f"{', '.join(by_tasks)}: what launches of tasks take is in the utilization")
     if comparison.seeds > 1:

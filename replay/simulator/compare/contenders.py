@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 BY_TASKS = ("task-level",)
 """Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
-BY_TIME = ("optimus", "tiresias")
+BY_TIME = ("gavel", "optimus", "srtf", "themis", "tiresias")
 """Policies whose answer may change though nothing has happened, since they use apps' service or remaining work: they decide
 periodically."""
 ROUND_S = 60.0
 """Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
+LONG_ROUNDS_S = {"gavel": 360.0}
+"""The period of those that stop many apps in each round (Gavel, OSDI 2020, §5), unless the scenario's is longer."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
 """By name."""
 _PAUSE = "pause="
@@ -61,7 +63,8 @@ class Contender(msgspec.Struct, frozen=True):
         """Return the same scenario with this policy."""
         rounds = scenario.rounds
         if self.policy in BY_TIME:
-            rounds = Rounds(rounds.every_s if rounds else ROUND_S, always=True)
+            every_s = rounds.every_s if rounds else ROUND_S
+            rounds = Rounds(max(every_s, LONG_ROUNDS_S.get(self.policy, 0.0)), always=True)
         changed = msgspec.structs.replace(
             scenario, policy=self.policy, params=self.params, tasks=self.tasks, rounds=rounds
         )

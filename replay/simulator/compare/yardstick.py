@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from replay.simulator.compare.contenders import BY_TIME
 from replay.simulator.scenario import DecisionTime, Rounds, Scenario
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.traces.pollux import NODES, bounded
@@ -31,10 +32,13 @@ DIFFERENCES = (
 ROUND_S = 60.0
 RESTART_S = 30.0
 
-_BOUNDS: dict[str, Bounds] = {"tiresias": "rigid", "static": "rigid", "optimus": "wide"}
+_BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel"), "rigid"),
+    "optimus": "wide",
+}
 """Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
 
-_ALWAYS = ("dorm-speed", "tiresias", "optimus")
+_ALWAYS = ("dorm-speed", *BY_TIME)
 """Policies whose answer may change though nothing has happened."""
 
 

@@ -182,6 +182,6 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused_before_anything_runs(he
 def test_completion() -> None:
     assert complete_workload("pa") == ["paper", "parametric"]
     assert complete_contender("sta") == ["static"]
-    assert complete_contender("dorm,the") == ["dorm,theta1=", "dorm,theta2="]
+    assert complete_contender("dorm,theta") == ["dorm,theta1=", "dorm,theta2="]
     assert complete_contender("dorm,theta1=0.2,sta") == ["dorm,theta1=0.2,static"]
     assert complete_contender("dorm,static,c") == ["dorm,static,count=", "dorm,static,counts="]

@@ -83,7 +83,24 @@ def test_optimus_looks_again_though_nothing_happens() -> None:
     assert adjusted(asked) > adjusted(play(seldom))
 
 
-@pytest.mark.parametrize("policy", ["tiresias", "optimus"])
+def test_gavel_decides_in_long_rounds_and_apps_take_turns() -> None:
+    """Every 360 s one of two jobs that need all GPUs makes way for the other, which starts in 30 s."""
+    scenario = yardstick.scenario(Workload("jobs", (job("a", 0, 64, 500), job("b", 0, 64, 500))), parse("gavel"))
+    written = play(scenario)
+    at = [event.at - BEGIN for event in written.events if isinstance(event, k.Round) and event.allocated]
+    assert all(time % (360 * SECOND) == 0 for time in at)
+    done = ended(written)
+    assert done["a"] == 360 + 2 * 360 + 30 + (500 - 330)
+    assert done["b"] > done["a"]
+
+
+def test_srtf_lets_the_shorter_one_go_first() -> None:
+    near = [(n, float(n)) for n in (1, 64)]
+    written = run("srtf", job("long", 0, 64, 2000, *near), job("short", 100, 64, 200, *near))
+    assert ended(written) == {"short": 120 + 30 + 200, "long": 360 + 30 + 2000 - (120 - 30 - 60)}
+
+
+@pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis"])
 def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
     """An app that never gets anywhere and tells of nothing."""
     stuck = msgspec.structs.replace(job("stuck", 0, 1, 100), speed=Linear(0.0))
@@ -94,10 +111,11 @@ def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
 def test_bounds_are_those_of_pollux_simulator() -> None:
     workload = Workload("jobs", (job("a", 0, 4, 100, (1, 1.0), (4, 3.0), (16, 7.0)),))
     bounds = {}
-    for policy in ("tiresias", "static", "optimus", "dorm"):
+    for policy in ("tiresias", "static", "optimus", "dorm", "gavel", "drf"):
         (app,) = yardstick.scenario(workload, parse(policy)).apps
         bounds[policy] = (app.spec.n_min, app.spec.n_max)
-    assert bounds == {"tiresias": (4, 4), "static": (4, 4), "optimus": (1, 16), "dorm": (1, 4)}
+    rigid = dict.fromkeys(("tiresias", "static", "gavel"), (4, 4))
+    assert bounds == {**rigid, "optimus": (1, 16), "dorm": (1, 4), "drf": (1, 4)}
     assert yardstick.scenario(workload, parse("dorm")).nodes == NODES
 
 
