@@ -53,7 +53,8 @@ class Tuning:
         for i, app in enumerate(instance.apps):
             if app.batch is not None and (app.speed or app.speed_on):
                 here = per_node(instance, i) * int(instance.gang[i])
-                curves: dict[str | None, Points] = {None: app.speed, **app.speed_on}
+                curves: dict[str | None, Points] = {None: app.speed}
+                curves.update(app.speed_on.items())
                 self._found[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
         apps = tuple(self._without(app) if app.id in self._found else app for app in self.problem.apps)
         self.problem = msgspec.structs.replace(self.problem, apps=apps)
