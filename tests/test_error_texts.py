@@ -86,6 +86,11 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         spec(speed=[[2, 1.0], [1, 2.0]]),
         "speed[1]: 1 containers come after 2; list each count once, ascending",
     ),
+    (
+        "spec.batch.initial_outside",
+        spec(batch={"initial": 8, "least": 16, "most": 64, "per_container": 4}),
+        "batch: initial is 8; it must be between least (16) and most (64)",
+    ),
     ("spec.demand.all_zero", spec(demand={"cpu": 0}), "demand: at least one resource must be more than 0"),
     ("spec.demand.negative", spec(demand={"cpu": -1}), "demand.cpu: expected a quantity of at least 0, got -1"),
     ("spec.demand.too_large", spec(demand={"gpu": 1e300}), "demand.gpu: 1e+300 is more than any cluster has"),

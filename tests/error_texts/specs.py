@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -197,6 +197,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         spec({"speed": [[1, 2], [4, 3], [4, 5]]}),
         "speed[2]: 4 containers come after 4; list each count once, ascending",
     ),
+    ("spec.batch.missing", spec({"batch": {"initial": 8, "most": 64, "per_container": 4}}), "batch.least: missing"),
     ("spec.gang.out_of_range", spec({"gang": 0}), "gang: expected an integer of at least 1, got 0"),
     ("spec.gang.out_of_range", spec({"gang": 1025}), "gang: expected an integer of at most 1024, got 1025"),
     ("spec.gang.wrong_type", spec({"gang": "4"}), "gang: expected an integer, got '4'"),

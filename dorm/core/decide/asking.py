@@ -293,6 +293,7 @@ def _with_starts(
         status=answer.status,
         bound=max(answer.bound, second.bound),
         change_cost=answer.change_cost,
+        batches={**second.batches, **answer.batches},
     )
 
 

@@ -7,7 +7,7 @@ they are.  Once the policy has answered, `batches` are the sizes that belong to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.policies.goodput.throughput import Points
-    from dorm.policies.integer import Ints
+    from dorm.policies.integer import Floats, Ints
     from dorm.policies.problem import AppDemand, Batch, Problem
 
 EACH = 16
 """Up to this count a curve has a point for each number of containers; beyond, for each quarter more."""
+
+
+class _Tuned(NamedTuple):
+    """An app's goodput on one type of nodes, by the counts of its curve."""
+
+    counts: Ints
+    rates: Floats
+    """On as few nodes as hold so many."""
+    batches: Ints
+    """The best batch sizes: the first row on one node, the second across nodes."""
 
 
 class Tuning:
@@ -32,8 +42,8 @@ class Tuning:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._apps: dict[str, tuple[AppDemand, Batch, int]] = {}
-        """App, range and the containers that a node holds of it, by id."""
+        self._found: dict[str, dict[str | None, _Tuned]] = {}
+        """By app and type of nodes; None for all types that have no speed of their own."""
         self._type_of = {node.id: node.type for node in problem.nodes}
         if any(app.batch is not None and (app.speed or app.speed_on) for app in problem.apps):
             self._tune()
@@ -42,33 +52,40 @@ class Tuning:
         instance = integer.read(self.problem)
         for i, app in enumerate(instance.apps):
             if app.batch is not None and (app.speed or app.speed_on):
-                self._apps[app.id] = app, app.batch, per_node(instance, i) * int(instance.gang[i])
-        apps = tuple(self._tuned(app) if app.id in self._apps else app for app in self.problem.apps)
+                here = per_node(instance, i) * int(instance.gang[i])
+                curves: dict[str | None, Points] = {None: app.speed}
+                curves.update(app.speed_on.items())
+                self._found[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
+        apps = tuple(self._without(app) if app.id in self._found else app for app in self.problem.apps)
         self.problem = msgspec.structs.replace(self.problem, apps=apps)
 
-    def _tuned(self, app: AppDemand) -> AppDemand:
-        _, batch, here = self._apps[app.id]
-        counts = _counts(min(app.n_max, MOST_COUNT), max(app.gang, 1))
+    def _without(self, app: AppDemand) -> AppDemand:
+        """Return the app with goodput for speed, and without a range of batch sizes."""
+        curves = {
+            type_: tuple((int(n), float(rate)) for n, rate in zip(one.counts, one.rates, strict=True))
+            for type_, one in self._found[app.id].items()
+        }
         return msgspec.structs.replace(
             app,
-            speed=_curve(throughput.known(app.speed), batch, counts, here),
-            speed_on={
-                type_: _curve(throughput.known(points), batch, counts, here) for type_, points in app.speed_on.items()
-            },
+            speed=curves[None],
+            speed_on={type_: curves[type_] for type_ in app.speed_on},
             measured=(),  # Of other batch sizes than the best.
             batch=None,
         )
 
     def batches(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-        """Return the best batch size of each of these apps that has containers, by their counts by node."""
+        """Return the best batch size of each of these apps that has containers, by their counts by node: that of the next
+        count of its curve."""
         found = {}
-        for name, (app, batch, here) in sorted(self._apps.items()):
+        for name, tuned in sorted(self._found.items()):
             row = counts.get(name, {})
-            n = sum(row.values())
-            points = throughput.of_app(app, self._type_of.get(min(row), "")) if n else ()
-            if points:
-                best = throughput.goodputs(points, batch, np.array([n], np.int64), here).batches
-                found[name] = int(best[int(len(row) > 1), 0])
+            if not row:
+                continue
+            type_ = self._type_of.get(min(row), "")
+            one = tuned[type_ if type_ in tuned else None]
+            place = min(int(np.searchsorted(one.counts, sum(row.values()))), len(one.counts) - 1)
+            if place >= 0:
+                found[name] = int(one.batches[int(len(row) > 1), place])
         return found
 
 
@@ -83,9 +100,11 @@ def _counts(most: int, gang: int) -> Ints:
     return np.array(sorted(found), np.int64)
 
 
-def _curve(points: Points, batch: Batch, counts: Ints, here: int) -> Points:
-    if not points:
-        return ()
-    values = throughput.goodputs(points, batch, counts, here).values
-    rates = values[(counts > here).astype(np.int64), np.arange(len(counts))]
-    return tuple((int(n), float(rate)) for n, rate in zip(counts, rates, strict=True))
+def _tuned(app: AppDemand, batch: Batch, points: Points, here: int) -> _Tuned:
+    usable = throughput.known(points)
+    if not usable:
+        return _Tuned(np.zeros(0, np.int64), np.zeros(0), np.zeros((2, 0), np.int64))
+    counts = _counts(min(app.n_max, MOST_COUNT), max(app.gang, 1))
+    given = throughput.goodputs(usable, batch, counts, here)
+    rows = (counts > here).astype(np.int64), np.arange(len(counts))
+    return _Tuned(counts, given.values[rows], given.batches)
