@@ -55,11 +55,11 @@ def logs_go_where_they_went() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture(autouse=True)
-def only_policies_of_ours_stay() -> Iterator[None]:
-    """Histories register a policy of the tests, which later tests would find among the product's."""
-    yield
-    any_policy.unregister()
+@pytest.fixture
+def only_policies_of_ours() -> Iterator[None]:
+    """Histories register a policy of the tests, which other tests would find among the product's."""
+    with any_policy.forgotten():
+        yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

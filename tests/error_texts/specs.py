@@ -197,7 +197,11 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         spec({"speed": [[1, 2], [4, 3], [4, 5]]}),
         "speed[2]: 4 containers come after 4; list each count once, ascending",
     ),
-    ("spec.batch.missing", spec({"batch": {"initial": 8, "most": 64, "per_container": 4}}), "batch.least: missing"),
+    (
+        "spec.batch.least.missing",
+        spec({"batch": {"initial": 8, "most": 64, "per_container": 4}}),
+        "batch.least: missing",
+    ),
     ("spec.gang.out_of_range", spec({"gang": 0}), "gang: expected an integer of at least 1, got 0"),
     ("spec.gang.out_of_range", spec({"gang": 1025}), "gang: expected an integer of at most 1024, got 1025"),
     ("spec.gang.wrong_type", spec({"gang": "4"}), "gang: expected an integer, got '4'"),

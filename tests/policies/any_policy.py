@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dorm.policies import registry as policies
 from dorm.policies.problem import Allocation, AppDemand, Problem, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAME = "any"
 
@@ -19,9 +23,15 @@ def register() -> None:
     policies._REGISTRY[NAME] = (__name__, "AnyPolicy")
 
 
-def unregister() -> None:
-    """Forget it again, if it is known."""
-    policies._REGISTRY.pop(NAME, None)
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """It is not known meanwhile."""
+    known = policies._REGISTRY.pop(NAME, None)
+    try:
+        yield
+    finally:
+        if known is not None:
+            register()
 
 
 FIELDS = (

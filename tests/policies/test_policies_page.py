@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dorm.policies.problem import AppDemand, NodeRoom
 from dorm.policies.registry import names
 
@@ -27,6 +29,7 @@ def test_the_example_prints_what_the_page_says_and_needs_no_log_or_master() -> N
     assert all(name.startswith("dorm.policies") for name in modules.split())
 
 
+@pytest.mark.usefixtures("only_policies_of_ours")
 def test_it_names_every_policy_and_every_field() -> None:
     text = PAGE.read_text()
     missing = [name for name in names() if f"| `{name}` |" not in text]

@@ -240,6 +240,7 @@ async def test_keys_are_completed(lab: Lab, command: str, incomplete: str, wante
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("only_policies_of_ours")
 async def test_the_list_of_policies_needs_no_cluster(tmp_path: Path) -> None:
     rows = json.loads(await done(tmp_path, "policy", "list", "-o", "json"))
     assert [row["policy"] for row in rows] == names()
