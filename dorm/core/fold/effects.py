@@ -181,6 +181,13 @@ def note_speed(state: State, app: App, generation: Generation) -> None:
         generation.same_since = Mark(pace.last_at, pace.last_step)
 
 
+def note_resumed(state: State, app: App, generation: int, step: int) -> None:
+    """The first sign of work after an adjustment ends its pause."""
+    last = app.history[-1] if app.history else None
+    if last is not None and not last.resumed_at and last.to_generation == generation:
+        last.resumed_at, last.resumed_step = state.time, step
+
+
 def forget_ended(app: App) -> None:
     """Drop earlier generations that have ended; the latest one is kept for inspection."""
     if len(app.generations) > 1:

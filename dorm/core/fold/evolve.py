@@ -21,6 +21,7 @@ from dorm.core.fold.effects import (
     end_containers_on,
     forget_ended,
     mark_dirty,
+    note_resumed,
     note_work,
     request_rebalance,
     void_plans_on,
@@ -413,7 +414,7 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
         app.step = step
     generation.checkpointed_at = state.time
     _works(state, app, generation)
-    _resumed(state, app, event)
+    note_resumed(state, app, event.generation, event.step)
     return "applied"
 
 
@@ -442,7 +443,7 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fol
     app.step = step = event.step
     history = app.history
     if history and not history[-1].resumed_at:
-        _resumed(state, app, event)
+        note_resumed(state, app, event.generation, event.step)
     # First and last are enough; a step back means that the app restarted its count.
     pace = generation.pace
     if pace is None:
@@ -459,13 +460,6 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fol
     if event.noise is not None:
         note_noise(app, event.noise)
     return "applied"
-
-
-def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed) -> None:
-    """The first sign of work after an adjustment ends its pause."""
-    last = app.history[-1] if app.history else None
-    if last is not None and not last.resumed_at and last.to_generation == event.generation:
-        last.resumed_at, last.resumed_step = state.time, event.step
 
 
 def _round(state: State, event: k.Round, record: Record) -> Folded:

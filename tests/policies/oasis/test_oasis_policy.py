@@ -87,7 +87,7 @@ def test_what_holds_of_every_answer(problem: Problem) -> None:
     assert msgspec.json.encode(policy("oasis").allocate(shuffled, params)) == msgspec.json.encode(got)
 
 
-@settings(slow_machine, max_examples=tries(40, 500))
+@settings(slow_machine, max_examples=tries(15, 500))
 @given(problem=planned())
 def test_no_node_is_promised_twice(problem: Problem) -> None:
     got = policy("oasis").allocate(problem, {"slot_s": SLOT_S, "slots": 12})
