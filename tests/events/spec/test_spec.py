@@ -142,7 +142,7 @@ def refused(document: object) -> str:
         ({"speed": [2, 1.5]}, "spec.speed.wrong_type"),
         ({"batch": {"initial": 8, "least": 16, "most": 64, "per_container": 4}}, "spec.batch.initial_outside"),
         ({"batch": {"initial": 128, "least": 16, "most": 64, "per_container": 4}}, "spec.batch.initial_outside"),
-        ({"batch": {"initial": 0, "least": 0, "most": 64, "per_container": 4}}, "spec.batch.out_of_range"),
+        ({"batch": {"initial": 0, "least": 0, "most": 64, "per_container": 4}}, "spec.batch.initial.out_of_range"),
         ({"speed": [[2]]}, "spec.speed.out_of_range"),
         ({"speed": [[0, 1.5]]}, "spec.speed.out_of_range"),
         ({"speed": [[1, 0]]}, "spec.speed.out_of_range"),

@@ -87,7 +87,7 @@ def test_what_holds_of_every_answer(problem: Problem) -> None:
     assert msgspec.json.encode(policy("oasis").allocate(shuffled, params)) == msgspec.json.encode(got)
 
 
-@settings(slow_machine, max_examples=tries(15, 500))
+@settings(slow_machine, max_examples=tries(60, 500))
 @given(problem=planned())
 def test_no_node_is_promised_twice(problem: Problem) -> None:
     got = policy("oasis").allocate(problem, {"slot_s": SLOT_S, "slots": 12})
@@ -100,14 +100,16 @@ def test_no_node_is_promised_twice(problem: Problem) -> None:
         if at_s <= problem.at_s:
             continue
         used: dict[tuple[str, str], int] = {}
+        taken: set[str] = set()  # Places of new plans: plans that were broken before may promise one node twice.
         for each in problem.apps:
             plan = got.plans.get(each.id)
             before = [slot for slot in plan.slots if slot.at_s <= at_s] if plan else []
             for place, count in (before[-1].counts if before else {}).items():
+                taken |= {place} if each.id in new and count else set()
                 for kind, need in each.demand.items():
                     used[place, kind] = used.get((place, kind), 0) + need * count
         for (place, kind), amount in used.items():
-            if any(place in slot.counts for name in new for slot in got.plans[name].slots):
+            if place in taken:
                 assert amount <= rooms[place].capacity.get(kind, 0)
 
 
