@@ -6,7 +6,7 @@
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
     size_requests   what an app asked for itself
-    planned     what a policy that plans ahead is told of an app
+    planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured
     speeds      how fast an app has worked, with which partitions
 

@@ -1,4 +1,4 @@
-"""What a policy that plans ahead is told of an app: its worth, the work that is left, and what was promised to it."""
+"""What a policy that plans ahead knows of an app: its worth, the work that is left, and what was promised to it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.core.records import Bench
 
 
 def asked(bench: Bench, name: str = "app") -> AppDemand:
-    """What a policy is told of it."""
+    """What a policy knows of it."""
     app = bench.app(name)
     return next(one for one in problem_of(bench.state, bench.now).apps if one.id == app.id)
 
