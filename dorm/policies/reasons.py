@@ -17,7 +17,7 @@ from dorm.policies.classes import classes
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dorm.policies.classes import Classes
     from dorm.policies.integer import Flags, Instance, Ints, Rows
@@ -174,6 +174,26 @@ class Room:
             if instance.demand[app, k]
         ]
         return f"no node{where} has {' and '.join(needs)} free at once{whole} ({', '.join(parts)})"
+
+
+def by_rule(instance: Instance, rows: Rows, why: Callable[[int, int, Room], Reason]) -> dict[str, Reason]:
+    """Return the reason of each app below its n_max, for policies that follow a simple rule.
+
+    `why(app, units, room)` is asked about apps that could run and are not being adjusted; `units` is what the app gets, and
+    `room` what the whole answer leaves free."""
+    room = Room(instance, integer.free_room(instance, rows))
+    found = {}
+    for i, app in enumerate(instance.apps):
+        units = sum(rows[i].values())
+        if (sum(app.current.values()) if instance.pinned[i] else units * int(instance.gang[i])) >= app.n_max:
+            continue
+        if instance.pinned[i]:
+            found[app.id] = ADJUSTING
+        elif not instance.possible[i]:
+            found[app.id] = impossible(instance, i)
+        else:
+            found[app.id] = why(i, units, room)
+    return found
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:

@@ -26,7 +26,7 @@ from events.quantities import short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.policies.integer import Instance, Ints
+    from dorm.policies.integer import Instance
     from dorm.policies.problem import Allocation, Problem
 
 
@@ -147,25 +147,15 @@ class _Offers:
 
 
 def _explain(instance: Instance, offers: _Offers, *, grow: bool) -> dict[str, Reason]:
-    room = reasons.Room(instance, offers.free)
-    n: Ints = integer.counts_of(offers.rows)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        count = sum(app.current.values()) if instance.pinned[i] else int(n[i] * instance.gang[i])
-        if count >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n[i] == 0:
-            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or Reason(
-                "resources",
-                f"its {int(instance.n_min[i] * instance.gang[i])} containers did not fit when its turn came",
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if not units:
+            least = int(instance.n_min[app])
+            return reasons.no_room(instance, room, app, least, "n_min") or Reason(
+                "resources", f"its {least * int(instance.gang[app])} containers did not fit when its turn came"
             )
-        elif instance.kept[i] and not grow:
-            reason = Reason("not_resized", f"it took {count} when it was launched, and holds them until it ends")
-        else:
-            reason = reasons.no_more_room(instance, room, i, int(n[i]))
-        found[app.id] = reason
-    return found
+        if instance.kept[app] and not grow:
+            count = units * int(instance.gang[app])
+            return Reason("not_resized", f"it took {count} when it was launched, and holds them until it ends")
+        return reasons.no_more_room(instance, room, app, units)
+
+    return reasons.by_rule(instance, offers.rows, why)

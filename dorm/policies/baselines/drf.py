@@ -88,19 +88,10 @@ def fill(instance: Instance, level: Callable[[int, int], float]) -> Ints:
 
 def explain(instance: Instance, packing: Packing, others: str) -> dict[str, Reason]:
     """Return the reasons of a policy that resizes all apps: what lacks, else that `others` come first."""
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(packing.rows[i].values())
-        if (sum(app.current.values()) if instance.pinned[i] else n * int(instance.gang[i])) >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n == 0:
-            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or Reason("queue", others)
-        else:
-            reason = reasons.no_more_room(instance, room, i, n)
-        found[app.id] = reason
-    return found
+
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return reasons.no_more_room(instance, room, app, units)
+        return reasons.no_room(instance, room, app, int(instance.n_min[app]), "n_min") or Reason("queue", others)
+
+    return reasons.by_rule(instance, packing.rows, why)

@@ -65,23 +65,15 @@ def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Packing
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(app.current.values()) if instance.pinned[i] else sum(packing.rows[i].values()) * int(instance.gang[i])
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n > 0:
-            reason = Reason("static_count", f"it was started with {n}, which it holds until it ends")
-        elif i in blocked:
-            reason = Reason("queue", f"{instance.apps[blocked[i]].id} came first and waits for room")
-        else:
-            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its whole count") or Reason(
-                "resources", f"its {int(wanted[i] * instance.gang[i])} containers did not fit when its turn came"
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return Reason(
+                "static_count", f"it was started with {units * int(instance.gang[app])}, which it holds until it ends"
             )
-        found[app.id] = reason
-    return found
+        if app in blocked:
+            return Reason("queue", f"{instance.apps[blocked[app]].id} came first and waits for room")
+        return reasons.no_room(instance, room, app, int(wanted[app]), "its whole count") or Reason(
+            "resources", f"its {int(wanted[app] * instance.gang[app])} containers did not fit when its turn came"
+        )
+
+    return reasons.by_rule(instance, packing.rows, why)

@@ -140,28 +140,16 @@ def _place(instance: Instance, wanted: Ints) -> Packing:
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints, gains: dict[int, float]) -> dict[str, Reason]:
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(packing.rows[i].values())
-        if (sum(app.current.values()) if instance.pinned[i] else n * int(instance.gang[i])) >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n == 0:
-            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or Reason(
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if not units:
+            return reasons.no_room(instance, room, app, int(instance.n_min[app]), "n_min") or Reason(
                 "queue", "apps that came first hold its room"
             )
-        elif n < wanted[i]:
-            reason = reasons.no_more_room(instance, room, i, n)
-        elif instance.worth[i] > 0 and n < instance.fits_empty[i]:
-            text = (
-                "others gain more by further containers" if gains[i] > 0 else "it would not be done earlier with more"
+        if units >= wanted[app] and instance.worth[app] > 0 and units < instance.fits_empty[app]:
+            more = (
+                "others gain more by further containers" if gains[app] > 0 else "it would not be done earlier with more"
             )
-            reason = Reason("gain", text)
-        else:
-            reason = reasons.no_more_room(instance, room, i, n)
-        found[app.id] = reason
-    return found
+            return Reason("gain", more)
+        return reasons.no_more_room(instance, room, app, units)
+
+    return reasons.by_rule(instance, packing.rows, why)

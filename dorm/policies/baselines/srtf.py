@@ -58,23 +58,13 @@ def remaining_s(app: AppDemand, containers: int) -> float:
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints, left: list[float]) -> dict[str, Reason]:
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(app.current.values()) if instance.pinned[i] else sum(packing.rows[i].values()) * int(instance.gang[i])
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n > 0:
-            reason = Reason("static_count", f"the srtf policy gives it {n} or nothing")
-        elif instance.running[i]:
-            reason = Reason("queue", f"stopped for apps that end sooner: it needs {left[i]:.4g} s")
-        else:
-            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its whole count") or Reason(
-                "queue", f"apps that end sooner hold its room: it needs {left[i]:.4g} s"
-            )
-        found[app.id] = reason
-    return found
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return Reason("static_count", f"the srtf policy gives it {units * int(instance.gang[app])} or nothing")
+        if instance.running[app]:
+            return Reason("queue", f"stopped for apps that end sooner: it needs {left[app]:.4g} s")
+        return reasons.no_room(instance, room, app, int(wanted[app]), "its whole count") or Reason(
+            "queue", f"apps that end sooner hold its room: it needs {left[app]:.4g} s"
+        )
+
+    return reasons.by_rule(instance, packing.rows, why)

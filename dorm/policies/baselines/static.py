@@ -17,7 +17,7 @@ from dorm.policies.problem import Reason
 from events.quantities import short
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Instance, Ints
+    from dorm.policies.integer import Instance, Ints, Rows
     from dorm.policies.problem import Allocation, Problem
 
 
@@ -46,7 +46,8 @@ class StaticPolicy:
         instance = integer.read(problem)
         wanted = fixed_counts.wanted(instance, settings)
         x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
-        return answer.by_rule(instance, integer.rows_of(x), _explain(instance, x, wanted, blocked))
+        rows = integer.rows_of(x)
+        return answer.by_rule(instance, rows, _explain(instance, rows, wanted, blocked))
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
@@ -68,25 +69,16 @@ def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, d
     return x, blocked
 
 
-def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
-    room = reasons.Room(instance, integer.free_room(instance, integer.rows_of(x)))
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = int(x[i].sum() * instance.gang[i]) if not instance.pinned[i] else sum(app.current.values())
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n > 0 or wanted[i] == 0:
-            reason = Reason("static_count", f"the static policy gives it {n} and never resizes")
-        elif i in blocked:
-            reason = Reason("queue", f"{instance.apps[blocked[i]].id} came first and waits for room")
-        else:
-            count = int(wanted[i] * instance.gang[i])
-            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its fixed count") or Reason(
-                "resources", f"its {count} containers did not fit when its turn came"
+def _explain(instance: Instance, rows: Rows, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units or wanted[app] == 0:
+            return Reason(
+                "static_count", f"the static policy gives it {units * int(instance.gang[app])} and never resizes"
             )
-        found[app.id] = reason
-    return found
+        if app in blocked:
+            return Reason("queue", f"{instance.apps[blocked[app]].id} came first and waits for room")
+        return reasons.no_room(instance, room, app, int(wanted[app]), "its fixed count") or Reason(
+            "resources", f"its {int(wanted[app] * instance.gang[app])} containers did not fit when its turn came"
+        )
+
+    return reasons.by_rule(instance, rows, why)

@@ -28,7 +28,7 @@ from dorm.policies.parameters import Parameter, read_numbers
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Instance, Ints
+    from dorm.policies.integer import Instance
     from dorm.policies.problem import Allocation, Problem
 
 _PARAMETERS = {"probes": Parameter(2, 1, 1000, "nodes that are probed for each task")}
@@ -207,23 +207,12 @@ def _mix(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dty
 
 
 def _explain(instance: Instance, slots: _Slots) -> dict[str, Reason]:
-    free: Ints = np.array(slots.free, np.int64).reshape(instance.room.shape)
-    room = reasons.Room(instance, free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        count = sum(app.current.values()) if instance.pinned[i] else slots.n[i] * int(instance.gang[i])
-        if count >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif count == 0:
-            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or Reason(
-                "resources",
-                f"its {int(instance.n_min[i] * instance.gang[i])} slots did not fit beside those of the others",
-            )
-        else:
-            reason = reasons.no_more_room(instance, room, i, slots.n[i])
-        found[app.id] = reason
-    return found
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return reasons.no_more_room(instance, room, app, units)
+        least = int(instance.n_min[app])
+        return reasons.no_room(instance, room, app, least, "n_min") or Reason(
+            "resources", f"its {least * int(instance.gang[app])} slots did not fit beside those of the others"
+        )
+
+    return reasons.by_rule(instance, slots.rows, why)

@@ -81,26 +81,17 @@ def _order(instance: Instance, thresholds: list[float]) -> list[int]:
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints) -> dict[str, Reason]:
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(app.current.values()) if instance.pinned[i] else sum(packing.rows[i].values()) * int(instance.gang[i])
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n > 0:
-            reason = Reason("static_count", f"the tiresias policy gives it {n} or nothing")
-        elif instance.running[i]:
-            reason = Reason("queue", f"stopped for apps that come first: it has had {_hours(app.served_s)}")
-        else:
-            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its fixed count") or Reason(
-                "queue", f"apps that come first hold its room: it has had {_hours(app.served_s)}"
-            )
-        found[app.id] = reason
-    return found
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return Reason("static_count", f"the tiresias policy gives it {units * int(instance.gang[app])} or nothing")
+        served = _hours(instance.apps[app].served_s)
+        if instance.running[app]:
+            return Reason("queue", f"stopped for apps that come first: it has had {served}")
+        return reasons.no_room(instance, room, app, int(wanted[app]), "its fixed count") or Reason(
+            "queue", f"apps that come first hold its room: it has had {served}"
+        )
+
+    return reasons.by_rule(instance, packing.rows, why)
 
 
 def _hours(seconds: float) -> str:

@@ -130,26 +130,15 @@ def received(app: AppDemand, kind: str, containers: int) -> float:
 
 
 def _explain(instance: Instance, packing: Packing, wanted: Ints, x: Floats, holds: Ints) -> dict[str, Reason]:
-    room = reasons.Room(instance, packing.free)
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(app.current.values()) if instance.pinned[i] else sum(packing.rows[i].values()) * int(instance.gang[i])
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n > 0:
-            reason = Reason("static_count", f"the gavel policy gives it {n} or nothing")
-        elif (holds[i] < wanted[i]).all():
-            reason = Reason(
-                "resources", f"no type of node holds its {int(wanted[i] * instance.gang[i])} containers alone"
-            )
-        else:
-            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its whole count") or Reason(
-                "queue",
-                f"others have had less of their time in this round: it should run {float(x[i].sum()):.0%} of its time",
-            )
-        found[app.id] = reason
-    return found
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if units:
+            return Reason("static_count", f"the gavel policy gives it {units * int(instance.gang[app])} or nothing")
+        if (holds[app] < wanted[app]).all():
+            count = int(wanted[app] * instance.gang[app])
+            return Reason("resources", f"no type of node holds its {count} containers alone")
+        part = f"{float(x[app].sum()):.0%}"
+        return reasons.no_room(instance, room, app, int(wanted[app]), "its whole count") or Reason(
+            "queue", f"others have had less of their time in this round: it should run {part} of its time"
+        )
+
+    return reasons.by_rule(instance, packing.rows, why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.policies import integer, reasons
+from dorm.policies import reasons
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
@@ -16,21 +16,12 @@ NO_MORE = Reason("gain", "others gain more by further containers, or it gains no
 
 def explain(instance: Instance, rows: Rows) -> dict[str, Reason]:
     """Return the reason of each app below its n_max."""
-    room = reasons.Room(instance, integer.free_room(instance, rows))
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(rows[i].values())
-        if (sum(app.current.values()) if instance.pinned[i] else n * int(instance.gang[i])) >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif n == 0:
-            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or WAITS
-        elif n < instance.fits_empty[i] and not room.lack(i).text:
-            reason = NO_MORE
-        else:
-            reason = reasons.no_more_room(instance, room, i, n)
-        found[app.id] = reason
-    return found
+
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if not units:
+            return reasons.no_room(instance, room, app, int(instance.n_min[app]), "n_min") or WAITS
+        if units < instance.fits_empty[app] and not room.lack(app).text:
+            return NO_MORE
+        return reasons.no_more_room(instance, room, app, units)
+
+    return reasons.by_rule(instance, rows, why)

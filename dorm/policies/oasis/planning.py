@@ -6,8 +6,8 @@ will arrive.  So each decision looks at all plans, in this order:
     pinned    apps in the middle of an adjustment hold what they have now, and later what their plans say
     kept      a plan stays as it is while its nodes are there and have room; where only the present slot lacks room, since
               another app has not left yet, the plan stays and the app waits for it
-    again     an app that runs without a plan, or whose plan has failed or ended too early, gets the best schedule for what is
-              left of its work, whatever that costs: it was admitted before
+    again     an app that runs without a plan, or whose plan has failed, has ended too early or was made for other slots, gets
+              the best schedule for what is left of its work, whatever that costs: it was admitted before
     new       apps that wait are admitted or refused by the prices that all of these leave (`online`, Algorithm 1)
 
 A refused app waits, and is asked again in each later decision: prices fall when slots pass or apps end early.
@@ -193,8 +193,9 @@ class Planner:
         self._take(app, slice(1), row)
         if one.plan is not None:
             self.plans[app] = one.plan
-            for slots, later in self._planned(app):
-                self._take(app, slice(max(slots.start, 1), slots.stop), later or {})
+            for slot, most in enumerate(self._most(app)):
+                if slot > 0:
+                    self._take(app, slice(slot, slot + 1), most)
         else:
             lasts = math.ceil(self.work(app) / max(1, self.workers(app, sum(row.values()))))
             self._take(app, slice(1, lasts), row)
@@ -202,7 +203,7 @@ class Planner:
     def _keep(self, app: int) -> bool:
         """Keep the app's plan if it still holds; return whether it does."""
         plan, planned = self.instance.apps[app].plan, self._planned(app)
-        if plan is None or not any(row for _, row in planned):
+        if plan is None or not self._by_slots(plan) or not any(row for _, row in planned):
             return False
         if not all(row is not None and self._within(app, row) for _, row in planned):
             return False
@@ -235,6 +236,26 @@ class Planner:
                 if begin < runs.start:
                     found.append((slice(begin, runs.start), {}))
                 found.append((runs, self._row(app, here.counts)))
+        return found
+
+    def _by_slots(self, plan: Plan) -> bool:
+        """Whether all that the plan still changes lies between slots.  A plan made with another `slot_s` need not."""
+        return all(
+            self.now_s + SAME_S >= slot.at_s
+            or abs(slot.at_s / self.settings.slot_s - round(slot.at_s / self.settings.slot_s)) * self.settings.slot_s
+            <= SAME_S
+            for slot in plan.slots
+        )
+
+    def _most(self, app: int) -> list[Row]:
+        """Return the most that its plan gives it on each node at any moment of each slot, from the present one on."""
+        plan = self.instance.apps[app].plan
+        found: list[Row] = [{} for _ in range(self.settings.slots)]
+        for here, after in pairwise(plan.slots) if plan is not None else ():
+            row = self._row(app, here.counts) or {}
+            start = math.floor((here.at_s + SAME_S) / self.settings.slot_s) - self.first
+            for each in found[max(0, start) : max(0, self._slot_of(after.at_s))]:
+                each |= {node: max(count, each.get(node, 0)) for node, count in row.items()}
         return found
 
     def _slot_of(self, at_s: float) -> int:

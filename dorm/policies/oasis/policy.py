@@ -60,32 +60,22 @@ class OasisPolicy:
 
 
 def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[str, Reason]:
-    room = reasons.Room(instance, integer.free_room(instance, rows))
-    found = {}
-    for i, app in enumerate(instance.apps):
-        n = sum(app.current.values()) if instance.pinned[i] else sum(rows[i].values()) * int(instance.gang[i])
-        if n >= app.n_max:
-            continue
-        if instance.pinned[i]:
-            reason = reasons.ADJUSTING
-        elif not instance.possible[i]:
-            reason = reasons.impossible(instance, i)
-        elif i in planner.refused:
-            done_s, worth, cost = planner.refused[i]
-            reason = Reason(
+    def why(app: int, units: int, room: reasons.Room) -> Reason:
+        if app in planner.refused:
+            done_s, worth, cost = planner.refused[app]
+            return Reason(
                 "price",
                 f"refused: its best schedule, done in {_time(done_s)}, is worth {worth:.3g} and costs {cost:.3g} at "
                 "present prices",
             )
-        elif i in planner.endless:
+        if app in planner.endless:
             within = f"its work can't be done within {_time(planner.settings.slots * planner.settings.slot_s)}"
-            short = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") if not n else None
-            text = f"it goes on without a plan: {within}" if n else f"refused: {within}"
-            reason = Reason("price", f"{text}; {short.text}" if short else text)
-        else:
-            reason = _by_plan(planner.plans[i], planner.now_s, n)
-        found[app.id] = reason
-    return found
+            short = None if units else reasons.no_room(instance, room, app, int(instance.n_min[app]), "n_min")
+            text = f"it goes on without a plan: {within}" if units else f"refused: {within}"
+            return Reason("price", f"{text}; {short.text}" if short else text)
+        return _by_plan(planner.plans[app], planner.now_s, units * int(instance.gang[app]))
+
+    return reasons.by_rule(instance, rows, why)
 
 
 def _by_plan(plan: Plan, now_s: float, count: int) -> Reason:

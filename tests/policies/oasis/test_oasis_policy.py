@@ -94,8 +94,6 @@ def test_no_node_is_promised_twice(problem: Problem) -> None:
     rooms = {room.id: room for room in problem.nodes}
     moments = {problem.at_s, *(slot.at_s for plan in got.plans.values() for slot in plan.slots)}
     new = {each.id: each for each in problem.apps if got.plans.get(each.id) not in (None, each.plan)}
-    if any(each.pinned or each.plan is not None for each in problem.apps):
-        return  # What they hold was not planned with the rest; made-up plans do not begin with a slot.
     for at_s in moments:
         if at_s <= problem.at_s:
             continue
@@ -111,6 +109,17 @@ def test_no_node_is_promised_twice(problem: Problem) -> None:
         for (place, kind), amount in used.items():
             room = rooms[place].capacity.get(kind, 0) if place in rooms else 0
             assert amount <= room or known[place, kind] > room
+
+
+def test_a_plan_made_for_other_slots_is_made_again_and_its_room_is_not_promised_twice() -> None:
+    odd = working(app("odd", 1, 4, (3, 3), {"n0": 3}), 450.0, plan=Plan((Slot(0.0, {"n0": 3}), Slot(150.0, {}))))
+    got = solve(ONE, odd, working(app("new", 1, 4, (2, 2)), 200.0))
+    assert got.plans["odd"].slots == (Slot(0.0, {"n0": 3}), Slot(200.0, {}))
+    assert got.plans["new"].slots == (Slot(0.0, {}), Slot(200.0, {"n0": 2}), Slot(300.0, {}))
+    pinned = msgspec.structs.replace(odd, pinned=True)
+    got = solve(ONE, pinned, working(app("new", 1, 4, (2, 2)), 200.0))
+    assert got.plans["odd"] == pinned.plan
+    assert got.plans["new"].slots == (Slot(0.0, {}), Slot(200.0, {"n0": 2}), Slot(300.0, {}))
 
 
 def test_an_app_on_an_empty_cluster_is_admitted_and_its_plan_is_as_short_as_its_work() -> None:
