@@ -18,6 +18,7 @@ from replay.simulator.scenario import BEGIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dorm.core.decide.next_round import Decision
     from dorm.core.leader import Publish
     from dorm.core.state import State
     from events.kinds import Event, PolicyPlugin
@@ -50,6 +51,10 @@ class VirtualMaster:
         """Time of the next turn, None if none is planned."""
         self._deciding = False
         self._turning = False
+        self.clock: Callable[[], float] | None = None
+        """Seconds of CPU time; None where nobody wants to know what decisions cost."""
+        self.decided_s: list[float] = []
+        """Seconds of this clock that each decision took."""
 
     def _make_leader(self) -> Leader:
         return Leader(self._state, self._silence)
@@ -110,14 +115,21 @@ class VirtualMaster:
             if ready.publish is not None:
                 self._say(ready.publish)
             elif ready.compute is not None:
-                decision = decide(self._state, now, allocate=True)
-                _refuse_failure(decision.facts)
+                decision = self._decide(now)
                 computed = self._leader.computed(ready.compute, decision)
                 if computed is not None:
                     self._publish_later(computed)
                     return None
             else:
                 return ready.wake
+
+    def _decide(self, now: int) -> Decision:
+        begin = self.clock() if self.clock is not None else 0.0
+        decision = decide(self._state, now, allocate=True)
+        if self.clock is not None:
+            self.decided_s.append(self.clock() - begin)
+        _refuse_failure(decision.facts)
+        return decision
 
     def _publish_later(self, computed: Publish) -> None:
         """Publish the round once deciding has taken its time, in which others write; its basis stays the state decided on."""

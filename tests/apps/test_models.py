@@ -52,6 +52,7 @@ def test_gradients_are_those_of_the_loss(name: str) -> None:
         assert (ahead - behind) / (2 * step) == pytest.approx(gradient @ direction, rel=1e-5)
 
 
+@pytest.mark.soak
 def test_factorisation_comes_near_the_best_there_is_and_never_below() -> None:
     data = digits.load({})
     chosen = options.parse(factorize.PROGRAM, ["--steps", "300", "--factors", "6"])

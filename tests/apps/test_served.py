@@ -50,7 +50,14 @@ def test_any_number_of_servers_and_workers_gives_the_losses_of_the_ring(tmp_path
             assert partition.result() == pytest.approx(ring.result(), rel=SAME, abs=0)
 
 
-@pytest.mark.parametrize("asked", [0, 1, 2], ids=["worker 0", "worker 1", "the server"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(0, id="worker 0"),
+        pytest.param(1, id="worker 1", marks=pytest.mark.soak),
+        pytest.param(2, id="the server"),
+    ],
+)
 def test_asked_at_any_container_all_stop_after_the_same_step_and_another_size_goes_on(
     tmp_path: Path, asked: int
 ) -> None:

@@ -81,6 +81,7 @@ async def test_resize_on_processes(home: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.nats
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_submit_and_resize_on_docker(home: Path, docker_host: str, docker_image: str) -> None:
     clusters: set[str] = set()
 

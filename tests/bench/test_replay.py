@@ -89,6 +89,7 @@ def test_a_tiny_run_gives_all_figures() -> None:
     assert done.report.settings["verify"]["decisions"] > 5
 
 
+@pytest.mark.soak
 def test_ctrl_c_leaves_what_was_measured_until_then() -> None:
     def tell(words: str) -> None:
         if words.startswith("deciding"):

@@ -164,6 +164,7 @@ async def cluster(tmp_path: Path) -> Any:
 
 @pytest.mark.nats
 @pytest.mark.timeout(600)
+@pytest.mark.soak
 async def test_no_command_prints_more_than_text(cluster: Any) -> None:
     home, environment = cluster
     shown = 0

@@ -119,11 +119,10 @@ async def test_nobody_answers(tmp_path: Path, command: str) -> None:
 @pytest.mark.parametrize(
     ("info", "error", "named"),
     [
-        ({"version": "2.9.25", "jetstream": True}, "log.server_too_old", "2.9.25"),
-        ({"version": "1.4.1"}, "log.server_too_old", "1.4.1"),
-        ({"version": "2.12.1"}, "log.no_jetstream", "-js"),
+        pytest.param({"version": "2.9.25", "jetstream": True}, "log.server_too_old", "2.9.25", id="too old"),
+        pytest.param({"version": "1.4.1"}, "log.server_too_old", "1.4.1", id="ancient"),
+        pytest.param({"version": "2.12.1"}, "log.no_jetstream", "-js", marks=pytest.mark.soak, id="no JetStream"),
     ],
-    ids=["too old", "ancient", "no JetStream"],
 )
 async def test_a_server_that_will_not_do(tmp_path: Path, info: dict[str, object], error: str, named: str) -> None:
     async with _greeter(info) as url:

@@ -159,6 +159,7 @@ async def test_an_edited_app_makes_only_its_layer_anew(workshop: Workshop) -> No
     assert (await workshop.layers())[-1] != layers[-1]
 
 
+@pytest.mark.soak
 async def test_layers_that_go_away_under_a_build(docker_host: str, tmp_path: Path) -> None:
     """Another image is removed while its layers serve a build: when exactly, nobody can choose, so at several moments."""
     name = f"dorm/layers-test-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
@@ -228,6 +229,7 @@ async def test_neither_registry_nor_packages(workshop: Workshop, monkeypatch: py
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.soak
 async def test_a_failing_package_download(workshop: Workshop) -> None:
     script = workshop.sources / "debian_image.sh"
     script.write_text(script.read_text().replace("packages=(", "packages=(no-such-package-as-this "))

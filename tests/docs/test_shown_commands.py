@@ -9,12 +9,16 @@ from tests.docs.shown import Page, pages, sessions
 from tests.e2e.local_up import leaving_nothing
 
 _SESSIONS = sessions()
+_LONG = ("docs/simulation.md", "docs/tutorial.md")
+"""They take half a minute each."""
 
 
 @pytest.mark.nats
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", _SESSIONS)
+@pytest.mark.parametrize(
+    "first", [pytest.param(one, marks=pytest.mark.soak) if one in _LONG else one for one in _SESSIONS]
+)
 async def test_commands_end_as_shown(first: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     async with leaving_nothing(tmp_path_factory.mktemp("shown")) as folder, Session(folder) as session:
         for page in _SESSIONS[first]:

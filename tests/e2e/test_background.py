@@ -49,6 +49,7 @@ async def test_a_cluster_in_the_background_ignores_ctrl_c_and_stops_on_sigterm(t
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_the_ctrl_c_tests_pass_in_the_background(tmp_path: Path) -> None:
     """`make test &` in a script: what the tests start hears Ctrl-C all the same."""
     test = "tests/replay/test_replay_commands.py::test_ctrl_c_leaves_no_file"

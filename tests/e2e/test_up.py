@@ -220,7 +220,9 @@ async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> Non
     assert "[cluster.not_found]" in await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell", ["bash", pytest.param("zsh", marks=pytest.mark.soak), pytest.param("fish", marks=pytest.mark.soak)]
+)
 async def test_names_are_completed(cluster: Up, tmp_path: Path, shell: str) -> None:
     name = f"long-{shell}"
     await done(cluster.home, "submit", write_spec(tmp_path, talker(name)))

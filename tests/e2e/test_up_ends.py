@@ -28,7 +28,7 @@ async def step_of(cluster: Up, name: str, least: int) -> int:
         return named(await until(client, lambda s: named(s, name).step >= least, f"step {least}"), name).step
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:

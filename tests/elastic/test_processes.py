@@ -67,7 +67,9 @@ def test_members_join_and_leave_and_the_model_is_that_of_a_rigid_run(workers: Wo
     assert grown["bytes_moved"] == 2 * 20 * 8  # the weights, for two newcomers
 
 
-@pytest.mark.parametrize("victims", [[2], [0], [0, 1], [1, 2]])
+@pytest.mark.parametrize(
+    "victims", [pytest.param([2], marks=pytest.mark.soak), [0], pytest.param([0, 1], marks=pytest.mark.soak), [1, 2]]
+)
 def test_members_that_are_killed_are_removed_and_nothing_is_lost(
     workers: Workers, alone: str, victims: list[int]
 ) -> None:

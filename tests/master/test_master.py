@@ -52,6 +52,7 @@ async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
         await asyncio.wait([leading, following])
 
 
+@pytest.mark.soak
 async def test_another_machine_s_heartbeats_keep_nothing_alive() -> None:
     """Neither those that are heard nor the last one that is stored."""
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)

@@ -164,6 +164,7 @@ async def installed_dorm(home: Path, folder: Path, *arguments: str) -> tuple[int
     return process.returncode, out.decode(), err.decode()
 
 
+@pytest.mark.soak
 async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Path) -> None:
     home, common = lab.home, ["--url", lab.url, "--cluster", lab.cluster]
     code, _, err = await installed_dorm(home, installed, "policy", "set", "policy=acme-good", *common)
@@ -185,6 +186,7 @@ async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Pa
         assert json.loads(await lab.dorm("policy", "get", "count", "-o", "json"))["value"] == 3
 
 
+@pytest.mark.soak
 async def test_a_master_process_stops_at_once_while_a_plug_in_loops(lab: Lab, installed: Path) -> None:
     env = environment(lab.home, PYTHONPATH=os.pathsep.join([str(installed), str(REPOSITORY)]))
     options = ["--policy", "acme-loops", "--policy-limit", "600s", "--url", lab.url, "--cluster", lab.cluster]

@@ -16,7 +16,9 @@ def broken(seed: int) -> str:
     return f"{outcome.broken}\nagain: {command(seed, Choice())} --trace" if outcome.broken else ""
 
 
-@pytest.mark.parametrize("begin", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "begin", [0, *(pytest.param(begin, marks=pytest.mark.soak) for begin in range(CHUNK, SEEDS, CHUNK))]
+)
 def test_no_promise_is_broken(begin: int) -> None:
     assert [said for seed in range(begin, begin + CHUNK) if (said := broken(seed))] == []
 
@@ -25,6 +27,7 @@ def test_equal_seeds_give_equal_histories() -> None:
     assert play(5, Choice()).outcome == play(5, Choice()).outcome
 
 
+@pytest.mark.soak
 def test_a_history_goes_on_as_before_without_some_of_its_faults() -> None:
     """Faults and apps draw from streams of their own, so what is left of a schedule is what it was."""
     whole, none = play(6, Choice()).outcome, play(6, Choice(only=())).outcome

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.__main__ import main
 from tests.simulation.shrink import kind_of, shrink, shrunk
-
-if TYPE_CHECKING:
-    import pytest
 
 
 @given(st.sets(st.integers(0, 40)), st.data())
@@ -47,6 +44,7 @@ def test_the_command_tells_a_failure_and_how_to_see_it_again(capsys: pytest.Capt
     assert "--only" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_the_command_gives_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "3", "--jobs", "1", "-o", "json"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -22,6 +22,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import crash_loop
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.plan import Plan
+from dorm.bench.evaluation.sweeps import SWEEPS
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import TRACES
 from dorm.bench.report import Report, this_machine
@@ -61,7 +62,10 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
             missing.append(name)
         else:
             found.append(part)
-    return Plan(whole, variations[:3] if quick else variations, tuple(found), tuple(missing), crash_loop())
+    with _refusals():
+        sweeps = () if traces is None else tuple(sweep for build in SWEEPS if (sweep := build(traces, quick)))
+    variations = variations[:3] if quick else variations
+    return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps)
 
 
 def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:
@@ -78,7 +82,9 @@ def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None 
         told = _after(done, total, tell)
         # The longest first, so that no core runs it alone at the end.
         order = sorted(range(len(jobs)), key=lambda place: (-_weight(jobs[place].scenario), place))
-        found = run_all([jobs[place].scenario for place in order], every_s=every_s, workers=workers, tell=told)
+        found = run_all(
+            [jobs[place].scenario for place in order], every_s=every_s, workers=workers, tell=told, timed=True
+        )
         runs = dict(zip(order, found, strict=True))
         place = 0
         for part in parts:
@@ -130,7 +136,9 @@ def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Pr
 def _write(wanted: Plan, comparisons: dict[str, Comparison], done: Report, folder: Path) -> None:
     text = blocks(wanted, comparisons, done)
     for block in text:
-        if isinstance(block, report.Figures):
+        if isinstance(block, report.Curves):
+            (folder / f"{block.slug}.png").write_bytes(plots.curves_png(block))
+        elif isinstance(block, report.Figures):
             for name in plots.FIGURES:
                 picture = plots.one_png(name, block.comparison)
                 (folder / report.figure_file(block.slug, name)).write_bytes(picture)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dorm.bench.evaluation.crash_loop import block as crash_loop_block
 from dorm.bench.evaluation.figures import mean_restarts, workload_6
 from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED
+from dorm.bench.evaluation.sweeps import block as sweep_block
 from replay.simulator.compare import report
 from replay.simulator.compare.report import (
     Bullets,
@@ -61,6 +62,8 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
         found += _part(part, comparisons[part.key])
         if part.key in ("pollux", TUNED):
             found += _yardstick(part, comparisons[part.key])
+    for sweep in wanted.sweeps:
+        found += sweep_block(sweep, comparisons[sweep.part.key])
     found += _adjustments(wanted, comparisons)
     found += _finish_times(wanted, comparisons)
     if wanted.missing:

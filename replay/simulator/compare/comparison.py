@@ -45,6 +45,7 @@ class Row(msgspec.Struct, frozen=True):
     """Apps."""
     completion_s: Spread | None
     """Mean over the completed apps."""
+    median_completion_s: Spread | None
     p95_completion_s: Spread | None
     p99_completion_s: Spread | None
     wait_s: Spread | None
@@ -65,6 +66,8 @@ class Row(msgspec.Struct, frozen=True):
     """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take for any app."""
     speed_up: Spread | None
     """Mean over apps, against the comparison's base."""
+    decision_s: Spread | None
+    """Mean CPU time of a decision."""
     over_budget: int
     """Decisions of all runs that changed more apps than θ2 allows."""
 
@@ -101,6 +104,7 @@ class Comparison(msgspec.Struct, frozen=True):
             label=label,
             completed=over(lambda run: len(run.completions)),
             completion_s=over(lambda run: run.mean_completion_s),
+            median_completion_s=over(lambda run: _percentile(list(run.completions.values()), 50)),
             p95_completion_s=over(lambda run: _percentile(list(run.completions.values()), 95)),
             p99_completion_s=over(lambda run: _percentile(list(run.completions.values()), 99)),
             wait_s=over(lambda run: run.mean_wait_s),
@@ -115,6 +119,7 @@ class Comparison(msgspec.Struct, frozen=True):
             unfair_share=over(lambda run: run.unfair_share(1.1)),
             late_share=over(lambda run: run.unfair_share(1.01)),
             speed_up=self.speed_up(label),
+            decision_s=over(lambda run: mean(run.decided_s)),
             over_budget=sum(run.decisions_over_budget for run in runs),
         )
 

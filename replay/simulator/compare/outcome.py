@@ -95,6 +95,8 @@ class Run(msgspec.Struct, frozen=True):
     decisions: tuple[DecisionRun, ...]
     rejected: int = 0
     """Submissions that were refused."""
+    decided_s: tuple[float, ...] = ()
+    """CPU seconds of each decision on the machine that ran it; empty where that was not measured."""
 
     @property
     def completions(self) -> dict[str, float]:

@@ -64,7 +64,7 @@ def _block(block: report.Block, charts: list[dict[str, Any]]) -> str:
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     places = []
-    for chart in charts_of(block.comparison):
+    for chart in [_lines(block)] if isinstance(block, report.Curves) else charts_of(block.comparison):
         places.append(
             f'<div class="chart" data-chart="{len(charts)}" style="height:{chart["layout"]["height"]}px"></div>'
         )
@@ -81,6 +81,20 @@ def charts_of(comparison: Comparison) -> list[dict[str, Any]]:
         _speed_ups(comparison),
         _overhead(comparison),
     ]
+
+
+def _lines(curves: report.Curves) -> dict[str, Any]:
+    data = [
+        {
+            "type": "scatter", "mode": "lines+markers", "name": label,
+            "x": _numbers(x for x, _ in points), "y": _numbers(y for _, y in points),
+            "line": {"color": color(place), "width": 2, "dash": _DASH[DASHES[place % len(DASHES)]]},
+        }
+        for place, (label, points) in enumerate(curves.lines.items())
+    ]  # fmt: skip
+    layout = _layout(curves.title, curves.x, curves.y)
+    layout["xaxis"]["type"] = "log" if curves.log else "linear"
+    return {"data": data, "layout": layout}
 
 
 def _layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:

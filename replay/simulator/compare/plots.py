@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
     from replay.simulator.compare.comparison import Comparison, Spread
+    from replay.simulator.compare.report import Curves
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c6d31")
 """Distinguishable with any color vision (Okabe and Ito, Color Universal Design, 2008), except for the last."""
@@ -70,6 +71,27 @@ def one_png(name: str, comparison: Comparison) -> bytes:
     rows = math.ceil(len(comparison.labels) / _ACROSS)
     size = (7.5, 3.8) if small else (12.0, 0.9 + 1.9 * rows)
     return _saved(lambda drawing: draw(drawing, comparison), size)
+
+
+def curves_png(curves: Curves) -> bytes:
+    """Return a plot of lines.  Raises SimulationError if matplotlib is not installed."""
+
+    def draw(drawing: Drawing) -> None:
+        drawing.suptitle(curves.title, **_heading())
+        axes = drawing.subplots()
+        _plain(axes)
+        for place, (label, points) in enumerate(curves.lines.items()):
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            style = f"{DASHES[place % len(DASHES)]}o"
+            axes.plot(xs, ys, style, color=color(place), linewidth=1.4, markersize=3, label=label)
+        if curves.log:
+            axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(curves.x, fontsize=8, color=_MUTED)
+        axes.set_ylabel(curves.y, fontsize=8, color=_MUTED)
+        axes.legend(fontsize=7, frameon=False)
+
+    return _saved(draw, (7.5, 3.8))
 
 
 def utilization(drawing: Drawing | SubFigure, comparison: Comparison) -> None:

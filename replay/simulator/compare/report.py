@@ -44,7 +44,20 @@ class Figures(msgspec.Struct, frozen=True):
     """The prefix of its files' names."""
 
 
-Block = Heading | Text | Bullets | Table | Figures
+class Curves(msgspec.Struct, frozen=True):
+    """One plot with a line for each label."""
+
+    title: str
+    slug: str
+    """The name of its file, without the ending."""
+    lines: dict[str, tuple[tuple[float, float], ...]]
+    x: str
+    y: str
+    log: bool = False
+    """Whether the x axis is logarithmic."""
+
+
+Block = Heading | Text | Bullets | Table | Curves | Figures
 
 
 def figure_file(slug: str, figure: str) -> str:
@@ -63,6 +76,8 @@ def markdown(blocks: Sequence[Block], figures: Sequence[str]) -> str:
             parts.append("\n".join(f"* {item}" for item in block.items))
         elif isinstance(block, Table):
             parts.append(_table(block))
+        elif isinstance(block, Curves):
+            parts.append(f"![{block.title}]({block.slug}.png)")
         else:
             named = [(name, figure_file(block.slug, name)) for name in figures]
             parts.extend(f"![{name.replace('-', ' ')}, {block.comparison.name}]({file})" for name, file in named)
@@ -104,6 +119,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("contender", lambda row: row.label),
     ("completed", lambda row: words(row.completed)),
     ("mean completion", lambda row: words(row.completion_s, seconds)),
+    ("median", lambda row: words(row.median_completion_s, seconds)),
     ("p95", lambda row: words(row.p95_completion_s, seconds)),
     ("p99", lambda row: words(row.p99_completion_s, seconds)),
     ("wait", lambda row: words(row.wait_s, seconds)),
@@ -117,14 +133,17 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("container hours per app", lambda row: words(row.container_hours)),
     ("worst ρ", lambda row: words(row.worst_finish_ratio)),
     ("ρ > 1.1", lambda row: words(row.unfair_share, percent)),
+    ("decision", lambda row: words(row.decision_s, seconds)),
     ("over θ2", lambda row: str(row.over_budget)),
 )
 
 
 def table(comparison: Comparison) -> Table:
     """Return a table of all contenders: the mean over seeds, and the range from the lowest to the highest."""
-    columns = [column for column in _COLUMNS if column[0] != "speed-up" or comparison.base]
     rows = [comparison.row(label) for label in comparison.labels]
+    timed = any(row.decision_s is not None for row in rows)
+    shown = {"speed-up": bool(comparison.base), "decision": timed}
+    columns = [column for column in _COLUMNS if shown.get(column[0], True)]
     return Table(tuple(name for name, _ in columns), tuple(tuple(cell(row) for _, cell in columns) for row in rows))
 
 

@@ -16,7 +16,7 @@ from replay.simulator.workloads.traces.pollux import NODES, bounded
 if TYPE_CHECKING:
     from replay.simulator.compare.contenders import Contender
     from replay.simulator.workloads.traces.pollux import Bounds
-    from replay.simulator.workloads.workload import Workload
+    from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode, Workload
 
 PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.13125}
 """Mean completion time (s) on workload 6, by the public simulator's README; `pollux` also tunes batch sizes."""
@@ -48,9 +48,14 @@ def scenario(workload: Workload, contender: Contender) -> Scenario:
     """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to stand beside Pollux's."""
     bounds = _BOUNDS.get(contender.policy)
     apps = workload.apps if bounds is None else tuple(bounded(app, bounds) for app in workload.apps)
+    return simulated(apps, workload.nodes, contender)
+
+
+def simulated(apps: tuple[SimulatedApp, ...], nodes: tuple[SimulatedNode, ...], contender: Contender) -> Scenario:
+    """Return one run of apps whose bounds are set."""
     base = Scenario(
         apps=apps,
-        nodes=workload.nodes or NODES,
+        nodes=nodes or NODES,
         quiet_s=0.0,
         quiet_limit_s=0.0,
         idle_s=ROUND_S,

@@ -43,6 +43,7 @@ async def leads(url: str, cluster: str) -> str:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.soak
 async def test_two_masters_and_an_agent_that_start_first_wait_for_three_fresh_servers(tmp_path: Path) -> None:
     servers = NatsCluster(tmp_path / "nats")
     await servers.start()  # So that their addresses are known.

@@ -33,6 +33,7 @@ def test_policies_beside_each_other(here: Dorm) -> None:
     assert lines[10] == "static: the same number of containers for each app (2)"
 
 
+@pytest.mark.soak
 def test_the_same_document_every_time_and_a_spread_over_seeds(here: Dorm) -> None:
     words = ("simulate", SMALL, *CLUSTER, "-p", "dorm", "--seeds", "2", "-o", "json")
     code, out, _ = here(*words)

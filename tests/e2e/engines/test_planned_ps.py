@@ -22,6 +22,7 @@ WORTHLESS = {"worth": 1e-6, "decay": 1e6}
 URGENT = {"worth": 100.0, "decay": 360.0, "target": "30s"}
 
 
+@pytest.mark.soak
 async def test_a_plan_gives_workers_and_parameter_servers_and_is_on_the_log(tmp_path: Path) -> None:
     options = LocalOptions(
         data=tmp_path / "cluster",

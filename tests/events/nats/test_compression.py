@@ -80,6 +80,7 @@ async def test_new_streams_are_not_compressed(cluster: NatsCluster) -> None:
     await connection.close()
 
 
+@pytest.mark.soak
 async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_servers_have_restarted(
     cluster: NatsCluster, tmp_path: Path
 ) -> None:

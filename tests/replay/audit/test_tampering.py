@@ -166,6 +166,7 @@ async def test_a_removed_record(written: list[Record]) -> None:
         await found([*written[:index], *written[index + 1 :]], index + 1, "contiguous")
 
 
+@pytest.mark.soak
 async def test_a_removed_record_and_new_numbers_for_the_rest(written: list[Record]) -> None:
     """Every basis after it is then one too large."""
     last_round = rounds_with(written, AppCompleted)[-1]
@@ -180,6 +181,7 @@ async def test_a_repeated_record(written: list[Record]) -> None:
     await found(renumbered([*written[:5], written[4], *written[5:]]), None)
 
 
+@pytest.mark.soak
 async def test_swapped_records(written: list[Record]) -> None:
     for index in range(len(written) - 1):
         swapped = [*written[:index], written[index + 1], written[index], *written[index + 2 :]]

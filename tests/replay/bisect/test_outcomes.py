@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.quantities import SECOND
 from replay.bisect.outcomes import All, Any, Happens, Has, Measures, Not, Outcome, OutcomeError, Stands, atoms, parse
+from tests.tries import tries
 
 END = 1_700_003_600 * SECOND
 """2023-11-14 23:13:20 UTC."""
@@ -97,6 +98,7 @@ WORDS = [
 ]
 
 
+@settings(max_examples=tries(30, 1000))
 @given(
     st.one_of(
         st.text(max_size=60), st.lists(st.sampled_from([*WORDS, "utilization", "above", "80%", "-1h"])).map(" ".join)

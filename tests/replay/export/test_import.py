@@ -233,6 +233,7 @@ async def run_dorm(*words: object) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
+@pytest.mark.soak
 async def test_as_a_command(nats_server: NatsServer, written: list[Record], name: str, tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     await export(log_of(written), path)

@@ -72,6 +72,7 @@ async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) -> None:
     """As Ctrl-C does, wherever it comes."""
 

@@ -103,6 +103,7 @@ async def test_logs_of_earlier_releases_are_played_through(path: Path) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
+@pytest.mark.soak
 def test_of_a_simulated_run(scenario: Scenario) -> None:
     # A scheduler of rounds looks when it likes, which no setting on the log says.
     written = play(msgspec.structs.replace(scenario, rounds=None))
