@@ -14,6 +14,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import costs, crash_loop
 from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
 from dorm.bench.evaluation.figures import figures_of
+from dorm.bench.evaluation.kept import Kept
 from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, Part
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
@@ -65,7 +66,9 @@ def few(part: Part, *labels: str) -> Part:
 def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces)
     assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned"]
-    wanted = Plan(few(whole.paper), whole.variations[:1], tuple(few(part) for part in whole.traces))
+    sweeps = tuple(msgspec.structs.replace(one, part=few(one.part, SPEED, "tiresias")) for one in whole.sweeps)
+    traced = tuple(few(part) for part in whole.traces)
+    wanted = Plan(few(whole.paper), whole.variations[:1], traced, sweeps=sweeps)
     told: list[tuple[int, int]] = []
     done = evaluate(wanted, tmp_path / "to", workers=1, tell=lambda ended, of: told.append((ended, of)))
     assert json.loads((tmp_path / "to" / "evaluation.json").read_text())["figures"].keys() == done.figures.keys()
@@ -79,8 +82,42 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
         assert (tmp_path / "to" / name).stat().st_size < 100_000
     assert "## Philly, a busy week" in text
     assert "Beside what is published for workload 6" in text
+    assert "Completion against the cost of a restart" in text
     assert "Not run" not in text
+    assert not (tmp_path / "to" / "runs").exists()
     assert "Plotly.newPlot" in (tmp_path / "to" / "report.html").read_text()
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = evaluation_paper.whole(2, 2)
+    wanted = Plan(few(whole, "static", "app-level"), ())
+    size = sum(len(job.scenario.apps) for job in wanted.paper.jobs)
+    kept = Kept(tmp_path, wanted.digest)
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(ended: int, of: int) -> None:
+        if ended >= size // 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_plan(wanted, workers=1, tell=stop, kept=kept)
+    left = sorted((tmp_path / "runs").iterdir())
+    assert len(left) == 2
+    left[0].write_bytes(b"torn")
+    told: list[int] = []
+    compared = run_plan(wanted, workers=1, tell=lambda ended, of: told.append(ended), kept=kept)
+    assert told[0] >= size // 4
+    assert told[-1] == size
+    again = run_plan(wanted, workers=1)
+    for label, runs in again["paper"].runs.items():
+        assert [msgspec.structs.replace(one, decided_s=()) for one in compared["paper"].runs[label]] == [
+            msgspec.structs.replace(one, decided_s=()) for one in runs
+        ]
+    assert Kept(tmp_path, "other").get(wanted.paper, 0) is None
+    kept.drop()
+    assert not (tmp_path / "runs").exists()
 
 
 def made(utilization: float, loss: float, completion: float, lost: float) -> Run:

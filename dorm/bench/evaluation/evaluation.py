@@ -21,6 +21,7 @@ from dorm.bench import BenchError
 from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import crash_loop
 from dorm.bench.evaluation.figures import figures_of
+from dorm.bench.evaluation.kept import Kept
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.sweeps import SWEEPS
 from dorm.bench.evaluation.text import blocks
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from dorm.bench.evaluation.parts import Part
     from replay import Progress
     from replay.simulator.compare.comparison import Comparison
+    from replay.simulator.compare.outcome import Run
     from replay.simulator.scenario import Scenario
 
 SEEDS = 5
@@ -68,30 +71,46 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
     return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps)
 
 
-def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:
+def run_plan(
+    wanted: Plan, *, workers: int | None = None, tell: Progress | None = None, kept: Kept | None = None
+) -> dict[str, Comparison]:
     """Run everything, side by side; return comparisons by the key of their part.  `tell` is called with the number
-    of ended apps.
+    of ended apps.  Runs that are `kept` are not repeated.
 
-    Raises what `run_all` does."""
+    Raises what `run_all` does, and OSError if a run cannot be kept."""
+    kept = kept if kept is not None else Kept(None, "")
     comparisons: dict[str, Comparison] = {}
     total = sum(len(job.scenario.apps) for part in wanted.parts for job in part.jobs)
     done = 0
     for every_s in sorted({part.every_s for part in wanted.parts}):
         parts = [part for part in wanted.parts if part.every_s == every_s]
-        jobs = [job for part in parts for job in part.jobs]
-        told = _after(done, total, tell)
+        jobs = [(part, place) for part in parts for place in range(len(part.jobs))]
+        runs = {(part.key, place): run for part, place in jobs if (run := kept.get(part, place)) is not None}
+        left = [(part, place) for part, place in jobs if (part.key, place) not in runs]
+        done += sum(map(_size, jobs)) - sum(map(_size, left))
         # The longest first, so that no core runs it alone at the end.
-        order = sorted(range(len(jobs)), key=lambda place: (-_weight(jobs[place].scenario), place))
-        found = run_all(
-            [jobs[place].scenario for place in order], every_s=every_s, workers=workers, tell=told, timed=True
-        )
-        runs = dict(zip(order, found, strict=True))
-        place = 0
+        left.sort(key=lambda job: -_weight(_scenario(job)))
+
+        def ended(place: int, run: Run, left: list[tuple[Part, int]] = left) -> None:
+            kept.put(*left[place], run)
+
+        told = _after(done, total, tell)
+        scenarios = [_scenario(job) for job in left]
+        found = run_all(scenarios, every_s=every_s, workers=workers, tell=told, timed=True, done=ended)
+        runs.update(((part.key, place), run) for (part, place), run in zip(left, found, strict=True))
         for part in parts:
-            comparisons[part.key] = part.comparison([runs[place + index] for index in range(len(part.jobs))])
-            place += len(part.jobs)
-        done += sum(len(job.scenario.apps) for job in jobs)
+            comparisons[part.key] = part.comparison([runs[part.key, place] for place in range(len(part.jobs))])
+        done += sum(map(_size, left))
     return comparisons
+
+
+def _scenario(job: tuple[Part, int]) -> Scenario:
+    part, place = job
+    return part.jobs[place].scenario
+
+
+def _size(job: tuple[Part, int]) -> int:
+    return len(_scenario(job).apps)
 
 
 def _after(done: int, total: int, tell: Progress | None) -> Callable[[int, int], None] | None:
@@ -115,11 +134,15 @@ def check_folder(folder: Path) -> None:
 
 
 def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
-    """Run the plan and write the folder; return the content of its evaluation.json.  Raises BenchError."""
+    """Run the plan and write the folder; return the content of its evaluation.json.
+
+    An evaluation that is interrupted leaves its runs in the folder, and the next one with the same plan and sources goes on
+    from there.  Raises BenchError."""
     check_folder(folder)
     machine = this_machine()
+    kept = Kept(folder, wanted.digest)
     with _refusals():
-        comparisons = run_plan(wanted, workers=workers, tell=tell)
+        comparisons = run_plan(wanted, workers=workers, tell=tell, kept=kept)
     figures = figures_of(wanted, comparisons)
     settings = {
         "seeds": comparisons[wanted.paper.key].seeds,
@@ -130,6 +153,7 @@ def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Pr
     done = Report(bench="evaluation", machine=machine, settings=settings, figures=figures)
     with _refusals():
         _write(wanted, comparisons, done, folder)
+        kept.drop()
     return done
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 
 from dorm.bench.evaluation.paper import Variation
@@ -17,6 +19,16 @@ class Plan(msgspec.Struct, frozen=True):
     """Traces that were not found, or not requested."""
     crash_loop: Part | None = None
     sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Return what is equal for plans of the same runs: their labels and apps, part by part."""
+        apps = [
+            (part.key, job.label, [app.spec.name for app in job.scenario.apps])
+            for part in self.parts
+            for job in part.jobs
+        ]
+        return blake2b(repr(apps).encode(), digest_size=8).hexdigest()
 
     @property
     def parts(self) -> tuple[Part, ...]:

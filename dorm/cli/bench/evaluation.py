@@ -31,8 +31,9 @@ def evaluation(
 ) -> None:  # fmt: skip
     """Dorm against other policies, simulated: the paper's workload, what changes there, real traces; told in a report.
 
-    Twenty minutes on two cores, half of it for traces. The report says
-    where Dorm is ahead and where not, and lists all that was assumed.
+    Two hours on two cores, most of it for traces. If it is interrupted, the
+    same command goes on from there. The report says where Dorm is ahead and
+    where not, and lists all that was assumed.
 
     [bold]Examples[/]
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from replay.simulator.compare.measures import Run
     from replay.simulator.scenario import Scenario
 
+    Done = Callable[[int, Run], None]
     Tell = Callable[[int], None]
     """Called now and then with the number of a run's apps that have ended."""
 
@@ -139,8 +140,11 @@ def run_all(
     logs: Sequence[Path | None] | None = None,
     force: bool = False,
     timed: bool = False,
+    done: Done | None = None,
 ) -> list[Run]:
     """Run all scenarios, at most `workers` at once (default: one for each core); return results in the order of the scenarios.
+
+    `done` is called in this thread with the place and the result of each run as it ends; what it raises ends the others.
 
     `tell` is called several times a second with the number of ended apps and the total; what it raises (a Ctrl-C, say) ends
     all runs and propagates.  A process needs memory only for its one run.  Raises as `run` does, for the first failure."""
@@ -148,14 +152,16 @@ def run_all(
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))
     if count <= 1:
-        return _one_after_the_other(scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed)
+        return _one_after_the_other(
+            scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done
+        )
     context = multiprocessing.get_context("spawn")
     ended: ctypes.Array[ctypes.c_longlong] = context.RawArray(ctypes.c_longlong, len(scenarios) + 1)
     jobs = [(index, scenario, every_s, files[index], force, timed) for index, scenario in enumerate(scenarios)]
     with ProcessPoolExecutor(count, context, initializer=_begin, initargs=(ended,)) as pool:
         results: dict[int, Run] = {}
         try:
-            _work_off(pool, jobs, count, results, lambda: _told(tell, ended, total))
+            _work_off(pool, jobs, count, results, lambda: _told(tell, ended, total), done)
         except BaseException:
             ended[-1] = 1  # Leaving the pool waits for its processes, which this flag stops.
             raise
@@ -171,8 +177,9 @@ def _one_after_the_other(
     tell: Progress | None,
     force: bool,
     timed: bool,
+    done: Done | None,
 ) -> list[Run]:
-    results = []
+    results: list[Run] = []
     before = 0
     for scenario, file in zip(scenarios, files, strict=True):
 
@@ -181,6 +188,8 @@ def _one_after_the_other(
                 tell(before + ended, total)
 
         results.append(run(scenario, every_s=every_s, log=file, force=force, tell=told, timed=timed))
+        if done is not None:
+            done(len(results) - 1, results[-1])
         before += len(scenario.apps)
         told(0, before)
     return results
@@ -192,6 +201,7 @@ def _work_off(
     count: int,
     results: dict[int, Run],
     poll: Callable[[], None],
+    told: Done | None,
 ) -> None:
     """Send no more jobs than there are processes, so scenarios are not copied long before they run."""
     left = iter(jobs)
@@ -214,6 +224,8 @@ def _work_off(
             except BrokenProcessPool:
                 text = "a process of the simulation was killed; run fewer at once (--workers)"
                 raise SimulationError(text, code="simulation.process_killed") from None
+            if told is not None:
+                told(index, results[index])
             send()
         poll()
 
