@@ -6,8 +6,8 @@ import pytest
 
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease
+from tests.simulation.breaking import Variant, code, together
 from tests.simulation.losing import Losing
-from tests.simulation.variants import Variant, _all, _code
 from tests.simulation.world.connection import SimLog
 from tests.tries import tries
 
@@ -28,20 +28,20 @@ def _no_witness(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("dorm.master.integrity._read", lambda path, cluster: None)
 
 
-_LEASE_SAYS_NOTHING = _code(Lease._with_sighting, ("if not self._vouched:", "if True:"))
-_NOBODY_LOOKS_AGAIN = _code(SimLog._check_read, ("if self._reached_again and", "if False and"))
+_LEASE_SAYS_NOTHING = code(Lease._with_sighting, ("if not self._vouched:", "if True:"))
+_NOBODY_LOOKS_AGAIN = code(SimLog._check_read, ("if self._reached_again and", "if False and"))
 
 VARIANTS = {
     "whatever is altered is led": Variant(
-        _all(
-            _code(Integrity.check, ("if not altered:", "if True:")),
-            _code(SimLog.read, ("if last is not None:", "if False:")),
+        together(
+            code(Integrity.check, ("if not altered:", "if True:")),
+            code(SimLog.read, ("if last is not None:", "if False:")),
             _NOBODY_LOOKS_AGAIN,
         )
     ),
-    "neither the lease nor a witness tells what was seen": Variant(_all(_LEASE_SAYS_NOTHING, _no_witness)),
+    "neither the lease nor a witness tells what was seen": Variant(together(_LEASE_SAYS_NOTHING, _no_witness)),
     "a master goes on when the log is reached again": Variant(
-        _all(_NOBODY_LOOKS_AGAIN, _code(SimLog.read, ("if last is not None:", "if False:")))
+        together(_NOBODY_LOOKS_AGAIN, code(SimLog.read, ("if last is not None:", "if False:")))
     ),
 }
 

@@ -7,15 +7,9 @@ variant is a matter of luck, so the ones that did are tried first, and then the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
-import textwrap
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-import pytest
+from typing import TYPE_CHECKING
 
 import dorm.core.fold.evolve as evolving
 from agents import reconcile
@@ -40,53 +34,21 @@ from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
 from events import appending, holders
+from tests.simulation.breaking import Variant, code, server, together
 from tests.simulation.machines.machine import Machine
 from tests.simulation.world.connection import SimLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import pytest
+
     from events import kinds as k
-    from tests.simulation.history import History, Outcome
+    from tests.simulation.history import Outcome
 
 MOST_SEEDS = 120
 """Seeds within which each has to be caught."""
-
-
-class Variant(msgspec.Struct, frozen=True):
-    """`apply` breaks code by a patch, and may give a function that breaks a history's parts."""
-
-    apply: Any
-
-    @contextlib.contextmanager
-    def broken(self) -> Iterator[Callable[[History], None]]:
-        """While it is entered the code is broken; gives what is to be done to each history."""
-        with pytest.MonkeyPatch.context() as patch:
-            yield self.apply(patch) or _leave
-
-
-def _leave(history: History) -> None:
-    del history
-
-
-def _code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
-    """The function with pieces of its source replaced, for whoever has imported it.  Looked for at once: a piece that is
-    not there any more must not count as a variant that is caught."""
-    source = textwrap.dedent(inspect.getsource(function))
-    for old, new in changes:
-        assert old in source, f"{function.__qualname__} has no {old!r}"
-        source = source.replace(old, new)
-
-    def apply(patch: pytest.MonkeyPatch) -> None:
-        changed = dict(function.__globals__)
-        exec(
-            compile("from __future__ import annotations\n" + source, f"<variant of {function.__name__}>", "exec"),
-            changed,
-        )
-        patch.setattr(function, "__code__", changed[function.__name__].__code__)
-
-    return apply
 
 
 def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
@@ -106,27 +68,6 @@ def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
                 desired.due.add(Key(change.app, app.generation, placed.slot))
 
     patch.setattr(Desired, "_resize", announced)
-
-
-def _server(**settings: Any) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
-    def alter(history: History) -> None:
-        for name, value in settings.items():
-            setattr(history.world.server, name, value)
-
-    return lambda _: alter
-
-
-def _all(*parts: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
-    def apply(patch: pytest.MonkeyPatch) -> Callable[[History], None]:
-        alters = [part(patch) or _leave for part in parts]
-
-        def alter(history: History) -> None:
-            for one in alters:
-                one(history)
-
-        return alter
-
-    return apply
 
 
 # --- what is broken ----------------------------------------------------------------------------------------------------
@@ -164,7 +105,7 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
     for method in (Master._listen, Master._fold, Master._elect, Master._moment, Master._ask, Master._feel_pulse):
-        _code(method, ("_loop_ns()", "self._clock()"))(patch)
+        code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
 def _marker_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +121,7 @@ def _marker_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def _names_are_free_once_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Node, "gone", property(lambda self: self.condition != "up"))
-    _code(Desired.may_hold, ('in ("", "left")', '!= "up"'))(patch)
+    code(Desired.may_hold, ('in ("", "left")', '!= "up"'))(patch)
 
 
 def _removed_folders_keep_no_lease(patch: pytest.MonkeyPatch) -> None:
@@ -215,141 +156,141 @@ _NO_ANSWER_YET = "return last.seq if last and last.body == body else None"
 
 VARIANTS: dict[str, Variant] = {
     # the log
-    "the server has no fence": Variant(_server(fence=False)),
-    "the server stores repeats": Variant(_server(dedupe=False)),
-    "the server loses what it acknowledged": Variant(_server(lose_acknowledged=2)),
+    "the server has no fence": Variant(server(fence=False)),
+    "the server stores repeats": Variant(server(dedupe=False)),
+    "the server loses what it acknowledged": Variant(server(lose_acknowledged=2)),
     "a reader skips records, and nobody sees the gap": Variant(
-        _all(
-            _code(
+        together(
+            code(
                 SimLog.read,
                 ("after = batch[-1].seq\n", "after = batch[-1].seq\n                batch = batch[1:] or batch\n"),
             ),
-            _code(evolve, ("if seq != state.seq + 1:", "if False:")),
+            code(evolve, ("if seq != state.seq + 1:", "if False:")),
         )
     ),
     # masters
     "a master gives up when its first look at the log gets no answer": Variant(
-        _code(Master.run, ('await until_answered(self._open, "reading the log\'s end")', "await self._open()"))
+        code(Master.run, ('await until_answered(self._open, "reading the log\'s end")', "await self._open()"))
     ),
     "followers lead": Variant(_lease_is_everybodys),
     "a master that was succeeded goes on": Variant(
-        _all(_lease_never_ends, _code(Master._check_leading, ("raise Deposed", "str")))
+        together(_lease_never_ends, code(Master._check_leading, ("raise Deposed", "str")))
     ),
     "a refused round is sent again with the new sequence": Variant(
-        _code(
+        code(
             Master._append,
             (_NO_ANSWER_YET, "expected_last = last.seq if last else 0"),
         )
     ),
     "a duplicate is believed of rounds": Variant(
-        _code(
+        code(
             Master._append,
             ("append_event(self._log, subject, event,", "self._log.append(subject, body, msg_id=event.id,"),
         )
     ),
     "silence goes by the wall clock": Variant(_wall_clock),
     "an outage counts as everybody's silence": Variant(
-        _all(
+        together(
             _nothing_is_silence_of_ours,
-            _code(
+            code(
                 Master._ask,
                 ("except LogError", "except ZeroDivisionError"),
                 ("record = await", "record = 0 and await"),
             ),
         )
     ),
-    "unreachable is taken for gone": Variant(_code(conclude, ("silence > max(lease, grace)", "silence > grace"))),
+    "unreachable is taken for gone": Variant(code(conclude, ("silence > max(lease, grace)", "silence > grace"))),
     "the lease ends without a margin": Variant(
         lambda patch: patch.setattr("dorm.core.decide.liveness.LEASE_MARGIN_S", -3.0)
     ),
     "deadlines go by the master's wall clock": Variant(
-        _code(
+        code(
             Master._now,
             ("def _now(self) -> int:", "def _now(self) -> int:\n    return max(self._clock(), self.state.time)"),
         )
     ),
     # the core
     "no barrier: released before the last generation has ended": Variant(
-        _code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
+        code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
     ),
-    "released without room": Variant(_code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
+    "released without room": Variant(code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
     "a newcomer starts before its room is free": Variant(
-        _code(
+        code(
             decide._releases,
             ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
         )
     ),
     "a membership is announced before its release": Variant(_announced_by_the_decision),
     "the room of members that leave is given away at once": Variant(
-        _code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
+        code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
     ),
     "ports are not counted": Variant(
-        _all(
-            _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
-            _code(
+        together(
+            code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
+            code(
                 placement._Draft.shrink,
                 ("changing = [app for app in self.problem.apps if self._changes(app)]", "changing = []"),
             ),
         )
     ),
     "a generation is released before its ports are free": Variant(
-        _code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
+        code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
-    "exit code 0 is done, asked or not": Variant(_code(failures.done, ("and not container.asked", ""))),
+    "exit code 0 is done, asked or not": Variant(code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
-        _code(decide._ends_and_failures, ("if all(failures.done(container) for", "if any(failures.done(container) for"))
+        code(decide._ends_and_failures, ("if all(failures.done(container) for", "if any(failures.done(container) for"))
     ),
     "what was asked to stop has failed by itself": Variant(
-        _code(failures._failure_of, ("if container.asked:", "if False:"))
+        code(failures._failure_of, ("if container.asked:", "if False:"))
     ),
     "checkpoints are not believed": Variant(
-        _code(decide._release, ("resume = app.checkpoint is not None", "resume = False"))
+        code(decide._release, ("resume = app.checkpoint is not None", "resume = False"))
     ),
     "an exit counts twice": Variant(
-        _code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
+        code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
     ),
     "a repeated submission is a new one": Variant(
-        _all(
-            _code(evolving._submit, ("if submission.id in state.submissions:", "if False:")),
-            _code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
+        together(
+            code(evolving._submit, ("if submission.id in state.submissions:", "if False:")),
+            code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
     "anybody may speak for a node": Variant(
-        _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
+        code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
-        _code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
+        code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
-        _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
+        together(server(fence=False), code(rounds.fold_round, _ROUND_CHECK), code(Desired._round, _DESIRED_CHECK))
     ),
     "a round may leave epochs out": Variant(
-        _all(
-            _code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch")),
-            _code(Desired._round, ("<= event.epoch <= self.epoch + 1", "<= event.epoch")),
+        together(
+            code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch")),
+            code(Desired._round, ("<= event.epoch <= self.epoch + 1", "<= event.epoch")),
         )
     ),
     "rounds are as large as what there is to say": Variant(
-        _all(
+        together(
             lambda patch: patch.setattr("dorm.core.decide.next_round.LARGEST_ANSWERS", 2**30),
-            _code(decide.decide, ("first_that_fit(facts)", "facts")),
+            code(decide.decide, ("first_that_fit(facts)", "facts")),
         )
     ),
     "what was resized is resized again before it has worked": Variant(
-        _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
+        code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
     ),
     "others make room for a crash loop again and again": Variant(
-        _code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
+        code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
     ),
     "after a restart of the cluster it is first come, first served": Variant(
-        _all(
-            _code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
-            _code(claims.held_back_for, ("if until is not None and now < until", "if False")),
+        together(
+            code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
+            code(claims.held_back_for, ("if until is not None and now < until", "if False")),
         )
     ),
     # agents
     "an agent gives up when its first look at the log gets no answer": Variant(
-        _code(
+        code(
             Agent.run,
             (
                 'await until_answered(self._log.end, f"looking up the log\'s end for node {self.config.name}")',
@@ -359,10 +300,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
     "the lease counts from the answer": Variant(
-        _code(Agent._beat, ("await self._extend(sent_at)", "await self._extend(asyncio.get_running_loop().time())"))
+        code(Agent._beat, ("await self._extend(sent_at)", "await self._extend(asyncio.get_running_loop().time())"))
     ),
     "a heartbeat that was not stored extends the lease": Variant(
-        _code(
+        code(
             Agent._heartbeats,
             (
                 "except (LogError, Unavailable, OSError) as error:",
@@ -371,17 +312,17 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "an agent acts on what it knew before it has joined": Variant(
-        _code(Agent._announce, ("lambda: self.desired.seq >= seq", "lambda: True"))
+        code(Agent._announce, ("lambda: self.desired.seq >= seq", "lambda: True"))
     ),
     "the agent forgets what it asked to stop": Variant(
         lambda patch: patch.setattr(Reporter, "_was_asked", lambda self, key, seen, unwanted: False)
     ),
-    "facts are dropped in an outage": Variant(_code(Outbox._store, ("await asyncio.sleep(pause)", "return"))),
+    "facts are dropped in an outage": Variant(code(Outbox._store, ("await asyncio.sleep(pause)", "return"))),
     "facts are sent again with a new id": Variant(
-        _code(appending._other_id, ("return id\n", "return f'{id}.{secrets.token_hex(4)}'\n"))
+        code(appending._other_id, ("return id\n", "return f'{id}.{secrets.token_hex(4)}'\n"))
     ),
     "a duplicate is believed of an agent's facts": Variant(
-        _code(
+        code(
             Outbox._store,
             (
                 "append_event(self._log, subject, event)",
@@ -389,39 +330,39 @@ VARIANTS: dict[str, Variant] = {
             ),
         )
     ),
-    "what was not released is started": Variant(_code(Desired.wanted, ("if app.released and", "if"))),
+    "what was not released is started": Variant(code(Desired.wanted, ("if app.released and", "if"))),
     "what is prepared is started at once": Variant(
-        _code(Actions._prepare, ("self._runtime.prepare(", "self._runtime.ensure("))
+        code(Actions._prepare, ("self._runtime.prepare(", "self._runtime.ensure("))
     ),
     "what was prepared for an overtaken plan is kept": Variant(
-        _code(reconcile._for, ("if wanted else Discard(key)", "if wanted else None"))
+        code(reconcile._for, ("if wanted else Discard(key)", "if wanted else None"))
     ),
     "a generation works on though its successor is prepared": Variant(
-        _code(Desired.works_on, ("return bool(app.held.waits_for) and now < app.held.until", "return True"))
+        code(Desired.works_on, ("return bool(app.held.waits_for) and now < app.held.until", "return True"))
     ),
     "generations that failed, and apps that ended, run on": Variant(
-        _code(Desired.wanted, ("and not app.failed and not app.ended_at", ""))
+        code(Desired.wanted, ("and not app.failed and not app.ended_at", ""))
     ),
     "what was removed is started again": Variant(
-        _code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
+        code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
     ),
     "every line of a progress file is a fact": Variant(_every_line_is_a_fact),
     "a container's last words are not read": Variant(
-        _code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
+        code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
     ),
     "ended containers are discarded before their end is stored": Variant(
-        _code(reconcile._kept_long_enough, ("if key in desired.due:", "if False:"))
+        code(reconcile._kept_long_enough, ("if key in desired.due:", "if False:"))
     ),
     "running containers of another generation are adopted": Variant(
-        _code(reconcile._for, ("if not wanted or exited:", "if exited:"))
+        code(reconcile._for, ("if not wanted or exited:", "if exited:"))
     ),
     # machines
     "any machine may take a node's name": Variant(
-        _code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
+        code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
     ),
     "a node's name is free once its machine is silent": Variant(_names_are_free_once_silent),
     "a machine that was refused a name acts under it": Variant(
-        _code(Agent._announce, ("return self._holds_name and await", "return await"))
+        code(Agent._announce, ("return self._holds_name and await", "return await"))
     ),
     "what runs in a removed folder outlives its lease": Variant(_removed_folders_keep_no_lease),
     "an agent goes on in a folder that is not its own": Variant(
@@ -433,10 +374,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(
-        _code(CheckpointFolder.of_app, ('if cluster not in ("", self.id):', "if False:"))
+        code(CheckpointFolder.of_app, ('if cluster not in ("", self.id):', "if False:"))
     ),
     # clients
-    "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
+    "a submission is tried again with a new id": Variant(code(Client.submit, ("event_id = id or", "event_id ="))),
 }
 
 

@@ -1,0 +1,72 @@
+"""Ways to break code on purpose, for `variants`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.history import History
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """`apply` breaks code by a patch, and may give a function that breaks a history's parts."""
+
+    apply: Any
+
+    @contextlib.contextmanager
+    def broken(self) -> Iterator[Callable[[History], None]]:
+        """While it is entered the code is broken; gives what is to be done to each history."""
+        with pytest.MonkeyPatch.context() as patch:
+            yield self.apply(patch) or leave
+
+
+def leave(history: History) -> None:
+    del history
+
+
+def code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """The function with pieces of its source replaced, for whoever has imported it.  Looked for at once: a piece that is
+    not there any more must not count as a variant that is caught."""
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in changes:
+        assert old in source, f"{function.__qualname__} has no {old!r}"
+        source = source.replace(old, new)
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        changed = dict(function.__globals__)
+        exec(
+            compile("from __future__ import annotations\n" + source, f"<variant of {function.__name__}>", "exec"),
+            changed,
+        )
+        patch.setattr(function, "__code__", changed[function.__name__].__code__)
+
+    return apply
+
+
+def server(**settings: Any) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
+    def alter(history: History) -> None:
+        for name, value in settings.items():
+            setattr(history.world.server, name, value)
+
+    return lambda _: alter
+
+
+def together(*parts: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
+    def apply(patch: pytest.MonkeyPatch) -> Callable[[History], None]:
+        alters = [part(patch) or leave for part in parts]
+
+        def alter(history: History) -> None:
+            for one in alters:
+                one(history)
+
+        return alter
+
+    return apply
