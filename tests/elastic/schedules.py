@@ -87,6 +87,16 @@ MOMENTS = [m.State, m.Warm, m.Switch, m.ChunkValue, m.Received, m.Cancel, m.Go, 
 
 def around_a_message(seed: int, make: Callable[[int], Member] = Member, kind: type[Group] = Group) -> Group:
     """One or two of all processes die just after a message of one kind, most of which belong to a switch."""
+    moment = MOMENTS[seed % len(MOMENTS)]
+    return _around(seed, lambda message: isinstance(message, moment), make, kind)
+
+
+def around_a_barrier(seed: int) -> Group:
+    """One or two of all processes die while a leader sends the result that announces a barrier."""
+    return _around(seed, lambda message: isinstance(message, m.Result) and message.barrier, Member, Group)
+
+
+def _around(seed: int, matches: Callable[[m.Message], bool], make: Callable[[int], Member], kind: type[Group]) -> Group:
     group = kind(seed, rounds=1 + seed % 2, valued=seed % 3 == 0, epochs=6, make=make)
     random = group.random
     size = random.randint(2, 4)
@@ -94,13 +104,13 @@ def around_a_message(seed: int, make: Callable[[int], Member] = Member, kind: ty
     for first in (size, size + 2):
         new = list(range(first, first + random.randint(1, 2)))
         group.later(1.5 + random.uniform(0.0, 2.0) + first - size, partial(random.choice([grow, move]), group, new))
-    moment, skip = MOMENTS[seed % len(MOMENTS)], random.randint(0, 3)
+    skip = random.randint(0, 3)
     seen = 0
 
     def watch(sender: int, peer: int, message: m.Message) -> None:
         nonlocal seen
         send(sender, peer, message)
-        if not isinstance(message, moment) or group.membership < 2:
+        if not matches(message) or group.membership < 2:
             return
         seen += 1
         running = [slot for slot in sorted(group.alive) if not group.scripts[slot].ended]

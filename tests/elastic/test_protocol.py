@@ -6,7 +6,7 @@ import pytest
 
 from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import views as v
-from tests.elastic.schedules import around_a_message, check, random_schedule
+from tests.elastic.schedules import around_a_barrier, around_a_message, check, random_schedule
 from tests.tries import tries
 
 
@@ -48,3 +48,8 @@ def test_random_schedules(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(tries(20, 2000)))
 def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
     check(around_a_message(seed), may_end=True)
+
+
+@pytest.mark.parametrize("seed", [27, 50, *range(tries(6, 2000))])
+def test_members_die_while_a_barrier_is_announced(seed: int) -> None:
+    check(around_a_barrier(seed), may_end=True)

@@ -27,6 +27,12 @@ class Wire:
         """Messages of this kind from `sender` to these peers do not arrive: the sender dies while it sends."""
         self._lost.append(lambda s, p, message: s == sender and p in peers and isinstance(message, kind))
 
+    def lose_barrier(self, *peers: int, sender: int) -> None:
+        """Results from `sender` that announce a barrier do not arrive at these peers."""
+        self._lost.append(
+            lambda s, p, message: s == sender and p in peers and isinstance(message, m.Result) and message.barrier
+        )
+
     def when(self, kind: type[m.Message], action: Callable[[], None], *, sender: int) -> None:
         """Run the action once, after the first message of this kind from `sender` and all that it sends at that moment."""
         self._actions.append((kind, lambda s, _: s == sender, action))
@@ -186,6 +192,23 @@ def test_the_member_with_the_last_result_dies_before_it_has_passed_it_on() -> No
     group.run()
     check(group)
     assert trained(group)[-1] == ("death", (2,))
+
+
+def test_the_leader_dies_while_it_sends_a_result_that_announces_a_barrier() -> None:
+    """Those that had the result go on without the barrier, since its leader is dead; so must those that get it later."""
+    group = Group(13, epochs=8)
+    wire = Wire(group)
+    group.announce(0, 1, 2)
+    wire.lose_barrier(2, sender=0)
+
+    def had_it() -> bool:
+        return group.members[1].barrier and group.members[1].round > 0 and group.members[2].waiting == "sum"
+
+    group.later(2.5, lambda: group.announce(0, 1, 2, 3))
+    group.later(2.5, lambda: until(group, had_it, lambda: kill(group, 0, 1, 2, 3)))
+    group.run()
+    check(group)
+    assert trained(group)[-2:] == [("death", (1, 2)), ("grow", (1, 2, 3))]
 
 
 def test_a_report_of_an_earlier_recovery_counts_in_none_after_it() -> None:

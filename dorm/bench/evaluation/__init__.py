@@ -2,6 +2,7 @@
 
 evaluation   runs a plan and writes the report
 parts        runs that are compared with each other;  paper, traces: the available ones
-crash_loop   what a crash loop costs its neighbor
+plan         what it runs;  kept: runs of an evaluation that was interrupted
+crash_loop   what a crash loop costs its neighbor;  sweeps: restarts of other costs, fewer elastic apps
 figures      the figures, with their goals;  text: the report's text
 """

@@ -130,10 +130,13 @@ class Sums:
         known.reply(v.Summed(result.payload))
 
     def pass_on(self, recover: m.Recover) -> None:
-        """Send the last result to the survivors that miss it, if this member is the one to do so."""
+        """Send the last result to the survivors that miss it, if this member is the one to do so.
+
+        The barrier that it may have announced was the dead leader's: those that had heard of it do not wait there either, and
+        a member that did would wait for ones that are in their next step."""
         if self._known.slot == recover.holder and self._last is not None:
             for slot in recover.behind:
-                self._known.send(slot, m.Result(**{**vars(self._last), "view": recover.view}))
+                self._known.send(slot, m.Result(**{**vars(self._last), "view": recover.view, "barrier": False}))
 
     def resume(self, recover: m.Recover) -> None:
         """Contribute again in the view of the survivors, unless the result of that sum is on its way."""
