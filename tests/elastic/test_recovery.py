@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
+from dorm.elastic.protocol.recovery import MINORITY_S
 from tests.elastic.schedules import check
 
 if TYPE_CHECKING:
@@ -209,6 +212,27 @@ def test_the_leader_dies_while_it_sends_a_result_that_announces_a_barrier() -> N
     group.run()
     check(group)
     assert trained(group)[-2:] == [("death", (1, 2)), ("grow", (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("hangs_up", "least_s", "most_s"), [(True, 0.0, 0.3), (False, MINORITY_S, MINORITY_S + 0.5)])
+def test_of_two_members_the_leader_is_gone(hangs_up: bool, least_s: float, most_s: float) -> None:
+    """Its connections end with its process; where it is only silent, it may live and has the first claim."""
+    group = Group(14, epochs=8)
+    group.announce(0, 1)
+    lost: list[float] = []
+    continued: list[float] = []
+
+    def lose(slot: int, peer: int, *, hung_up: bool = False) -> None:
+        lost.append(group.now)
+        before(slot, peer, hung_up=hung_up)
+
+    before, group._lose = group._lose, lose  # type: ignore[method-assign]
+    group.later(2.5, lambda: group.kill(0) if hangs_up else group.freeze(0, 30.0))
+    until(group, lambda: trained(group)[-1:] == [("death", (1,))], lambda: continued.append(group.now))
+    group.later(6.0, lambda: group.announce(1))
+    group.run()
+    assert least_s <= continued[0] - lost[0] <= most_s
+    assert group.scripts[1].ended == "finished"
 
 
 def test_a_report_of_an_earlier_recovery_counts_in_none_after_it() -> None:

@@ -144,7 +144,7 @@ class Group:
 
     def _hang_up(self, slot: int, peer: int) -> None:
         self.linked.discard(frozenset((slot, peer)))
-        self._lose(peer, slot)
+        self._lose(peer, slot, hung_up=True)
 
     def freeze(self, slot: int, seconds: float) -> None:
         if slot in self.alive:
@@ -229,9 +229,9 @@ class Group:
         announced = self.members[slot].announced.members
         return peer in announced and (slot < peer or slot not in announced)
 
-    def _lose(self, slot: int, peer: int) -> None:
+    def _lose(self, slot: int, peer: int, *, hung_up: bool = False) -> None:
         if slot in self.alive:
-            self._do(slot, lambda: self.members[slot].lose(peer))
+            self._do(slot, lambda: self.members[slot].lose(peer, hung_up=hung_up))
 
     def _do(self, slot: int, action: Callable[[], object]) -> None:
         """Call a member, or later if it is frozen, and carry out what it wants."""

@@ -410,7 +410,7 @@ class Group:
                 return
             del self._links[link.peer]
         link.cut()
-        self._do(lambda: self._member.lose(link.peer))
+        self._do(lambda: self._member.lose(link.peer, hung_up=link.hung_up))
 
     def _claim(self, views: tuple[int, ...]) -> None:
         """Claim the right to continue, where members share a folder; else the larger part of them has it."""

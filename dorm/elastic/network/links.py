@@ -16,7 +16,7 @@ from dorm.elastic.network.secret import proof
 from dorm.elastic.protocol.messages import Message, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["HANDSHAKE_S", "Link", "accept", "dial"]
 
@@ -38,6 +38,8 @@ class Link:
     ) -> None:
         self.peer = peer
         self.heard_at = time.monotonic()
+        self.hung_up = False
+        """Whether the peer's side has ended the connection: its process ended, or took this one for dead."""
         self._connection = connection
         self._on_message = on_message
         self._on_lost = on_lost
@@ -81,12 +83,22 @@ class Link:
         self.heard_at = time.monotonic()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError, PeerError, MemoryError):
+        with contextlib.suppress(OSError, PeerError, MemoryError), self._noticing():
             while (frame := read_frame(self._connection.recv_into, self._heard)) is not None:
                 header, arrays = frame
                 if header.get("kind") != "Alive":
                     self._on_message(self.peer, decode(header, arrays))
+            self.hung_up = True
         self._on_lost(self)
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """A process that is killed with unread data resets its connections."""
+        try:
+            yield
+        except ConnectionResetError:
+            self.hung_up = True
+            raise
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):

@@ -47,6 +47,8 @@ class Known:
     connected: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     """Peers that were connected and no longer are."""
+    hung_up: set[int] = field(default_factory=set)
+    """Of these, the ones whose side ended the connection: most likely their processes have ended."""
     dead: set[int] = field(default_factory=set)
     ended_before: dict[int, int] = field(default_factory=dict)
     """Peers that ended in good order, and the step before which each did."""

@@ -52,11 +52,14 @@ class Member(Known):
             return
         self.connected.add(slot)
         self.gone.discard(slot)
+        self.hung_up.discard(slot)
         self._switching.report_warm()
         self._switching.consider()
 
-    def lose(self, slot: int) -> None:
-        """The connection is lost, or the peer has been silent for too long."""
+    def lose(self, slot: int, *, hung_up: bool = False) -> None:
+        """The connection is lost, or the peer has been silent for too long; `hung_up` if its side has ended the connection."""
+        if hung_up:
+            self.hung_up.add(slot)
         self.connected.discard(slot)
         self.warm.pop(slot, None)
         self.offered.discard(slot)

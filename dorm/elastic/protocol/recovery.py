@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["MINORITY_S", "Recovery"]
 
 MINORITY_S = 1.0
-"""Seconds that the smaller part of a view waits before it claims, so that the larger part comes first."""
+"""Seconds that the smaller part of a view waits before it claims, so that the larger part comes first.  A half that lost the
+leader waits too, unless the connections were ended from the other side: of two workers the leader died, most likely."""
 
 
 class Recovery:
@@ -176,7 +177,9 @@ class Recovery:
         survivors = len(alive & set(view.members))
         half = 2 * survivors == len(view.members) and min(view.members) not in alive
         self.minority = 2 * survivors < len(view.members) or half
-        self._claim_at = known.now + (MINORITY_S if self.minority else 0.0)
+        # Halves are as good as each other, so if the other one has hung up, this one need not let it go first.
+        waits = self.minority and not (half and known.dead & set(view.members) <= known.hung_up)
+        self._claim_at = known.now + (MINORITY_S if waits else 0.0)
         self.tick()
 
     def _counts(self, slot: int) -> bool:
