@@ -10,6 +10,7 @@ import pytest
 from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
+from dorm.elastic.protocol.member import Member
 from dorm.elastic.protocol.recovery import MINORITY_S
 from tests.elastic.schedules import check
 
@@ -233,6 +234,22 @@ def test_of_two_members_the_leader_is_gone(hangs_up: bool, least_s: float, most_
     group.run()
     assert least_s <= continued[0] - lost[0] <= most_s
     assert group.scripts[1].ended == "finished"
+
+
+def test_a_leader_that_has_stopped_before_the_others_is_not_dead() -> None:
+    """All stop before the same step.  A member that took the first one's end for a death would save in its place."""
+    member = Member(1)
+    member.start(v.Plan(4, 10))
+    member.install(v.View(5, 1, (0, 1), (0, 0, 1, 1)))
+    member.connect(0)
+    member.step, member.stop = 6, True
+    member.boundary(7)
+    assert member.answer == v.Stop(7)
+    member.receive(0, m.Bye(5, step=7))
+    member.lose(0, hung_up=True)
+    assert not member.recovering
+    assert member.view is not None
+    assert member.view.leader == 0
 
 
 def test_a_report_of_an_earlier_recovery_counts_in_none_after_it() -> None:

@@ -65,6 +65,8 @@ class Member(Known):
         self.offered.discard(slot)
         if self.finished or self.ended_before.get(slot, 0) > self.step:
             return  # It has finished what this member is about to finish.
+        if self.stop and not self.begun and self.ended_before.get(slot, -1) == self.step:
+            return  # It has stopped where this member stops.
         self.gone.add(slot)
         orphan = self.view is None and self.prepared is not None and slot == self.driver
         needed = self.recovering and slot in self.taking_part  # The recovery waits for newcomers too.
