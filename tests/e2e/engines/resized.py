@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SLOTS = 4
 """Containers of half a core that the cluster has room for, on two nodes."""
 LONGEST_S = 240.0
-"""Seconds in which a generation has to work, on a machine that is busy with other tests: importing PyTorch takes most of it."""
+"""Seconds in which a generation has to work on a busy machine: importing PyTorch takes most of it."""
 
 
 def sample(program: str, *, steps: int, pace: float, **fields: Any) -> dict[str, Any]:
