@@ -155,6 +155,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: i
         measured=known,
         tried=max((one.containers for one in known), default=0) if not app.spec.speed else 0,
         alike=alike.of(app) if not known and not app.spec.speed else (),
+        alike_by_type=alike.of_types(app, known),
         age_s=max(0, now - app.submitted_at) / SECOND,
         adjustments=app.adjustments,
         batch=_batch_of(app),

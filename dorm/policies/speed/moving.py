@@ -1,0 +1,167 @@
+"""Resizing on a cluster with several types of nodes: apps also move to the type that the program chose for them.
+
+A move is tried as a whole: the app leaves its nodes and takes new ones, where need be in the room of apps that lose less
+by going elsewhere, and each of these finds room for all that it has.  It counts only if the sum of their worths grows, with
+the pause of each app that changes, and if θ2 allows all of them.  So a fast app and one for which types do not matter swap
+places where that pays, and nothing changes where it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.speed.resizing import SMALLEST, Resizing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dorm.policies.integer import Flags, Instance, Rows
+    from dorm.policies.scoring import Terms
+    from dorm.policies.speed.choosing import Chosen
+    from dorm.policies.speed.types import Types
+    from dorm.policies.speed.worth import Worth
+
+MOST_GIVE_WAY = 8
+"""Apps that one move may send elsewhere."""
+
+
+class Moving(Resizing):
+    """Resizes the apps of one draft, and moves those to which types matter."""
+
+    def __init__(
+        self, instance: Instance, rows: Rows, worth: Worth, terms: Terms, closed: Flags | None, types: Types
+    ) -> None:
+        super().__init__(instance, rows, worth, terms, closed)
+        self.types = types
+        self.pace: dict[int, str] = {}
+        """Of the apps to which types matter: the slowest type that they may be on."""
+        for app in np.flatnonzero(self.free).tolist():
+            if app in worth.paces:
+                self._bind(app, types.pace(app, self.parts.rows[app]), int(self.parts.n[app]))
+
+    def follow(self, chosen: Chosen) -> None:
+        """Bring the apps to their types and counts as far as nodes and θ2 allow, and fill the remaining room."""
+        self.shrink(chosen.low, chosen.high)
+        moving = []
+        for app, pace in sorted(chosen.pace.items()):
+            to = self._within_loss(app, int(chosen.high[app]))
+            better = self.worth.on(app, to, pace) - self.worth.placed(app, self.parts.rows[app])
+            if not self.free[app]:
+                continue
+            if not self._leaves(app, to, pace):
+                self._bind(app, pace, to)
+            elif better > 0:
+                moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
+        for _, app, to, pace in sorted(moving):
+            now = int(self.parts.n[app])
+            for count in dict.fromkeys((to, now)):
+                if self._move(app, count, pace, chosen):
+                    break
+        self.grow(chosen.high)
+        self.fill()
+
+    def fill(self) -> None:
+        """Give the remaining room to those who gain most by it: more of what they have, at the pace that they have."""
+        for app in self.pace:
+            row = self.parts.rows[app]
+            self._bind(app, self.types.pace(app, row), int(self.parts.n[app]))
+        super().fill()
+
+    def worth_of(self, app: int, units: int) -> float:
+        if units == self.parts.n[app]:
+            return self.worth.placed(app, self.parts.rows[app])
+        return self.worth.on(app, units, self.pace[app]) if app in self.pace else self.worth.one(app, units)
+
+    def _bind(self, app: int, pace: str, units: int) -> None:
+        """Let the app use the nodes on which it is as fast as on this type, and that type first: faster ones are left to
+        others."""
+        self.pace[app] = pace
+        first = self.types.bits([pace])
+        groups = [first, self.types.allowed(app, units, pace) & ~first]
+        self.parts.within[app] = tuple(self.types.nodes(bits) for bits in groups if bits)
+
+    def _leaves(self, app: int, units: int, pace: str) -> bool:
+        """Return whether the app has to leave a node to be on these types."""
+        there = self.types.bits(self.types.on(self.parts.rows[app]))
+        return bool(there & ~self.types.allowed(app, units, pace))
+
+    def _move(self, app: int, to: int, pace: str, chosen: Chosen) -> bool:
+        """Move an app to a type, and others out of its way; return whether that pays."""
+        if not self._allowed(app):
+            return False
+        before = {app: dict(self.parts.rows[app])}
+        was = self.pace[app], self.parts.within[app]
+        self._bind(app, pace, to)
+        self.parts.clear(app)
+        got = self.parts.put(app, to)
+        for other in self._in_the_way(app, chosen) if got < to else ():
+            before[other] = self.parts.clear(other)
+            self.parts.clear(app)
+            got = self.parts.put(app, to)
+            if got == to or len(before) > MOST_GIVE_WAY:
+                break
+        placed = [self._put_elsewhere(other, row, app) for other, row in before.items() if other != app]
+        if got >= self.instance.n_min[app] and all(placed) and self._pays(before):
+            return True
+        for each in before:
+            self.parts.clear(each)
+        for each, row in before.items():
+            self.parts.restore(each, row)
+        self.pace[app], self.parts.within[app] = was
+        return False
+
+    def _in_the_way(self, app: int, chosen: Chosen) -> Iterator[int]:
+        """Return the apps that may go elsewhere for this one: first those that the program moves, then those that it costs
+        least."""
+        inside = np.logical_or.reduce(self.parts.within[app])
+        bits = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app])
+        found = []
+        for other in np.flatnonzero(self.free).tolist():
+            row = self.parts.rows[other]
+            if other == app or not any(inside[node] for node in row) or not self._allowed(other):
+                continue
+            wanted = chosen.pace.get(other)
+            if wanted is not None and not self.types.allowed(other, sum(row.values()), wanted) & ~bits:
+                continue  # It should be here as well.
+            held = sum(count for node, count in row.items() if inside[node]) * float(self._unit[other])
+            cost = float(self.worth.disturbs[other]) if self._fresh(other) else 0.0
+            found.append((other not in chosen.moves, round(cost, 9), -round(held, 9), other))
+        for *_, other in sorted(found):
+            yield other
+
+    def _put_elsewhere(self, other: int, row: Mapping[int, int], app: int) -> bool:
+        """Place an app that gave way: where it was if that is free again, else on other nodes, with all that it had."""
+        demand, free = self.instance.demand[other], self.parts.free
+        if all((free[node] >= count * demand).all() for node, count in row.items()):
+            self.parts.restore(other, dict(row))
+            return True
+        units, bound = sum(row.values()), self.parts.within.get(other)
+        inside = np.logical_or.reduce(self.parts.within[app])
+        self.parts.within[other] = (~inside, inside)
+        done = self.parts.put(other, units) == units
+        del self.parts.within[other]
+        if bound is not None:
+            self.parts.within[other] = bound
+            if done:
+                self._bind(other, self.types.pace(other, self.parts.rows[other]), units)
+        return done
+
+    def _pays(self, before: Mapping[int, dict[int, int]]) -> bool:
+        """Return whether what changed is worth more than before, within θ2 and θ1; then it counts."""
+        rows, worth = self.parts.rows, self.worth
+        changed = [each for each, row in before.items() if rows[each] != row]
+        fresh = [each for each in changed if self._fresh(each) and rows[each] != self.instance.rows[each]]
+        cost = math.fsum(float(worth.disturbs[each]) for each in fresh)
+        was = math.fsum(worth.placed(each, before[each]) for each in changed)
+        now = math.fsum(worth.placed(each, rows[each]) for each in changed)
+        loss = integer.loss(self.instance, self.parts.n, self.terms.shares)
+        fair = loss <= max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE
+        if not changed or now <= was * (1 + SMALLEST) or cost > self.left + 1e-9 or not fair:
+            return False
+        self.loss, self.left = loss, self.left - cost
+        self.changed[fresh] = True
+        return True

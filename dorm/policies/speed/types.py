@@ -1,0 +1,97 @@
+"""The types of nodes of one problem: for which apps they matter, and what each of these apps can have on them.
+
+A choice of such an app is a number of units and the slowest type that it may be on.  It then may be on all types that are as
+fast for it, since a partition works at the pace of the slowest of its nodes.  So a mixture of types is a choice like any
+other.  Sets of types are bits of a whole number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies.speed.curves import paces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.problem import NodeRoom
+    from dorm.policies.speed.curves import Paces
+
+MOST_SETS = 64
+"""Sets of types whose room the program sees, beside that of the whole cluster."""
+
+
+def names_of(nodes: Iterable[NodeRoom]) -> tuple[str, ...]:
+    """Return the types of the nodes that are not drained, sorted."""
+    return tuple(sorted({node.type for node in nodes if not node.drained}))
+
+
+class Types:
+    """The types of one problem."""
+
+    def __init__(self, instance: Instance, names: tuple[str, ...]) -> None:
+        self.instance = instance
+        self.names = names
+        place = {name: number for number, name in enumerate(names)}
+        self.of: Ints = np.array([place[node.type] for node in instance.node_rooms], np.int64)
+        """The type of each node."""
+        self.place = place
+        self._usable: dict[tuple[bytes, int], Ints] = {}
+        self.paces: dict[int, Paces] = {}
+        """Of the typed apps, by row."""
+        for i, app in enumerate(instance.apps):
+            if app.speed_on or app.measured or app.alike or app.alike_by_type:
+                holds = self._holds(i)
+                found = paces(app, names, [name for name, held in zip(names, holds.tolist(), strict=True) if held])
+                if found is not None:
+                    self.paces[i] = found
+
+    def _holds(self, app: int) -> Ints:
+        """Return how many units each type holds while it is empty, at most n_max."""
+        instance = self.instance
+        key = (instance.demand[app].tobytes(), int(instance.requirement[app]))
+        if key not in self._usable:
+            demand, most = instance.demand[app], np.full(len(instance.nodes), 2**31, np.int64)
+            for k in np.flatnonzero(demand > 0).tolist():
+                most = np.minimum(most, instance.capacity[:, k] // demand[k])
+            most[~instance.eligible[instance.requirement[app]]] = 0
+            self._usable[key] = np.bincount(self.of, weights=most, minlength=len(self.names)).astype(np.int64)
+        held = self._usable[key]
+        return np.zeros_like(held) if instance.lacking[app] else np.minimum(held, int(instance.n_max[app]))
+
+    def bits(self, types: Iterable[str]) -> int:
+        return sum(1 << self.place[name] for name in types)
+
+    def on(self, row: Mapping[int, int]) -> list[str]:
+        """Return the types of the nodes of a row, sorted."""
+        return [self.names[t] for t in sorted({int(self.of[node]) for node in row})]
+
+    def pace(self, app: int, row: Mapping[int, int]) -> str:
+        """Return the slowest type that a typed app is on with this row."""
+        return self.paces[app].slowest(sum(row.values()), self.on(row))
+
+    def allowed(self, app: int, units: int, pace: str) -> int:
+        """Return the types on which a typed app is as fast with so many units, as bits."""
+        return self.bits(self.paces[app].as_fast(units, pace))
+
+    def nodes(self, bits: int) -> Flags:
+        """Return the nodes of these types."""
+        inside = np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
+        return np.asarray(inside[self.of])
+
+    def most(self, app: int, units: int, pace: str) -> int:
+        """Return how many units the types that are as fast hold, at most n_max."""
+        bits, held = self.allowed(app, units, pace), self._holds(app)
+        return min(int(sum(held[t] for t in range(len(held)) if bits >> t & 1)), int(self.instance.n_max[app]))
+
+
+def types_of(instance: Instance) -> Types | None:
+    """Return the types of a problem; None where they matter to no app."""
+    names = names_of(instance.node_rooms)
+    if len(names) < 2:
+        return None
+    found = Types(instance, names)
+    return found if found.paces else None
