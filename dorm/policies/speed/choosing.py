@@ -141,28 +141,31 @@ class _Listed:
 
     def typed(self, worth: Worth, i: int, row: Mapping[int, int], counts: list[int]) -> None:
         """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it."""
-        types, paces = worth.types, worth.paces[i]
+        types = worth.types
         if types is None:
             return
-        n = sum(row.values())
-        there = types.pace(i, row)
-        found: list[tuple[int, str, bool, float]] = []
-        if worth.count[i] == n:
-            found.append((n, there, True, worth.placed(i, row)))
-        for count in counts:
+        n, there = sum(row.values()), types.pace(i, row)
+        stays = worth.count[i] == n
+        found: list[tuple[int, str, bool, int, float]] = []
+        if stays:
+            found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
+        offers = types.offers(i, np.array(counts, np.int64))
+        values = [worth.at_speed(i, offer.speed).tolist() for offer in offers]
+        fits = [offer.fits.tolist() for offer in offers]
+        for at, count in enumerate(counts):
             seen: set[int] = set()
-            for name in paces.curves:
-                bits = types.allowed(i, count, name)
-                drafted = worth.count[i] != n and (count, name) == (n, there)
-                if drafted or (bits not in seen and types.most(i, count, name) >= count):
-                    found.append((count, name, False, worth.on(i, count, name)))
+            for offer, value, fit in zip(offers, values, fits, strict=True):
+                bits = offer.bits[at]
+                drafted = not stays and (count, offer.name) == (n, there)
+                if drafted or (fit[at] and bits not in seen):
+                    found.append((count, offer.name, False, bits, value[at]))
                     seen.add(bits)
         place = next(place for place, (count, name, *_) in enumerate(found) if (count, name) == (n, there))
         self.draft.append(len(self.app) + place)
-        self.worths.append(np.array([value for *_, value in found]))
-        self.stays += [stays for _, _, stays, _ in found]
-        bits_of = [types.bits(types.on(row)) if stays else types.allowed(i, n, name) for n, name, stays, _ in found]
-        self._rest(i, [count for count, *_ in found], [name for _, name, *_ in found], bits_of)
+        units, pace, stay, bits_of, worths = zip(*found, strict=True)
+        self.worths.append(np.array(worths))
+        self.stays += stay
+        self._rest(i, list(units), pace, list(bits_of))
 
     def _rest(self, i: int, counts: list[int], pace: Sequence[str | None], allowed: list[int]) -> None:
         self.app += [i] * len(counts)

@@ -45,20 +45,21 @@ class Moving(Resizing):
 
     def follow(self, chosen: Chosen) -> None:
         """Bring the apps to their types and counts as far as nodes and θ2 allow, and fill the remaining room."""
-        self.shrink(chosen.low, chosen.high)
-        moving = []
+        moving, low, high = [], chosen.low.copy(), chosen.high.copy()
         for app, pace in sorted(chosen.pace.items()):
-            to = self._within_loss(app, int(chosen.high[app]))
-            better = self.worth.on(app, to, pace) - self.worth.placed(app, self.parts.rows[app])
             if not self.free[app]:
                 continue
+            n = int(self.parts.n[app])
+            to = int(high[app]) if high[app] < n else self._within_loss(app, int(high[app]))
+            better = self.worth.on(app, to, pace) - self.worth.placed(app, self.parts.rows[app])
             if not self._leaves(app, to, pace):
                 self._bind(app, pace, to)
             elif better > 0:
                 moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
+                low[app] = high[app] = n  # Until it has moved it keeps what it has.
+        self.shrink(low, high)
         for _, app, to, pace in sorted(moving):
-            now = int(self.parts.n[app])
-            for count in dict.fromkeys((to, now)):
+            for count in dict.fromkeys((to, int(self.parts.n[app]))):
                 if self._move(app, count, pace, chosen):
                     break
         self.grow(chosen.high)

@@ -7,16 +7,17 @@ other.  Sets of types are bits of a whole number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dorm.policies.speed.by_type import typed_of
 from dorm.policies.speed.curves import paces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
     from dorm.policies.problem import NodeRoom
     from dorm.policies.speed.curves import Paces
 
@@ -43,7 +44,7 @@ class Types:
         self.paces: dict[int, Paces] = {}
         """Of the typed apps, by row."""
         for i, app in enumerate(instance.apps):
-            if app.speed_on or app.measured or app.alike or app.alike_by_type:
+            if typed_of(app, names) is not None:
                 holds = self._holds(i)
                 found = paces(app, names, [name for name, held in zip(names, holds.tolist(), strict=True) if held])
                 if found is not None:
@@ -82,10 +83,30 @@ class Types:
         inside = np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
         return np.asarray(inside[self.of])
 
-    def most(self, app: int, units: int, pace: str) -> int:
-        """Return how many units the types that are as fast hold, at most n_max."""
-        bits, held = self.allowed(app, units, pace), self._holds(app)
-        return min(int(sum(held[t] for t in range(len(held)) if bits >> t & 1)), int(self.instance.n_max[app]))
+    def offers(self, app: int, counts: Ints) -> list[Offer]:
+        """Return what a typed app may have on each type, as the slowest that it is on."""
+        held, found = self._holds(app), self.paces[app]
+        names = list(found.curves)
+        speed = np.stack([found.curves[name].speed_up(counts) for name in names])
+        place = np.array([self.place[name] for name in names])
+        bit = np.array([1 << int(t) for t in place], object)
+        offers = []
+        for name, pace in zip(names, speed, strict=True):
+            inside = speed >= pace * (1 - 1e-9)
+            most = np.minimum((held[place][:, None] * inside).sum(axis=0), int(self.instance.n_max[app]))
+            offers.append(Offer(name, pace, (bit[:, None] * inside).sum(axis=0).tolist(), counts <= most))
+        return offers
+
+
+class Offer(NamedTuple):
+    """What a typed app may have on nodes of one type, or of others that are as fast, by count."""
+
+    name: str
+    speed: Floats
+    bits: list[int]
+    """The types on which it is as fast."""
+    fits: Flags
+    """Whether these types hold so many while they are empty."""
 
 
 def types_of(instance: Instance) -> Types | None:

@@ -72,6 +72,11 @@ class Worth:
         pause = 0.0 if units == self.count[app] else float(self.pause[app])
         return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + pause) ** -self.power)
 
+    def at_speed(self, app: int, speed: Floats) -> Floats:
+        """Return the worth of an app after a pause, at these speeds."""
+        time = self.work[app] / speed + float(self.pause[app])
+        return np.asarray(self.weight[app] * time**-self.power)
+
     def on(self, app: int, units: int, pace: str) -> float:
         """Return the worth of so many units of a typed app, after a pause, at the pace of this type."""
         if units <= 0:
