@@ -218,6 +218,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
     ] = []
+    speed_on: Annotated[
+        dict[Text, Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]],
+        msgspec.Meta(
+            max_length=32,
+            description="the same on nodes of some types (their label `type`), where it differs",
+            examples=[{"a100": [[1, 5.1], [2, 9.8]]}],
+        ),
+    ] = {}
     utility: Annotated[
         Utility | None,
         msgspec.Meta(description="what its completion is worth by its time; default: its weight at any time"),
@@ -367,10 +375,12 @@ def _check_fields(document: dict[Any, Any]) -> None:
 
 
 def _check_speed(spec: AppSpec) -> None:
-    for index, ((before, _), (count, _)) in enumerate(pairwise(spec.speed), start=1):
-        if count <= before:
-            text = f"speed[{index}]: {count} containers come after {before}; list each count once, ascending"
-            raise SpecError(text, code="spec.speed.not_ascending")
+    curves = {"speed": spec.speed, **{f"speed_on.{kind}": points for kind, points in spec.speed_on.items()}}
+    for name, points in curves.items():
+        for index, ((before, _), (count, _)) in enumerate(pairwise(points), start=1):
+            if count <= before:
+                text = f"{name}[{index}]: {count} containers come after {before}; list each count once, ascending"
+                raise SpecError(text, code="spec.speed.not_ascending")
 
 
 def _check_batch(spec: AppSpec) -> None:

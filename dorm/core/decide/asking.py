@@ -152,6 +152,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: i
         held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        speed_on={kind: tuple(points) for kind, points in app.spec.speed_on.items()},
         measured=known,
         tried=max((one.containers for one in known), default=0) if not app.spec.speed else 0,
         alike=alike.of(app) if not known and not app.spec.speed else (),

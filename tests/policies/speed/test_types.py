@@ -17,6 +17,7 @@ from dorm.policies.problem import Allocation, AppDemand, Measured, NodeRoom, Pro
 from dorm.policies.registry import policy
 from dorm.policies.speed import curves
 from dorm.policies.speed.by_type import ALIKE, MOST_RATIO, ByType, by_type, typed_of
+from dorm.policies.speed.learning import known_of, learned
 from dorm.policies.speed.types import types_of
 from dorm.policies.speed.worth import Worth
 from tests.policies.baselines.test_speed_policies import rows_of, telling, totals
@@ -86,7 +87,7 @@ class TestLearning:
     def test_a_type_of_which_nothing_is_known_has_the_curve_without_types(self) -> None:
         each = worked(Measured(4, 8.0, 3600.0, 1, "fast"), Measured(4, 2.0, 3600.0, 1, "slow"))
         found = known(each, ("fast", "new", "slow"))
-        assert found.curves["new"].rate(4) == curves.learned(curves.known_of(each)).rate(4)
+        assert found.curves["new"].rate(4) == learned(known_of(each)).rate(4)
 
     def test_a_mixture_was_measured_at_the_pace_of_the_slowest(self) -> None:
         points = [Measured(2, 6.0, 3600.0, 1, "fast"), Measured(2, 2.0, 3600.0, 1, "slow"), Measured(8, 6.0, 3600.0)]
