@@ -19,7 +19,7 @@ from dorm.policies.speed.resizing import SMALLEST, Resizing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dorm.policies.integer import Flags, Instance, Rows
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.scoring import Terms
     from dorm.policies.speed.choosing import Chosen
     from dorm.policies.speed.types import Types
@@ -39,6 +39,8 @@ class Moving(Resizing):
         self.types = types
         self.pace: dict[int, str] = {}
         """Of the apps to which types matter: the slowest type that they may be on."""
+        self._on: Ints = types.units([])
+        """Units of each app by type."""
         for app in np.flatnonzero(self.free).tolist():
             if app in worth.paces:
                 self._bind(app, types.pace(app, self.parts.rows[app]), int(self.parts.n[app]))
@@ -58,6 +60,7 @@ class Moving(Resizing):
                 moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
                 low[app] = high[app] = n  # Until it has moved it keeps what it has.
         self.shrink(low, high)
+        self._on = self.types.units(self.parts.rows)
         for _, app, to, pace in sorted(moving):
             for count in dict.fromkeys((to, int(self.parts.n[app]))):
                 if self._move(app, count, pace, chosen):
@@ -81,9 +84,8 @@ class Moving(Resizing):
         """Let the app use the nodes on which it is as fast as on this type, and that type first: faster ones are left to
         others."""
         self.pace[app] = pace
-        first = self.types.bits([pace])
-        groups = [first, self.types.allowed(app, units, pace) & ~first]
-        self.parts.within[app] = tuple(self.types.nodes(bits) for bits in groups if bits)
+        first, bits = self.types.bits([pace]), self.types.allowed(app, units, pace)
+        self.parts.within[app] = tuple(self.types.nodes(each) for each in (bits, first, bits & ~first) if each)
 
     def _leaves(self, app: int, units: int, pace: str) -> bool:
         """Return whether the app has to leave a node to be on these types."""
@@ -107,6 +109,8 @@ class Moving(Resizing):
                 break
         placed = [self._put_elsewhere(other, row, app) for other, row in before.items() if other != app]
         if got >= self.instance.n_min[app] and all(placed) and self._pays(before):
+            moved = list(before)
+            self._on[moved] = self.types.units([self.parts.rows[each] for each in moved])
             return True
         for each in before:
             self.parts.clear(each)
@@ -118,21 +122,18 @@ class Moving(Resizing):
     def _in_the_way(self, app: int, chosen: Chosen) -> Iterator[int]:
         """Return the apps that may go elsewhere for this one: first those that the program moves, then those that it costs
         least."""
-        inside = np.logical_or.reduce(self.parts.within[app])
-        bits = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app])
-        found = []
-        for other in np.flatnonzero(self.free).tolist():
-            row = self.parts.rows[other]
-            if other == app or not any(inside[node] for node in row) or not self._allowed(other):
-                continue
-            wanted = chosen.pace.get(other)
-            if wanted is not None and not self.types.allowed(other, sum(row.values()), wanted) & ~bits:
-                continue  # It should be here as well.
-            held = sum(count for node, count in row.items() if inside[node]) * float(self._unit[other])
-            cost = float(self.worth.disturbs[other]) if self._fresh(other) else 0.0
-            found.append((other not in chosen.moves, round(cost, 9), -round(held, 9), other))
-        for *_, other in sorted(found):
-            yield other
+        bits, worth = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app]), self.worth
+        held = np.round(self._on[:, self.types.inside(bits)].sum(axis=1) * self._unit, 9)
+        cost = np.where(self.instance.kept & ~self.changed, np.round(worth.disturbs, 9), 0.0)
+        may = self.free & (held > 0) & (cost <= self.left + 1e-9)
+        may[app] = False
+        first = np.ones(len(may), np.bool_)
+        first[sorted(chosen.moves)] = False
+        found = np.flatnonzero(may)
+        for other in found[np.lexsort((found, -held[found], cost[found], first[found]))].tolist():
+            wanted, units = chosen.pace.get(other), int(self.parts.n[other])
+            if wanted is None or self.types.allowed(other, units, wanted) & ~bits:
+                yield other  # Any other should be here as well.
 
     def _put_elsewhere(self, other: int, row: Mapping[int, int], app: int) -> bool:
         """Place an app that gave way: where it was if that is free again, else on other nodes, with all that it had."""
@@ -141,8 +142,8 @@ class Moving(Resizing):
             self.parts.restore(other, dict(row))
             return True
         units, bound = sum(row.values()), self.parts.within.get(other)
-        inside = np.logical_or.reduce(self.parts.within[app])
-        self.parts.within[other] = (~inside, inside)
+        inside = self.parts.within[app][0]
+        self.parts.within[other] = (np.ones_like(inside), ~inside, inside)
         done = self.parts.put(other, units) == units
         del self.parts.within[other]
         if bound is not None:
@@ -159,7 +160,8 @@ class Moving(Resizing):
         cost = math.fsum(float(worth.disturbs[each]) for each in fresh)
         was = math.fsum(worth.placed(each, before[each]) for each in changed)
         now = math.fsum(worth.placed(each, rows[each]) for each in changed)
-        loss = integer.loss(self.instance, self.parts.n, self.terms.shares)
+        resized = any(sum(before[each].values()) != self.parts.n[each] for each in changed)
+        loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if resized else self.loss
         fair = loss <= max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE
         if not changed or now <= was * (1 + SMALLEST) or cost > self.left + 1e-9 or not fair:
             return False

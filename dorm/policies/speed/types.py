@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dorm.policies import integer
 from dorm.policies.speed.by_type import typed_of
 from dorm.policies.speed.curves import paces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows
     from dorm.policies.problem import NodeRoom
     from dorm.policies.speed.curves import Paces
 
@@ -40,6 +41,7 @@ class Types:
         self.of: Ints = np.array([place[node.type] for node in instance.node_rooms], np.int64)
         """The type of each node."""
         self.place = place
+        self._nodes: dict[int, Flags] = {}
         self._usable: dict[tuple[bytes, int], Ints] = {}
         self.paces: dict[int, Paces] = {}
         """Of the typed apps, by row."""
@@ -80,8 +82,20 @@ class Types:
 
     def nodes(self, bits: int) -> Flags:
         """Return the nodes of these types."""
-        inside = np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
-        return np.asarray(inside[self.of])
+        if bits not in self._nodes:
+            self._nodes[bits] = self.inside(bits)[self.of]
+        return self._nodes[bits]
+
+    def inside(self, bits: int) -> Flags:
+        """Return which types these are."""
+        return np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
+
+    def units(self, rows: Rows) -> Ints:
+        """Return how many units each app has on nodes of each type."""
+        found = np.zeros((len(rows), len(self.names)), np.int64)
+        app, node, count = integer.entries(rows)
+        np.add.at(found, (app, self.of[node]), count)
+        return found
 
     def offers(self, app: int, counts: Ints) -> list[Offer]:
         """Return what a typed app may have on each type, as the slowest that it is on."""
