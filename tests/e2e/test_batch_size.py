@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,8 @@ async def _play(client: Client, folder: Path) -> None:
     printed = await asyncio.to_thread(_printed, folder)
     taken = round(decided[0] / 24) * 24
     assert f"batch size {INITIAL} -> {taken} after step" in printed
-    assert '"held_out_accuracy": 0.9' in printed, "and it learns as well"
+    (result,) = [json.loads(line)["result"] for line in printed.splitlines() if line.startswith('{"result"')]
+    assert result["accuracy"] > 0.95, "as with 48 samples all the time (0.97)"
     await check_log(client)
 
 

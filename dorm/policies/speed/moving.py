@@ -97,12 +97,14 @@ class Moving(Resizing):
         if not self._allowed(app):
             return False
         before = {app: dict(self.parts.rows[app])}
-        was = self.pace[app], self.parts.within[app]
+        bound = {app: (self.pace[app], self.parts.within[app])}
         self._bind(app, pace, to)
         self.parts.clear(app)
         got = self.parts.put(app, to)
         for other in self._in_the_way(app, chosen) if got < to else ():
             before[other] = self.parts.clear(other)
+            if other in self.pace:
+                bound[other] = self.pace[other], self.parts.within[other]
             self.parts.clear(app)
             got = self.parts.put(app, to)
             if got == to or len(before) > MOST_GIVE_WAY:
@@ -116,7 +118,8 @@ class Moving(Resizing):
             self.parts.clear(each)
         for each, row in before.items():
             self.parts.restore(each, row)
-        self.pace[app], self.parts.within[app] = was
+        for each, (its_pace, within) in bound.items():
+            self.pace[each], self.parts.within[each] = its_pace, within
         return False
 
     def _in_the_way(self, app: int, chosen: Chosen) -> Iterator[int]:
