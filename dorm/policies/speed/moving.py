@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies import integer
-from dorm.policies.speed.resizing import SMALLEST, Resizing
+from dorm.policies.speed.resizing import IN_PLACE_S, SMALLEST, Resizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 MOST_GIVE_WAY = 8
 """Apps that one move may send elsewhere."""
+MOST_TRIES = 400
+"""Apps that all moves of one decision may try to send elsewhere: the first moves are those that gain most."""
 
 
 class Moving(Resizing):
-    """Resizes the apps of one draft, and moves those to which types matter."""
+    """Resizes the apps of one draft, and moves those to which types matter, or makes room for them on their type."""
 
     def __init__(
         self, instance: Instance, rows: Rows, worth: Worth, terms: Terms, closed: Flags | None, types: Types
@@ -41,6 +43,7 @@ class Moving(Resizing):
         """Of the apps to which types matter: the slowest type that they may be on."""
         self._on: Ints = types.units([])
         """Units of each app by type."""
+        self._tries = 0
         for app in np.flatnonzero(self.free).tolist():
             if app in worth.paces:
                 self._bind(app, types.pace(app, self.parts.rows[app]), int(self.parts.n[app]))
@@ -54,9 +57,10 @@ class Moving(Resizing):
             n = int(self.parts.n[app])
             to = int(high[app]) if high[app] < n else self._within_loss(app, int(high[app]))
             better = self.worth.on(app, to, pace) - self.worth.placed(app, self.parts.rows[app])
-            if not self._leaves(app, to, pace):
+            leaves = self._leaves(app, to, pace)
+            if not leaves:
                 self._bind(app, pace, to)
-            elif better > 0:
+            if better > 0 and (leaves or to > n):
                 moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
                 low[app] = high[app] = n  # Until it has moved it keeps what it has.
         self.shrink(low, high)
@@ -98,15 +102,15 @@ class Moving(Resizing):
             return False
         before = {app: dict(self.parts.rows[app])}
         bound = {app: (self.pace[app], self.parts.within[app])}
+        in_place = self.worth.pause[app] < IN_PLACE_S and to > self.parts.n[app] and not self._leaves(app, to, pace)
         self._bind(app, pace, to)
-        self.parts.clear(app)
-        got = self.parts.put(app, to)
-        for other in self._in_the_way(app, chosen) if got < to else ():
+        got = self._put(app, to, in_place=in_place)
+        for other in self._in_the_way(app, chosen) if got < to and self._tries < MOST_TRIES else ():
+            self._tries += 1
             before[other] = self.parts.clear(other)
             if other in self.pace:
                 bound[other] = self.pace[other], self.parts.within[other]
-            self.parts.clear(app)
-            got = self.parts.put(app, to)
+            got = self._put(app, to, in_place=in_place)
             if got == to or len(before) > MOST_GIVE_WAY:
                 break
         placed = [self._put_elsewhere(other, row, app) for other, row in before.items() if other != app]
@@ -121,6 +125,14 @@ class Moving(Resizing):
         for each, (its_pace, within) in bound.items():
             self.pace[each], self.parts.within[each] = its_pace, within
         return False
+
+    def _put(self, app: int, to: int, *, in_place: bool) -> int:
+        """Give an app so many units, or as many as there is room for, beside those that it has where it grows `in_place`;
+        return how many it has."""
+        if not in_place:
+            self.parts.clear(app)
+        self.parts.put(app, to - int(self.parts.n[app]))
+        return int(self.parts.n[app])
 
     def _in_the_way(self, app: int, chosen: Chosen) -> Iterator[int]:
         """Return the apps that may go elsewhere for this one: first those that the program moves, then those that it costs
