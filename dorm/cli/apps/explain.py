@@ -170,7 +170,7 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         change = found.last_change
         what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
         lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
-    if found.speed is not None and found.speed.basis != "law":
+    if found.speed is not None:
         lines += _speed_lines(found.speed)
     if found.batch is not None:
         lines.append(("batch", _batch_line(found.batch)))
@@ -191,12 +191,14 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
 def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
     from replay.words import span
 
-    parts = []
-    for point in speed.points:
-        seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
-        parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
-    origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
-    lines = [("speed", f"{origin[speed.basis]}: {', '.join(parts)}")]
+    lines = []
+    if speed.basis != "law":
+        parts = []
+        for point in speed.points:
+            seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
+            parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
+        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
+        lines.append(("speed", f"{origin[speed.basis]}: {', '.join(parts)}"))
     for one in speed.types:
         rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]
         times = f"{one.times:.2f} times the slowest" if one.times > 1 else "the slowest"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dorm.cli.apps.explain import _speed_lines
 from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
@@ -299,3 +300,6 @@ def test_its_speed_on_each_type_of_node() -> None:
     assert [one.type for one in speed.types] == ["fast", "slow"]
     assert 2.0 < speed.types[0].times < 3.0, "as an app like it shows, less what a minute is trusted"
     assert speed.types[1].times == 1.0
+    lines = dict(_speed_lines(speed))
+    assert lines["on fast"] == f"{speed.types[0].times:.2f} times the slowest (measured): 2: 3 steps/s"
+    assert lines["on slow"] == f"the slowest (measured): 2: {3 / speed.types[0].times:.3g} steps/s"
