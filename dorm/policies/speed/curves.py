@@ -87,7 +87,8 @@ class Paces(NamedTuple):
 
     def slowest(self, units: int, types: Iterable[str]) -> str:
         """Return the type on which so many units are slowest: the pace of a partition on all these types."""
-        return min(types, key=lambda name: (self.curves[name].one(units), name))
+        on = [name for name in types if name in self.curves] or self.curves
+        return min(on, key=lambda name: (self.curves[name].one(units), name))
 
     def as_fast(self, units: int, pace: str) -> tuple[str, ...]:
         """Return the types on which so many units are at least as fast as on this one, sorted."""
