@@ -39,6 +39,7 @@ Text = Annotated[str, msgspec.Meta(max_length=1024)]
 BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
+Curve = Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -205,8 +206,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(
             ge=0,
             le=10**15,
-            description="all of its work, in the steps that it tells of: for policies that go by what is left; "
-            "default: not known",
+            description="all of its work, in the steps that it reports, for policies that use what is left; default: unknown",
         ),
     ] = 0
     speed: Annotated[
@@ -219,12 +219,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         ),
     ] = []
     speed_on: Annotated[
-        dict[Text, Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]],
-        msgspec.Meta(
-            max_length=32,
-            description="the same on nodes of some types (their label `type`), where it differs",
-            examples=[{"a100": [[1, 5.1], [2, 9.8]]}],
-        ),
+        dict[Text, Curve],
+        msgspec.Meta(max_length=32, description="the same on nodes of a type (their label `type`), where it differs"),
     ] = {}
     utility: Annotated[
         Utility | None,
@@ -379,8 +375,8 @@ def _check_speed(spec: AppSpec) -> None:
     for name, points in curves.items():
         for index, ((before, _), (count, _)) in enumerate(pairwise(points), start=1):
             if count <= before:
-                text = f"{name}[{index}]: {count} containers come after {before}; list each count once, ascending"
-                raise SpecError(text, code="spec.speed.not_ascending")
+                order = f"{count} containers come after {before}; list each count once, ascending"
+                raise SpecError(f"{name}[{index}]: {order}", code="spec.speed.not_ascending")
 
 
 def _check_batch(spec: AppSpec) -> None:
