@@ -2,6 +2,7 @@
 
     logistic, factorize, mlp   programs and their models: `python3 -m compose.apps.logistic --steps 400 [--resume]`
     logistic_ps, logistic_tf, logistic_mpi   the first of them for the engines `ps`, `tensorflow` and `mpi`
+    logistic_batch  the first of them, with the batch size that Dorm chooses
     elastic_mlp  a network that is resized while it trains, by `dorm.elastic`
     elastic_cocoa  logistic regression by CoCoA that asks for fewer workers when they would do
     torch_mlp    a PyTorch program for the engine `torchrun`, in one file

@@ -93,7 +93,7 @@ def show_app(d: dict[str, Any]) -> None:
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("held", d["held"]),
-        ("asked", d["asked"]),
+        ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))
@@ -104,6 +104,29 @@ def show_app(d: dict[str, Any]) -> None:
     done = d["adjustments_done"]
     live = [("PAUSE s", "pause_s")] if any(row["live"] for row in done) else []
     _titled("adjustments", [_in_seconds(row) for row in done], [*_ADJUSTMENTS, *live])
+
+
+def _batch(batch: dict[str, Any] | None) -> str:
+    """Return `144 of 48 to 1200: with a noise of …` for an app that accepts several batch sizes."""
+    return f"{batch['now']} of {batch['least']} to {batch['most']}: {batch['why']}" if batch else ""
+
+
+def _plan(plan: dict[str, Any] | None) -> str:
+    """Return `until 2026-11-21 12:00:00 UTC, made at 118: worth 40 at a cost of 3.2`."""
+    if not plan or not plan["slots"]:
+        return ""
+    from replay.words import moment
+
+    worth = f"worth {plan['worth']:.3g} at a cost of {plan['cost']:.3g}"
+    return f"until {moment(plan['slots'][-1]['at'])}, made at {plan['seq']}: {worth}"
+
+
+def _policy_failure(failure: dict[str, Any] | None) -> str:
+    """Return why the policy in force decides nothing at present."""
+    if not failure:
+        return ""
+    reason = " ".join(failure["reason"].split())
+    return f"{failure['policy']} gives no usable answer, so all apps keep what they have: {reason} ({failure['code']})"
 
 
 def _elastic(d: dict[str, Any]) -> str:

@@ -164,6 +164,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     """How fast it has worked so far; policies that learn weigh this against `speed`."""
     alike: tuple[Measured, ...] = ()
     """The same of an app like it, for one of which nothing is known."""
+    alike_by_type: tuple[Measured, ...] = ()
+    """The same of apps like it that have worked on several types of nodes, for one that has not."""
     tried: int = 0
     """The largest number of containers that it was measured with, where its speed is not declared; 0 for no limit."""
     age_s: float = 0.0

@@ -39,6 +39,7 @@ Text = Annotated[str, msgspec.Meta(max_length=1024)]
 BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
+Curve = Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -205,8 +206,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(
             ge=0,
             le=10**15,
-            description="all of its work, in the steps that it tells of: for policies that go by what is left; "
-            "default: not known",
+            description="all of its work, in the steps that it reports, for policies that use what is left; default: unknown",
         ),
     ] = 0
     speed: Annotated[
@@ -218,6 +218,10 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
     ] = []
+    speed_on: Annotated[
+        dict[Text, Curve],
+        msgspec.Meta(max_length=32, description="the same on nodes of a type (their label `type`), where it differs"),
+    ] = {}
     utility: Annotated[
         Utility | None,
         msgspec.Meta(description="what its completion is worth by its time; default: its weight at any time"),
@@ -367,10 +371,12 @@ def _check_fields(document: dict[Any, Any]) -> None:
 
 
 def _check_speed(spec: AppSpec) -> None:
-    for index, ((before, _), (count, _)) in enumerate(pairwise(spec.speed), start=1):
-        if count <= before:
-            text = f"speed[{index}]: {count} containers come after {before}; list each count once, ascending"
-            raise SpecError(text, code="spec.speed.not_ascending")
+    curves = {"speed": spec.speed, **{f"speed_on.{kind}": points for kind, points in spec.speed_on.items()}}
+    for name, points in curves.items():
+        for index, ((before, _), (count, _)) in enumerate(pairwise(points), start=1):
+            if count <= before:
+                order = f"{count} containers come after {before}; list each count once, ascending"
+                raise SpecError(f"{name}[{index}]: {order}", code="spec.speed.not_ascending")
 
 
 def _check_batch(spec: AppSpec) -> None:

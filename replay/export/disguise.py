@@ -256,6 +256,7 @@ _RULES: dict[str, Rule] = {
     "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
+    "MeasuredSpeed.type": _of("values"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "batches": _keys("app_references"),
@@ -272,6 +273,7 @@ _SPEC: dict[str, Rule] = {
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "labels": _map("labels", "values"),
+    "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
 }  # fmt: skip
 
 

@@ -43,6 +43,7 @@ class VirtualAgents:
         self._append = append
         self._master = master
         self._live = LiveMembers(agenda, append, is_up=self._is_up, exited=self._left, work=self._work)
+        self._types = {node.name: kind for node in scenario.nodes if (kind := node.labels.get("type"))}
         self._up = {node.id: node.condition == "up" for node in state.nodes.values()}
         self._outages: dict[str, int] = {}
         """Number of a node's present outages, which may overlap."""
@@ -60,6 +61,7 @@ class VirtualAgents:
             model=model,
             timings=FREE if tasks else model.timings or self._scenario.timings,
             efficiency=tasks.efficiency if tasks else 1.0,
+            types=self._types,
             live=model.spec.elastic == "live",
         )
         return partition

@@ -10,6 +10,8 @@ from replay.simulator.workloads import tuned
 from replay.simulator.workloads.tuned import Tuned
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from replay.simulator.timings import Timings
     from replay.simulator.workloads.tuned import Course
     from replay.simulator.workloads.workload import SimulatedApp
@@ -31,6 +33,8 @@ class Partition:
     timings: Timings
     efficiency: float = 1.0
     """The part of its containers' time that goes into work (`scenario.Tasks`)."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The type of each node that has one."""
     generation: int = 0
     placement: dict[int, str] = field(default_factory=dict)
     """Node by slot, of the generation that was decided last."""
@@ -97,12 +101,13 @@ class Partition:
     def work(self, now: int) -> None:
         """Start working with the containers and the batch size that it has."""
         speed = self.model.speed
+        pace = self.efficiency * self.model.pace_on(self.types.get(node, "") for node in self.runs.values())
         if isinstance(speed, Tuned):
             course = speed.course(self.counts, self.batch or speed.batch)
-            self.course = tuple((until, rate * self.efficiency) for until, rate in course)
+            self.course = tuple((until, rate * pace) for until, rate in course)
             self.rate = tuned.rate_at(self.course, self.done)
         else:
-            self.rate = speed.rate(self.counts) * self.efficiency
+            self.rate = speed.rate(self.counts) * pace
         self.since = now
         self.turn_to("working")
 

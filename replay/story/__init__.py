@@ -5,6 +5,7 @@
     app, node      the observers that write them;  app_nodes: the nodes of an app;  chapters: their fields;  words: in words
     speed          what is known of an app's speed
     live           live adjustments in words
+    policies       plans and failures of policies in words
     settings       changes of settings as causes
     surroundings   which app has which places, and what caused a decision;  spent: where an app's time went
 

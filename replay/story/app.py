@@ -16,7 +16,7 @@ from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
-from replay.story import live, words
+from replay.story import live, policies, words
 from replay.story.app_nodes import AppNodes
 from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
 from replay.story.settings import blaming, killed_because, settings_changed
@@ -290,8 +290,12 @@ class AppTeller:
             self._resized(state, event, position, fact)
         elif kind in _NODES:
             self._nodes.fact(state, position, fact, self._found, self.partition)
+        elif kind is k.PolicyFailed and policies.is_first(state, fact):
+            self._tell(state, position, "policy_failed", policies.failed(fact))
         elif getattr(fact, "app", "") != self.id:
             return
+        elif kind is k.AppPlanned:
+            self._tell(state, position, "planned", policies.planned(fact))
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
         elif kind in _LIVE:

@@ -146,7 +146,7 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     position: str
     time: int
     what: str
-    """One word for programs: `submitted`, `shrunk`, `running`, `node_lost`, …"""
+    """One word for programs: `submitted`, `shrunk`, `running`, `node_lost`, `planned`, `policy_failed`, …"""
     text: str
     causes: list[Cause] = []
     partition: Places | None = None

@@ -17,11 +17,12 @@ import msgspec
 from dorm.core.apps.admission import name_of
 from dorm.core.apps.costs import adjust_s
 from dorm.core.decide.asking import problem_of
+from dorm.core.query.batches import batch_now
 from dorm.core.query.standing import standings
 from dorm.core.query.views import adjustment, sizes
 from replay import ReplayError
 from replay.story.explain_words import paragraph, without_details
-from replay.story.explanation import Change, Decided, Decision, Explanation, Why, Witness
+from replay.story.explanation import Batch, Change, Decided, Decision, Explanation, Why, Witness
 from replay.story.speed import speed_curve
 
 if TYPE_CHECKING:
@@ -72,6 +73,16 @@ def _without_details(state: State, witness: Witness, now: int, what: str, id: st
     )
 
 
+def _batch(witness: Witness, app: App, state: State) -> Batch | None:
+    now = batch_now(app, state)
+    if now is None or app.ended:
+        return None
+    decided = witness.batch
+    if decided is None or decided.fact.batches[app.id] != now.now:
+        return Batch(now, "", 0, "")
+    return Batch(now, decided.position, decided.time, decided.fact.policy)
+
+
 def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
     problem = problem_of(state, now)
     standing = standings(problem).apps.get(app.id)
@@ -101,7 +112,8 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         adjustments=app.adjustments,
         lost_steps=app.lost_steps,
         adjust_s=adjust_s(app),
-        speed=speed_curve(demand) if demand is not None else None,
+        speed=speed_curve(demand, problem.nodes) if demand is not None else None,
+        batch=_batch(witness, app, state),
         history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
         refusal=witness.refusal,
         ended_at=app.ended_at or None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.query.batches import BatchNow
 from dorm.core.state import Promise
 from events.codec import decode
 from events.kinds import (
@@ -85,6 +86,8 @@ class Witness:
         self.refusal: Refusal | None = None
         """The last refusal since the app was accepted."""
         self.past: Past | None = None
+        self.batch: Decided | None = None
+        """The last decision that gave it a batch size."""
         self.settings: Cause | None = None
         """The latest change of settings that killed containers of the app or lost one of its nodes."""
         self.reason_since = 0
@@ -125,11 +128,13 @@ class Witness:
             self.last = Decided(seq=state.seq, index=index, time=state.time, epoch=event.epoch, fact=fact)
             if any(change.app == self._id for change in fact.changes):
                 self.changed = self.last
+            if self._id in fact.batches:
+                self.batch = self.last
         elif isinstance(fact, AppAccepted):
             self._keep_name(fact.spec.name)
             if self.wanted in (fact.app, fact.spec.name):
                 self._id, self._name, self._code = fact.app, fact.spec.name, ""
-                self.changed = self.refusal = None
+                self.changed = self.batch = self.refusal = None
         elif isinstance(fact, NodeLost | NodeLeaseEnded):
             app = state.apps.get(self._id)
             if app is not None and _has_part_on(app, fact.node):
@@ -224,6 +229,16 @@ class Why(msgspec.Struct, frozen=True):
     since: int
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """The batch size that an app has, of those that it accepts."""
+
+    now: BatchNow
+    position: str
+    """Of the decision that gave it this size; "" for its initial one, or where this reading of the log starts later."""
+    time: int
+    policy: str
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `dorm explain -o json`.  Times are UTC nanoseconds, durations seconds; None: unknown or not applicable.
 
@@ -268,6 +283,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
     speed: SpeedCurve | None = None
     """What is known of its speed; None for one that has ended or pauses."""
+    batch: Batch | None = None
+    """Its batch size, and why; None for an app whose batch size is its own affair."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None

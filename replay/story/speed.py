@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.policies.speed import curves
+from dorm.policies.speed.by_type import by_type, typed_of
 from dorm.policies.speed.learning import known_of, learned
+from dorm.policies.speed.types import names_of
 
 if TYPE_CHECKING:
-    from dorm.policies.problem import AppDemand
+    from collections.abc import Sequence
+
+    from dorm.policies.problem import AppDemand, Measured, NodeRoom
+    from dorm.policies.speed.by_type import ByType
+    from dorm.policies.speed.learning import Learned
 
 
 class SpeedPoint(msgspec.Struct, frozen=True):
@@ -27,6 +33,18 @@ class SpeedPoint(msgspec.Struct, frozen=True):
     """How long it was measured with this many."""
 
 
+class TypeCurve(msgspec.Struct, frozen=True):
+    """Its speed on nodes of one type (the label `type`)."""
+
+    type: str
+    """"" for nodes without a type."""
+    basis: str
+    """As for `SpeedCurve`."""
+    times: float
+    """How many times as fast as on the slowest type it is, with the fewest containers that it may have."""
+    points: list[SpeedPoint]
+
+
 class SpeedCurve(msgspec.Struct, frozen=True):
     """What `dorm-speed` decides by."""
 
@@ -37,14 +55,48 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     """Until it is done, with what it has; None where its remaining work is not known, or it has nothing."""
     next_saves_s: float | None
     """How much earlier it would be done with one more container, or gang, from here on; None likewise and at its n_max."""
+    types: list[TypeCurve] = []
+    """Its speed by type of node, fastest first; empty where no difference between the cluster's types is known."""
 
 
-def speed_curve(app: AppDemand) -> SpeedCurve:
-    """Return what is known of the app that a policy is asked about."""
+def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
+    """Return what is known of the app that a policy is asked about, on the cluster's nodes."""
     known = learned(known_of(app))
+    now, gang = sum(app.holds.values()), max(app.gang, 1)
+    typed = typed_of(app, names_of(nodes))
+    found = by_type(typed) if typed is not None else None
+    pace = known
+    if found is not None:
+        type_of = {node.id: node.type for node in nodes}
+        on = sorted({type_of.get(node, "") for node in app.holds} & found.curves.keys()) or sorted(found.curves)
+        pace = min((found.curves[name] for name in on), key=lambda curve: curve.rate(max(now, gang)))
+    remaining = _remaining_s(app, pace, now)
+    more = _remaining_s(app, pace, now + gang) if now + gang <= app.n_max else None
+    saves = max(0.0, remaining - more) if remaining is not None and more is not None else None
+    types = _types(app, found) if found is not None else []
+    return SpeedCurve(known.basis, _points(app, known, app.measured), remaining, saves, types)
+
+
+def _types(app: AppDemand, found: ByType) -> list[TypeCurve]:
+    least = max(app.n_min, app.gang, 1)
+    rates = {name: curve.rate(least) for name, curve in found.curves.items()}
+    slowest = min(rates.values())
+    return [
+        TypeCurve(
+            name,
+            found.curves[name].basis,
+            rates[name] / slowest if slowest > 0 else 0.0,
+            _points(app, found.curves[name], [one for one in app.measured if one.type == name]),
+        )
+        for name in sorted(rates, key=lambda name: (-rates[name], name))
+    ]
+
+
+def _points(app: AppDemand, known: Learned, seen: Sequence[Measured]) -> list[SpeedPoint]:
+    """Return the points of a curve, each with how long it was `seen`."""
     gang = max(app.gang, 1)
     measured: dict[int, float] = {}
-    for one in app.measured:
+    for one in seen:
         measured[one.containers] = measured.get(one.containers, 0.0) + one.seconds
     now = sum(app.holds.values())
     least = max(app.n_min, gang)
@@ -52,7 +104,7 @@ def speed_curve(app: AppDemand) -> SpeedCurve:
         {n for n in (*(int(n) for n in known.counts[1:]), now, now + gang) if least <= n <= max(app.n_max, now)}
     )
     first = known.rate(least)
-    points = [
+    return [
         SpeedPoint(
             n,
             known.rate(n) if known.absolute else None,
@@ -62,14 +114,9 @@ def speed_curve(app: AppDemand) -> SpeedCurve:
         )
         for n in shown
     ]
-    remaining = _remaining_s(app, now)
-    more = _remaining_s(app, now + gang) if now + gang <= app.n_max else None
-    saves = max(0.0, remaining - more) if remaining is not None and more is not None else None
-    return SpeedCurve(known.basis, points, remaining, saves)
 
 
-def _remaining_s(app: AppDemand, containers: int) -> float | None:
-    known = learned(known_of(app))
+def _remaining_s(app: AppDemand, known: Learned, containers: int) -> float | None:
     rate = known.rate(containers)
     if app.remaining_steps is None or not known.absolute or containers <= 0 or rate <= 0:
         return None

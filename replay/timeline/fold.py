@@ -16,6 +16,7 @@ import msgspec
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
+from replay.story.policies import failed, is_first
 from replay.timeline.bounds import Bounds
 from replay.timeline.figures import Figures
 from replay.timeline.model import (
@@ -32,7 +33,7 @@ from replay.timeline.model import (
     Timeline,
     find_apps,
 )
-from replay.timeline.words import duration, exit_text
+from replay.timeline.words import duration, exit_text, plans_text
 from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
@@ -218,11 +219,15 @@ class Watcher:
             elif isinstance(fact, _APP_FACTS):
                 touched[fact.app] = cause
                 self._app_fact(state, fact, position)
+            elif isinstance(fact, k.PolicyFailed):
+                if is_first(state, fact):
+                    self._mark("cluster", position, f"policy failed: {fact.code}", failed(fact), weight=60)
             elif isinstance(fact, k.AppRejected):
                 what = "submission refused" if fact.refused == "submission" else "update refused"
                 self._mark("cluster", position, what, f"{fact.app or 'without a name'}: {fact.reason}", weight=5)
             elif isinstance(fact, k.MasterElected):
                 self._mark("cluster", position, f"master elected, epoch {fact.epoch}", fact.build, weight=100)
+        self._planned(state, event)
         for name in {**self._known, **touched} if everything else touched:
             app = state.apps.get(name) or self._known.get(name)
             if app is not None:
@@ -230,6 +235,15 @@ class Watcher:
         for fact in event.events:
             if isinstance(fact, k.GenerationReleased):
                 self._released(fact)
+
+    def _planned(self, state: State, event: k.Round) -> None:
+        """Mark the plans of a round, which may be hundreds, once."""
+        plans = [(i, fact) for i, fact in enumerate(event.events) if isinstance(fact, k.AppPlanned)]
+        if plans:
+            what = "1 app planned" if len(plans) == 1 else f"{len(plans)} apps planned"
+            self._mark(
+                "cluster", f"{state.seq}.{plans[0][0]}", what, plans_text(state, [f for _, f in plans]), weight=6
+            )
 
     def _container(self, state: State, event: k.ContainerStarted | k.ContainerExited, cause: str) -> None:
         app = state.apps.get(event.app)

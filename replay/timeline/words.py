@@ -6,10 +6,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from events.quantities import SECOND
+from replay.story.policies import planned
 from replay.words import containers
 
 if TYPE_CHECKING:
-    from events.kinds import ContainerExited
+    from collections.abc import Sequence
+
+    from dorm.core.state import State
+    from events.kinds import AppPlanned, ContainerExited
     from replay.timeline.model import Change, Decision, Mark, Partition, Timeline
 
 _TRIGGERS = {
@@ -17,6 +21,9 @@ _TRIGGERS = {
     "idle": "triggered by an idle tick",
     "deadline": "triggered by a deadline",
 }
+
+PLANS = 3
+"""Plans of a round that are named one by one."""
 
 
 def clock(time: int) -> str:
@@ -47,6 +54,14 @@ def change_text(change: Change) -> str:
     void = ", overtaken" if change.void else ""
     how = f"{change.adjustment} as generation {change.generation}" if change.after else "waits"
     return f"{change.name} {change.before} → {change.after} ({how}{void})"
+
+
+def plans_text(state: State, plans: Sequence[AppPlanned]) -> str:
+    """Return the first plans of a round, one after the other, each with its app's name."""
+    named = [(state.apps[one.app].name if one.app in state.apps else one.app, one) for one in plans]
+    parts = [f"{name} {planned(one)}" for name, one in named[:PLANS]]
+    more = f", and {len(plans) - PLANS} more" if len(plans) > PLANS else ""
+    return ". ".join(parts) + more
 
 
 def decision_title(decision: Decision) -> str:

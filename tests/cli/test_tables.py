@@ -11,6 +11,8 @@ from rich.console import Console
 from dorm.cli import output, tables
 from dorm.cli.output import Format, ago, counted, show
 from dorm.core.query.views import describe, node_rows
+from events import kinds as k
+from events.quantities import SECOND
 from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
@@ -105,3 +107,27 @@ def test_wide_nodes_show_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_words() -> None:
     assert (counted(1, "app"), counted(0, "app")) == ("1 app", "0 apps")
     assert [ago(seconds) for seconds in (0, 119, 120, 7200, 200_000)] == ["0s", "119s", "2m", "2h", "2d"]
+
+
+def test_one_app_shows_its_batch_its_plan_and_a_policy_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(one=8)
+    bench.now -= bench.now % (600 * SECOND)
+    bench.add(k.PolicyChanged(policy="oasis"))
+    accepts = {"initial": 64, "least": 32, "most": 4096, "per_container": 512}
+    bench.submit("app", batch=accepts, work={"mini_batch": "6s", "chunks": 100})
+    bench.settle()
+    bench.say(
+        k.PolicyFailed(policy="oasis", policy_version=1, code="policy.raised", reason="KeyError:\n 'x'", digest="")
+    )
+    page = on_paper(monkeypatch)
+    tables.show_app(describe(bench.app("app"), bench.now, bench.state))
+    lines = dict(line.split(maxsplit=1) for line in page.getvalue().splitlines() if len(line.split(maxsplit=1)) == 2)
+    assert lines["batch"] == "64 of 32 to 4096: it has reported no gradient noise yet, so it has the initial 64"
+    assert lines["plan"].startswith("until ")
+    assert "worth " in lines["plan"]
+    assert lines["policy"] == (
+        "oasis gives no usable answer, so all apps keep what they have: KeyError: 'x' (policy.raised)"
+    )
+    page = on_paper(monkeypatch)
+    tables.show_app(describe(bench.app("app"), bench.now))
+    assert "policy.raised" not in page.getvalue(), "an app alone does not know it"

@@ -35,11 +35,15 @@ class Batches:
 
     def shards(self, step: int) -> list[Rows]:
         """Return the rows of each shard of a step; steps count from 1."""
-        first = (step - 1) * self._size
-        epoch, offset = divmod(first, self._rows)
-        rows = self._order(epoch)[offset : offset + self._size]
-        if len(rows) < self._size:
-            rows = np.concatenate([rows, self._order(epoch + 1)[: self._size - len(rows)]])
+        return self.after((step - 1) * self._size, self._size)
+
+    def after(self, seen: int, size: int) -> list[Rows]:
+        """Return the rows of each shard of the next `size` samples, at most as many as there are rows, once so many were
+        seen."""
+        epoch, offset = divmod(seen, self._rows)
+        rows = self._order(epoch)[offset : offset + size]
+        if len(rows) < size:
+            rows = np.concatenate([rows, self._order(epoch + 1)[: size - len(rows)]])
         return [rows[len(rows) * k // SHARDS : len(rows) * (k + 1) // SHARDS] for k in range(SHARDS)]
 
     def _order(self, epoch: int) -> Rows:

@@ -11,7 +11,7 @@ import os
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,17 +51,24 @@ class Checkpoint:
     velocity: Vector
     settings: dict[str, Any]
     """Everything that determines the course of training."""
+    course: dict[str, float] = field(default_factory=dict)
+    """What a program continues from beside these."""
 
     def digest(self) -> str:
         """Return a hash that is equal for workers that will compute the same."""
-        text = json.dumps([self.step, self.settings], sort_keys=True)
+        text = json.dumps([self.step, self.settings, *([self.course] if self.course else [])], sort_keys=True)
         return hashlib.sha256(text.encode() + self.parameters.tobytes() + self.velocity.tobytes()).hexdigest()
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Save a checkpoint.  Raises `AppFailure` if the disk refuses."""
     partial = folder / f"{FILE}.partial"
-    about = {"step": checkpoint.step, "loss": checkpoint.loss, "settings": checkpoint.settings}
+    about = {
+        "step": checkpoint.step,
+        "loss": checkpoint.loss,
+        "settings": checkpoint.settings,
+        "course": checkpoint.course,
+    }
     try:
         with partial.open("wb") as file:
             np.savez(
@@ -89,6 +96,7 @@ def load(folder: Path, settings: dict[str, Any], size: int) -> Checkpoint:
         with np.load(path, allow_pickle=False) as arrays:
             about = json.loads(arrays["about"].tobytes())
             step, loss, theirs = about["step"], about["loss"], about["settings"]
+            course = about.get("course", {})
             parameters, velocity = arrays["parameters"], arrays["velocity"]
     except FileNotFoundError:
         raise CheckpointUnusable(f"there is no {path} to resume from; start without --resume") from None
@@ -96,14 +104,20 @@ def load(folder: Path, settings: dict[str, Any], size: int) -> Checkpoint:
         raise CheckpointUnusable(f"cannot read {path}: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise _damaged(path, str(error) or type(error).__name__) from None
-    if not (isinstance(step, int) and step >= 0 and isinstance(loss, float) and isinstance(theirs, dict)):
+    if not (
+        isinstance(step, int)
+        and step >= 0
+        and isinstance(loss, float)
+        and isinstance(theirs, dict)
+        and isinstance(course, dict)
+    ):
         raise _damaged(path, "it does not say what it holds")
     if theirs != settings:
         differing = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         raise CheckpointUnusable(f"{path} belongs to a training with another {', '.join(differing)}")
     if any(vector.dtype != np.float64 or vector.shape != (size,) for vector in (parameters, velocity)):
         raise _damaged(path, f"it does not hold {size} parameters")
-    return Checkpoint(step=step, loss=loss, parameters=parameters, velocity=velocity, settings=settings)
+    return Checkpoint(step=step, loss=loss, parameters=parameters, velocity=velocity, settings=settings, course=course)
 
 
 def _damaged(path: Path, why: str) -> CheckpointUnusable:

@@ -67,19 +67,29 @@ def main(
     *,
     read_place: Callable[[Mapping[str, str]], Place] = contract.read_place,
     join: Join = collective.join,
+    worker: type[Worker] | None = None,
 ) -> int:
     """Run one worker to its end; return the exit code, after printing the reason if it is not 0.
 
-    `read_place` reads the worker's place from the environment, and `join` connects the workers.
+    `read_place` reads the worker's place from the environment, `join` connects the workers, and `worker` is one with a loop
+    of its own.
     """
     try:
-        return _work(program, stop, presence, options.parse(program, arguments), read_place(os.environ), join)
+        return _work(program, stop, presence, options.parse(program, arguments), read_place(os.environ), join, worker)
     except AppFailure as failure:
         print(f"{program.name}: {failure}", file=sys.stderr, flush=True)
         return failure.exit_code
 
 
-def _work(program: Program, stop: Stop, presence: Presence, chosen: Options, place: Place, join: Join) -> int:
+def _work(
+    program: Program,
+    stop: Stop,
+    presence: Presence,
+    chosen: Options,
+    place: Place,
+    join: Join,
+    kind: type[Worker] | None,
+) -> int:
     data = digits.load(os.environ)
     model = program.build(data, chosen.sizes)
     if chosen.batch > model.rows:
@@ -88,7 +98,7 @@ def _work(program: Program, stop: Stop, presence: Presence, chosen: Options, pla
     progress = Progress(place.progress if place.rank == 0 else None)
     ring = join(place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout)
     stop.begin_training()
-    worker = Worker(place, model, chosen, ring, stop, progress, presence)
+    worker = (kind or Worker)(place, model, chosen, ring, stop, progress, presence)
     how = f"goes on after step {state.step}" if chosen.resume else "starts"
     print(f"{program.name}: {place.label} {how}", flush=True)
     try:

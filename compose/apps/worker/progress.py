@@ -30,10 +30,11 @@ class Progress:
         except OSError as error:
             raise BadSetting(f"cannot append to DORM_PROGRESS {path}: {error.strerror}") from None
 
-    def step(self, step: int, loss: float, samples_per_s: float) -> None:
+    def step(self, step: int, loss: float, samples_per_s: float, noise: float | None = None) -> None:
         """Report a step.  `loss` has full precision: it is compared between runs.  `samples_per_s` is since the last such
-        line."""
-        self._append({"step": step, "loss": loss, "samples_per_s": round(samples_per_s, 1)})
+        line.  `noise` is the gradient noise scale of an app whose batch size Dorm may choose."""
+        line = {"step": step, "loss": loss, "samples_per_s": round(samples_per_s, 1)}
+        self._append(line if noise is None else {**line, "noise": round(noise, 3)})
 
     def checkpoint(self, step: int) -> None:
         """Report a checkpoint.  Call it only once the checkpoint is on the disk, because this line makes it believed."""

@@ -24,11 +24,13 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
 
       dorm describe digits-mlp
     """
+    from dorm.client.client import find_app
     from dorm.core.query.views import describe
 
     async def work() -> None:
         async with client(url, cluster) as connected:
-            document = describe(await connected.app(app), time.time_ns())
+            state = await connected.state()
+            document = describe(find_app(state, app), time.time_ns(), state)
         if output in (Format.json, Format.yaml):
             show_document(document, output)
         else:

@@ -20,7 +20,7 @@ from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 if TYPE_CHECKING:
     from dorm.core.state import State
     from replay.simulator.forks.starting import Outlook, Start
-    from replay.story.explanation import Decision, Explanation
+    from replay.story.explanation import Batch, Decision, Explanation
     from replay.story.speed import SpeedCurve
     from replay.story.story import Follower
 
@@ -170,8 +170,10 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         change = found.last_change
         what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
         lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
-    if found.speed is not None and found.speed.basis != "law":
+    if found.speed is not None:
         lines += _speed_lines(found.speed)
+    if found.batch is not None:
+        lines.append(("batch", _batch_line(found.batch)))
     if found.history:
         last = found.history[-1]
         names = ("wait", "warm_up", "barrier", "pause") if last["live"] else ("stop", "wait", "start")
@@ -189,16 +191,30 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
 def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
     from replay.words import span
 
-    parts = []
-    for point in speed.points:
-        seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
-        parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
-    origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
-    lines = [("speed", f"{origin[speed.basis]}: {', '.join(parts)}")]
+    lines = []
+    if speed.basis != "law":
+        parts = []
+        for point in speed.points:
+            seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
+            parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
+        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
+        lines.append(("speed", f"{origin[speed.basis]}: {', '.join(parts)}"))
+    for one in speed.types:
+        rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]
+        times = f"{one.times:.2f} times the slowest" if one.times > 1 else "the slowest"
+        lines.append((f"on {one.type or 'no type'}", f"{times} ({one.basis}): {', '.join(rates)}"))
     if speed.remaining_s is not None:
         more = f"; one more container saves {span(speed.next_saves_s)}" if speed.next_saves_s is not None else ""
         lines.append(("remaining", f"{span(speed.remaining_s)} with what it has{more}"))
     return lines
+
+
+def _batch_line(batch: Batch) -> str:
+    from replay.words import moment
+
+    decided = f", decided at {batch.position} ({moment(batch.time)}) by {batch.policy}" if batch.position else ""
+    now = batch.now
+    return f"{now.now} samples of {now.least} to {now.most}, at most {now.per_container} in a container{decided}: {now.why}"
 
 
 def _decision_lines(decision: Decision) -> list[tuple[str, str]]:

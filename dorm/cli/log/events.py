@@ -231,7 +231,7 @@ def _coloured(one: Logged, whole: bool) -> Text:
 
 def in_words(event: Event, *, whole: bool = False) -> str:
     """Return the gist of an event in one line, without anything that moves a terminal's cursor; `whole` cuts no value."""
-    words = {"Resized": _resized_in_words, "MembershipChanged": _membership_in_words}.get(type(event).__name__)
+    words = _IN_WORDS.get(type(event).__name__)
     text = words(event) if words is not None else _fields_in_words(event, whole)
     return one_line(text)
 
@@ -268,6 +268,26 @@ def _membership_in_words(event: Any) -> str:
     members = f"members={_short(event.members, False)}"
     where = f"app={event.app} generation={event.generation} membership={event.membership}"
     return f"{where} {event.change} {members}{lost} step={event.step} {phases}{moved}"
+
+
+def _planned_in_words(event: Any) -> str:
+    from replay.story.policies import planned
+
+    return f"{event.app} {planned(event)}"
+
+
+def _policy_failed_in_words(event: Any) -> str:
+    from replay.story.policies import failed
+
+    return failed(event)
+
+
+_IN_WORDS = {
+    "AppPlanned": _planned_in_words,
+    "MembershipChanged": _membership_in_words,
+    "PolicyFailed": _policy_failed_in_words,
+    "Resized": _resized_in_words,
+}
 
 
 def _short(value: Any, whole: bool) -> str:

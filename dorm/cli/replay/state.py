@@ -179,7 +179,7 @@ def _one(found: State, name: str) -> dict[str, Any]:
 
     wanted = found.find_app(name)
     if wanted is not None:
-        return describe(wanted, found.time)
+        return describe(wanted, found.time, found)
     if name in found.nodes:
         row = next(row for row in node_rows(found) if row.name == name)
         return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}

@@ -76,6 +76,8 @@ class Alike:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._types = {node.type for node in state.nodes.values()}
+        self._of_types: dict[tuple[object, ...], tuple[Measured, ...]] = {}
         self._apps: dict[tuple[object, ...], list[App]] = {}
         for app in state.apps.values():
             if app.speeds or app.reports_progress:
@@ -83,11 +85,23 @@ class Alike:
 
     def of(self, app: App) -> tuple[Measured, ...]:
         """Return the points of the app most like it: the latest submitted other one that has any."""
-        others = [other for other in self._apps.get(_likeness(app), ()) if other is not app]
-        for other in _latest(others):
+        for other in _latest(other for other in self._apps.get(_likeness(app), ()) if other is not app):
             if points := measured(self._state, other):
                 return points
         return ()
+
+    def of_types(self, app: App, known: tuple[Measured, ...]) -> tuple[Measured, ...]:
+        """Return what shows how much faster a type of nodes is for apps like one that has not worked on several: the points of
+        the latest that has, else of all of them together.  `known` are its own points."""
+        if len(self._types) < 2 or len({point.type for point in known}) > 1:
+            return ()
+        like = _likeness(app)
+        if like not in self._of_types:
+            each = [measured(self._state, other) for other in _latest(self._apps.get(like, ()))]
+            together = tuple(point for points in each for point in points)
+            several = (points for points in (*each, together) if len({point.type for point in points}) > 1)
+            self._of_types[like] = next(several, ())
+        return self._of_types[like]
 
 
 def _latest(apps: Iterable[App]) -> list[App]:

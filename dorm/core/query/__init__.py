@@ -7,6 +7,7 @@
     playing_live  what members of live apps would say, for plans
     touched    which apps and nodes a change of settings would affect
     speaking   synthetic agent events, for plans and simulations
+    batches    the batch size that an app has, and why
     concerns   which app, user and node an event is about
 
 Imports everything else of the core.

@@ -10,6 +10,8 @@ from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s
 from dorm.core.apps.failures import limit_of
 from dorm.core.fold.shared_folder import trouble
+from dorm.core.query.batches import batch_now
+from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 
 if TYPE_CHECKING:
@@ -217,8 +219,10 @@ def summary(state: State) -> Summary:
     )
 
 
-def describe(app: App, now: int) -> dict[str, Any]:
-    """Everything about one app, as plain maps for `-o json|yaml` and for the text form."""
+def describe(app: App, now: int, state: State | None = None) -> dict[str, Any]:
+    """Everything about one app, as plain maps for `-o json|yaml` and for the text form; with its `state`, also what the policy
+    in force has to do with it."""
+    failure = state.policy_failure if state is not None else None
     row = msgspec.to_builtins(app_row(app, now))
     generation = app.generations.get(app.generation)
     return {
@@ -241,6 +245,9 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,
         "steps": app.spec.steps or None,
+        "batch": msgspec.to_builtins(batch_now(app, state)),
+        "plan": msgspec.to_builtins(app.plan),
+        "policy_failure": msgspec.to_builtins(failure) if isinstance(failure, FailedPolicy) and not app.ended else None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
             msgspec.to_builtins(container) for container in (generation.all_containers() if generation else [])

@@ -11,3 +11,8 @@
 Start with `throughput`, then `pollux` or `sia`.  The package imports what all policies share (`problem`, `integer`, `answer`,
 `reasons`, `parameters`, `baselines.packing`) and no other policy.
 """
+
+from __future__ import annotations
+
+CHOOSE_BATCHES = ("dorm-speed", "dorm-speed-exact", "pollux", "sia")
+"""The policies that return batch sizes."""

@@ -18,7 +18,7 @@ from dorm.policies.oasis.schedule import Offer, fill, place, unit_costs, with_se
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dorm.policies.integer import Floats
+    from dorm.policies.integer import Floats, Ints
     from dorm.policies.oasis.model import Cluster, Job
     from dorm.policies.oasis.prices import Both, Bounds
 
@@ -37,25 +37,51 @@ class Machines:
         self.used = np.zeros((slots, *capacity.shape))
         self._prices: Floats | None = None
         """Of the amounts in `used`, once they were asked for."""
+        self._cheapest: Floats | None = None
+        """By slot and kind: the lowest price of a machine that has the kind, once it was asked for."""
 
     def offer(self, first: int, demand: Sequence[float]) -> Offer:
         """Return price and room of one container with this demand, in the slots from `first` on."""
         each, used = np.asarray(demand, np.float64), self.used[first:]
         needed = each > 0
-        if self._prices is None:
-            self._prices = self.limits.prices(self.used, self.capacity)
-        price = rounded(self._prices[first:] @ (each / self.units))
+        price = rounded(self._priced()[first:] @ (each / self.units))
         if not needed.any():
             return Offer(price, np.full(price.shape, LARGEST_COUNT, np.int64))
         # Of whole numbers this is exact.
         free = np.floor_divide(self.capacity[:, needed] - used[:, :, needed], each[needed])
         return Offer(price, np.clip(free.min(axis=2), 0, LARGEST_COUNT).astype(np.int64))
 
+    def in_slot(self, slot: int, demand: Floats) -> tuple[Floats, Ints]:
+        """Return price and room of one container with this demand in one slot, as `offer` does."""
+        prices, needed = self._priced(), demand > 0
+        price = rounded(prices[slot] @ (demand / self.units))
+        if not needed.any():
+            return price, np.full(price.shape, LARGEST_COUNT, np.int64)
+        free = np.floor_divide(self.capacity[:, needed] - self.used[slot][:, needed], demand[needed])
+        return price, np.clip(free.min(axis=1), 0, LARGEST_COUNT).astype(np.int64)
+
+    def least(self, demand: Floats) -> Floats:
+        """Return what one container with this demand costs at least, by slot: each kind where it is cheapest."""
+        if self._cheapest is None:
+            self._cheapest = self._least_in(slice(None))
+        return np.asarray(self._cheapest @ (demand / self.units))
+
+    def _least_in(self, slots: slice) -> Floats:
+        least = np.where(self.capacity > 0, self._priced()[slots], np.inf).min(axis=1, initial=np.inf)
+        return np.where(np.isfinite(least), least, 0.0)
+
+    def _priced(self) -> Floats:
+        if self._prices is None:
+            self._prices = self.limits.prices(self.used, self.capacity)
+        return self._prices
+
     def take(self, slots: slice, counts: dict[int, int], demand: Sequence[float]) -> None:
         for machine, count in counts.items():
             self.used[slots, machine] += np.asarray(demand) * count
             if self._prices is not None:
                 self._prices[slots, machine] = self.limits.prices(self.used[slots, machine], self.capacity[machine])
+        if self._cheapest is not None and counts:
+            self._cheapest[slots] = self._least_in(slots)
 
     def fits(self, slots: slice, counts: dict[int, int], demand: Sequence[float]) -> bool:
         """Whether the machines have room for that in each of these slots."""

@@ -39,13 +39,14 @@ from dorm.policies.baselines.optimus import remaining_s
 from dorm.policies.oasis.model import ROUNDING, worth
 from dorm.policies.oasis.online import Machines
 from dorm.policies.oasis.prices import Demand, bounds_of
-from dorm.policies.oasis.schedule import fill, place, unit_costs
+from dorm.policies.oasis.schedule import best_end, cheapest, place_beside
 from dorm.policies.problem import Plan, Slot, Utility
+from events.quantities import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.policies.integer import Floats, Ints
+    from dorm.policies.integer import Flags, Floats, Ints
     from dorm.policies.problem import Problem
 
 MOST_WORK = 4000
@@ -62,12 +63,28 @@ SAME_S = 0.001
 """Moments closer than this are one: plans are kept in whole nanoseconds, and decisions ask in floats."""
 
 
+_UNITS = {CPU: 1000, MEMORY: 2**30}
+"""Base units in one that people name: a core, a GiB."""
+
+
 class Settings(NamedTuple):
     slot_s: float
     slots: int
     """The horizon."""
     assumed_s: float
     """Worker-seconds of work that are assumed of an app which does not say."""
+
+
+class Price(NamedTuple):
+    """What a schedule pays for one kind of resource."""
+
+    kind: str
+    cost: float
+    """The kind's part of the cost of the schedule."""
+    each: float
+    """Mean price of one unit (a core, a GiB, a device) for a slot, where and when the schedule uses it."""
+    full: float
+    """Mean part of it that is taken there and then, before the app comes."""
 
 
 class Refusal(NamedTuple):
@@ -77,10 +94,32 @@ class Refusal(NamedTuple):
     """In how many seconds it would be done."""
     worth: float
     cost: float
+    prices: tuple[Price, ...]
+    """By kind, the most expensive first."""
 
 
 Row = dict[int, int]
 """Gangs by node."""
+
+
+class _Seen:
+    """The machines as one app sees them, slot by slot, as far as it looks."""
+
+    def __init__(self, machines: Machines, demand: Floats, eligible: Flags) -> None:
+        self._machines, self._demand, self._eligible = machines, demand, eligible
+        self._slots: dict[int, tuple[Floats, Ints, Ints]] = {}
+
+    def slot(self, slot: int) -> tuple[Floats, Ints, Ints]:
+        """Return the price of a container on each machine, for how many there is room, and the machines by price."""
+        if slot not in self._slots:
+            price, room = self._machines.in_slot(slot, self._demand)
+            order = np.argsort(price, kind="stable")
+            self._slots[slot] = price, np.where(self._eligible, room, 0), order
+        return self._slots[slot]
+
+    def costs(self, slot: int, most: int) -> Floats:
+        """Return what 0, 1 … `most` containers cost."""
+        return cheapest(*self.slot(slot), most)
 
 
 class Planner:
@@ -289,45 +328,72 @@ class Planner:
     def _admit(self, app: int, *, at_any_price: bool) -> bool:
         """Give the app its best schedule if that is worth more than it costs; return whether it has one."""
         instance, one = self.instance, self.instance.apps[app]
-        offer = self._machines.offer(0, self.demand[app].tolist())
-        room = np.where(instance.eligible[instance.requirement[app]], offer.room, 0)
         counts = self._counts(app)
-        prices = unit_costs(offer._replace(room=room), int(counts[-1]))[:, counts]
-        prices[0] *= self.part
         workers = np.array([self.workers(app, count) for count in counts.tolist()], np.float64)
-        useful = workers > 0
+        useless = workers <= 0
         if one.chunks:
-            useful &= workers <= one.chunks
-        useful[0] = True
-        prices[:, ~useful] = math.inf
+            useless |= workers > one.chunks
+        useless[0] = False
         done, work = self._done(app, workers)
-        table = fill(prices, done, work)
-        ends_s = [(self.first + slot + 1) * self.settings.slot_s for slot in range(self.settings.slots)]
-        worths = np.array([self.worth(app, end_s - self.now_s) for end_s in ends_s])
-        last = int(np.argmax(worths - table.least))
-        if not math.isfinite(table.least[last]):
+        seen = _Seen(self._machines, self.demand[app], instance.eligible[instance.requirement[app]])
+
+        def costs(slot: int) -> Floats:
+            row = seen.costs(slot, int(counts[-1]))[counts]
+            return np.where(useless, math.inf, row * self.part if slot == 0 else row)
+
+        least = self._machines.least(self.demand[app])
+        least[0] *= self.part
+        # No number of workers does more for a container than this.
+        most = np.max(np.minimum(done[:2, 1:], work) / counts[1:], axis=1, initial=0.0)
+        unit = least / np.maximum(np.append(most[:1], np.full(len(least) - 1, most[-1])), 1e-300)
+        rises = one.utility is not None and not one.utility.decay >= 0
+        found = best_end(costs, done, work, lambda slot: self._worth_by(app, slot), unit, rises=rises)
+        if found is None:
             self.endless.append(app)
             return False
-        if not at_any_price and not worths[last] > table.least[last]:
-            self.refused[app] = Refusal(ends_s[last] - self.now_s, float(worths[last]), float(table.least[last]))
+        end_s = (self.first + found.last + 1) * self.settings.slot_s
+        if not at_any_price and not found.worth > found.cost:
+            rows = self._place(app, [int(counts[index]) for index in found.table.counts(found.last)], seen)
+            self.refused[app] = Refusal(end_s - self.now_s, found.worth, found.cost, self._prices(app, rows))
             return False
-        chosen = [int(counts[index]) for index in table.counts(last)]
-        rows = self._place(app, chosen, offer.price, room)
-        most = math.inf if at_any_price else float(worths[last] - table.least[last])
-        cost = float(table.least[last]) + self._at_once(rows, offer.price, room, most)
+        rows = self._place(app, [int(counts[index]) for index in found.table.counts(found.last)], seen)
+        most_cost = math.inf if at_any_price else found.worth - found.cost
+        cost = found.cost + self._at_once(rows, seen, most_cost)
         self.rows[app] = rows[0]
         for slot, row in enumerate(rows):
             self._take(app, slice(slot, slot + 1), row)
-        self.plans[app] = Plan(self._slots(app, rows, ends_s[last]), float(worths[last]), cost)
+        self.plans[app] = Plan(self._slots(app, rows, end_s), found.worth, cost)
         return True
 
-    def _at_once(self, rows: list[Row], price: Floats, room: Ints, most: float) -> float:
+    def _prices(self, app: int, rows: list[Row]) -> tuple[Price, ...]:
+        """Return what a schedule pays for each kind of resource."""
+        machines, found = self._machines, []
+        uses = [(slot, node, count) for slot, row in enumerate(rows) for node, count in row.items()]
+        slots, nodes, counts = np.array(uses, np.int64).reshape(-1, 3).T
+        lasts = np.where(slots == 0, self.part, 1.0)
+        prices = machines.limits.prices(machines.used[slots, nodes], machines.capacity[nodes])
+        for k in np.flatnonzero(self.demand[app][: self.instance.measured] > 0).tolist():
+            amount = counts * self.demand[app][k] * lasts
+            kind, total = self.instance.kinds[k], max(float(amount.sum()), 1e-300)
+            per_unit = prices[:, k] / machines.units[k] * _UNITS.get(kind, 1)
+            full = machines.used[slots, nodes, k] / np.maximum(machines.capacity[nodes, k], 1)
+            cost = math.fsum((amount * prices[:, k] / machines.units[k]).tolist())
+            weighed = [math.fsum((amount * values).tolist()) / total for values in (per_unit, full)]
+            found.append(Price(kind, _figure(cost), _figure(weighed[0]), weighed[1]))
+        return tuple(sorted(found, key=lambda price: (-price.cost, price.kind)))
+
+    def _worth_by(self, app: int, slot: int) -> float:
+        """Return what it is worth that the app is done by the end of this slot."""
+        return self.worth(app, (self.first + slot + 1) * self.settings.slot_s - self.now_s)
+
+    def _at_once(self, rows: list[Row], seen: _Seen, most: float) -> float:
         """Let an app that would begin with the next slot begin now, with the rest of this one, if that costs less than `most`;
         return what it costs."""
         if len(rows) < 2 or rows[0] or not rows[1]:
             return 0.0
-        cost = math.fsum(float(price[0, node]) * count for node, count in rows[1].items()) * self.part
-        if cost >= most or any(count > room[0, node] for node, count in rows[1].items()):
+        price, room, _ = seen.slot(0)
+        cost = math.fsum(float(price[node]) * count for node, count in rows[1].items()) * self.part
+        if cost >= most or any(count > room[node] for node, count in rows[1].items()):
             return 0.0
         rows[0] = rows[1]
         return cost
@@ -347,15 +413,15 @@ class Planner:
         done[0] = np.clip(work - np.ceil((left - workers * self.part) / unit - ROUNDING), 0, work)
         return done, work
 
-    def _place(self, app: int, counts: list[int], price: Floats, room: Ints) -> list[Row]:
+    def _place(self, app: int, counts: list[int], seen: _Seen) -> list[Row]:
         rows: list[Row] = []
         had = self.instance.rows[app]
         for slot, count in enumerate(counts):
-            fits = room[slot]
+            price, fits, order = seen.slot(slot)
             if slot == 0 and sum(had.values()) == count and all(held <= fits[node] for node, held in had.items()):
                 rows.append(dict(had))
             else:
-                rows.append(place(price[slot], fits, count, had, stay=True))
+                rows.append(place_beside(price, fits, order, count, had))
             had = rows[-1] or had
         return rows
 

@@ -18,9 +18,11 @@ from dorm.policies import answer, integer, reasons
 from dorm.policies.oasis.planning import Planner, Settings
 from dorm.policies.parameters import Parameter, read_numbers
 from dorm.policies.problem import Reason
+from events.quantities import CPU, MEMORY
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Instance
+    from dorm.policies.oasis.planning import Refusal
     from dorm.policies.problem import Allocation, Plan, Problem
 
 PARAMETERS = {
@@ -30,6 +32,11 @@ PARAMETERS = {
         3600.0, 1.0, 31_536_000.0, "seconds of work, on one worker, that are assumed of an app which doesn't say"
     ),
 }
+
+
+MOST_PRICES = 4
+"""Kinds of resources that a refusal names: the most expensive ones."""
+_EACH = {CPU: "a core", MEMORY: "a GiB"}
 
 
 class OasisPolicy:
@@ -62,12 +69,7 @@ class OasisPolicy:
 def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[str, Reason]:
     def why(app: int, units: int, room: reasons.Room) -> Reason:
         if app in planner.refused:
-            done_s, worth, cost = planner.refused[app]
-            return Reason(
-                "price",
-                f"refused: its best schedule, done in {_time(done_s)}, is worth {worth:.3g} and costs {cost:.3g} at "
-                "present prices",
-            )
+            return Reason("price", _refused(planner.refused[app]))
         if app in planner.endless:
             within = f"its work can't be done within {_time(planner.settings.slots * planner.settings.slot_s)}"
             short = None if units else reasons.no_room(instance, room, app, int(instance.n_min[app]), "n_min")
@@ -76,6 +78,17 @@ def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[s
         return _by_plan(planner.plans[app], planner.now_s, units * int(instance.gang[app]))
 
     return reasons.by_rule(instance, rows, why)
+
+
+def _refused(refusal: Refusal) -> str:
+    """Return why an app is refused, with the price of each resource that it needs."""
+    done_s, worth, cost, prices = refusal
+    text = f"refused: its best schedule, done in {_time(done_s)}, is worth {worth:.3g} and costs {cost:.3g} at present prices"
+    parts = [
+        f"{price.kind} {price.cost:.3g} ({price.each:.3g} {_EACH.get(price.kind, 'each')} in a slot, {price.full:.0%} full)"
+        for price in prices[:MOST_PRICES]
+    ]
+    return f"{text}: {', '.join(parts)}"
 
 
 def _by_plan(plan: Plan, now_s: float, count: int) -> Reason:

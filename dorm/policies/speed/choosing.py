@@ -9,21 +9,32 @@
 for an app is left out of the program: it is what remains of the one.  So no row is an equation, and doing nothing is a
 feasible start.  A basic solution has few apps between two choices: no more than there are rows beside the first.  The
 program sees no nodes; `resizing` places what it can of the answer.
+
+Where types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
+and there is a row of room for each set of types that some choice is bound to.  An app that stays as it is takes its room where
+it is; one of another kind that changes may go anywhere.  All apps may then move with the count that they have, for a pause.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
 from dorm.policies.dorm.counts import SolverFailed, solved
+from dorm.policies.integer import counts_of
+from dorm.policies.speed.types import MOST_SETS
 from dorm.policies.speed.worth import DIGITS, counts_up_to
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from collections.abc import Mapping, Sequence
+
+    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows
     from dorm.policies.scoring import Terms
+    from dorm.policies.speed.types import Types
     from dorm.policies.speed.worth import Worth
 
 BELOW_FLOOR = 10.0
@@ -49,18 +60,29 @@ class Choices(NamedTuple):
     """The first row of each app, and the number of rows."""
     draft: Ints
     """The rows that the draft chose, one for each app with choices."""
+    pace: tuple[str | None, ...]
+    """Of apps to which types matter: the slowest type that they may be on; None for those that may be anywhere."""
+    allowed: tuple[int, ...]
+    """The types that they may be on, as bits (`Types.bits`); -1 for all."""
 
 
-def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints, *, exact: bool = False) -> Choices:
-    """Return the choices of all apps that have a place in the draft, which gives them `n` units, and may be elsewhere.
+class Chosen(NamedTuple):
+    """Two counts of each app in units, equal but for the few apps between two choices; 0 for apps without choices."""
+
+    low: Ints
+    high: Ints
+    pace: dict[int, str]
+    """Of apps to which types matter: the slowest type that they may be on."""
+    moves: frozenset[int]
+    """Apps that the program does not leave where they are."""
+
+
+def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exact: bool = False) -> Choices:
+    """Return the choices of all apps that have a place in the draft `served`, and may be elsewhere.
 
     Where they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
-    app_of: list[int] = []
-    units: list[int] = []
-    stays: list[bool] = []
-    worths: list[Floats] = []
-    draft: list[int] = []
-    first = [0]
+    n = counts_of(served)
+    listed = _Listed()
     movable = instance.free_to_move & (n >= instance.n_min)
     for i in range(len(instance.apps)):
         if movable[i]:
@@ -68,20 +90,16 @@ def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints, *, exact: b
             found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
             if exact:
                 found = list(range(least, most + 1))
-            draft.append(len(app_of) + found.index(int(n[i])))
-            worths.append(worth.of(i, np.array(found, np.int64)))
-            stays += [count == worth.count[i] for count in found]
-            if exact and least <= worth.count[i] <= most:
-                found = [*found, int(worth.count[i])]
-                worths.append(np.array([worth.moved(i)]))
-                stays.append(False)
-            app_of += [i] * len(found)
-            units += found
-        first.append(len(app_of))
-    app, counts = np.array(app_of, np.int64), np.array(units, np.int64)
-    as_it_is = np.array(stays, np.bool_)
+            if i in worth.paces:
+                listed.typed(worth, i, served[i], found)
+            else:
+                moved = least <= worth.count[i] <= most and (exact or worth.types is not None)
+                listed.plain(worth, i, int(n[i]), found, moved=moved)
+        listed.first.append(len(listed.app))
+    app, counts = np.array(listed.app, np.int64), np.array(listed.units, np.int64)
+    as_it_is = np.array(listed.stays, np.bool_)
     unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
-    values = np.concatenate(worths) if worths else np.zeros(0)
+    values = np.concatenate(listed.worths) if listed.worths else np.zeros(0)
     below = np.maximum(terms.floors[app] - counts, 0) / np.maximum(terms.floors[app], 1)
     return Choices(
         app=app,
@@ -90,30 +108,139 @@ def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints, *, exact: b
         loss=np.abs(counts * unit[app] - terms.shares[app]),
         disturbs=np.where(~as_it_is & (worth.count[app] >= 0), worth.disturbs[app], 0.0),
         stays=as_it_is,
-        first=np.array(first, np.int64),
-        draft=np.array(draft, np.int64),
+        first=np.array(listed.first, np.int64),
+        draft=np.array(listed.draft, np.int64),
+        pace=tuple(listed.pace),
+        allowed=tuple(listed.allowed),
     )
 
 
-def choose(
-    instance: Instance, offered: Choices, left: float, loss_budget: float, fixed_loss: float
-) -> tuple[Ints, Ints]:
-    """Return two counts of each app in units, equal but for the few apps between two choices; 0 for apps without choices.
+class _Listed:
+    """Rows of choices, app by app."""
 
-    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices.  Raises SolverFailed."""
+    def __init__(self) -> None:
+        self.app: list[int] = []
+        self.units: list[int] = []
+        self.stays: list[bool] = []
+        self.worths: list[Floats] = []
+        self.draft: list[int] = []
+        self.first = [0]
+        self.pace: list[str | None] = []
+        self.allowed: list[int] = []
+
+    def plain(self, worth: Worth, i: int, n: int, counts: list[int], *, moved: bool) -> None:
+        """Add the counts of an app to which types do not matter; `moved` to have what it has on other nodes too."""
+        self.draft.append(len(self.app) + counts.index(n))
+        self.worths.append(worth.of(i, np.array(counts, np.int64)))
+        self.stays += [count == worth.count[i] for count in counts]
+        if moved:
+            counts = [*counts, int(worth.count[i])]
+            self.worths.append(np.array([worth.moved(i)]))
+            self.stays.append(False)
+        self._rest(i, counts, [None] * len(counts), [-1] * len(counts))
+
+    def typed(self, worth: Worth, i: int, row: Mapping[int, int], counts: list[int]) -> None:
+        """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it."""
+        types = worth.types
+        if types is None:
+            return
+        n, there = sum(row.values()), types.pace(i, row)
+        stays = worth.count[i] == n
+        found: list[tuple[int, str, bool, int, float]] = []
+        if stays:
+            found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
+        offers = types.offers(i, np.array(counts, np.int64))
+        values = [worth.at_speed(i, offer.speed).tolist() for offer in offers]
+        fits = [offer.fits.tolist() for offer in offers]
+        for at, count in enumerate(counts):
+            seen: set[int] = set()
+            for offer, value, fit in zip(offers, values, fits, strict=True):
+                bits = offer.bits[at]
+                drafted = not stays and (count, offer.name) == (n, there)
+                if drafted or (fit[at] and bits not in seen):
+                    found.append((count, offer.name, False, bits, value[at]))
+                    seen.add(bits)
+        place = next(place for place, (count, name, *_) in enumerate(found) if (count, name) == (n, there))
+        self.draft.append(len(self.app) + place)
+        units, pace, stay, bits_of, worths = zip(*found, strict=True)
+        self.worths.append(np.array(worths))
+        self.stays += stay
+        self._rest(i, list(units), pace, list(bits_of))
+
+    def _rest(self, i: int, counts: list[int], pace: Sequence[str | None], allowed: list[int]) -> None:
+        self.app += [i] * len(counts)
+        self.units += counts
+        self.pace += pace
+        self.allowed += allowed
+
+
+def choose(
+    instance: Instance,
+    offered: Choices,
+    left: float,
+    loss_budget: float,
+    fixed_loss: float,
+    pools: Pools | None = None,
+) -> Chosen:
+    """Return what the program chooses.
+
+    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices, and `pools` the room by types where
+    these matter.  Raises SolverFailed."""
     apps = len(instance.apps)
     low, high = np.zeros(apps, np.int64), np.zeros(apps, np.int64)
+    pace: dict[int, str] = {}
+    moves: set[int] = set()
     if not len(offered.draft):
-        return low, high
-    x = _solve(instance, offered, left, loss_budget - fixed_loss)
+        return Chosen(low, high, pace, frozenset())
+    x = _solve(instance, offered, left, loss_budget - fixed_loss, pools)
     for app in np.flatnonzero(np.diff(offered.first)).tolist():
         at = slice(int(offered.first[app]), int(offered.first[app + 1]))
-        taken = offered.units[at][x[at] > LEAST_PART]
-        low[app], high[app] = taken.min(), taken.max()
-    return low, high
+        taken = np.flatnonzero(x[at] > LEAST_PART) + at.start
+        if pools is not None:
+            if not offered.stays[taken].any():
+                moves.add(app)
+            on = [(offered.pace[row], float(x[row])) for row in taken.tolist()]
+            if on[0][0] is not None:
+                parts = [
+                    (-math.fsum(part for name, part in on if name == each), each) for each, _ in on if each is not None
+                ]
+                pace[app] = min(parts)[1]
+                taken = np.array([row for row in taken.tolist() if offered.pace[row] == pace[app]], np.int64)
+        low[app], high[app] = offered.units[taken].min(), offered.units[taken].max()
+    return Chosen(low, high, pace, frozenset(moves))
 
 
-def _solve(instance: Instance, offered: Choices, left: float, loss_budget: float) -> Floats:
+class Pools(NamedTuple):
+    """Room by sets of types."""
+
+    room: Floats
+    """A row for each set and kind of resource, as parts of the cluster."""
+    used: Floats
+    """What each choice takes of it: choices × rows."""
+
+
+def pools(instance: Instance, offered: Choices, types: Types) -> Pools:
+    """Return the room of each set of types that some choice is bound to."""
+    totals = np.maximum(instance.totals, 1).astype(np.float64)
+    bound = Counter(bits for bits, name in zip(offered.allowed, offered.pace, strict=True) if name is not None)
+    whole = (1 << len(types.names)) - 1
+    sets = [bits for bits, _ in sorted(bound.items(), key=lambda entry: (-entry[1], entry[0])) if bits != whole]
+    rooms, used = [], []
+    for bits in sets[:MOST_SETS]:
+        nodes = types.nodes(bits)
+        inside = np.array([bits & allowed == allowed and allowed >= 0 for allowed in offered.allowed], np.bool_)
+        units = np.where(inside, offered.units, 0)
+        for row in np.flatnonzero(offered.stays).tolist():
+            here = instance.rows[int(offered.app[row])]
+            units[row] = sum(count for node, count in here.items() if nodes[node])
+        rooms.append(instance.room[nodes].sum(axis=0) / totals)
+        used.append(instance.demand[offered.app] * units[:, None] / totals)
+    if not rooms:
+        return Pools(np.zeros(0), np.zeros((len(offered.app), 0)))
+    return Pools(np.concatenate(rooms), np.hstack(used))
+
+
+def _solve(instance: Instance, offered: Choices, left: float, loss_budget: float, pools: Pools | None = None) -> Floats:
     """Return the part of each choice."""
     rows, base = len(offered.app), offered.draft
     of = np.zeros(len(instance.apps), np.int64)
@@ -121,10 +248,11 @@ def _solve(instance: Instance, offered: Choices, left: float, loss_budget: float
     member = of[offered.app]
     totals = np.maximum(instance.totals, 1).astype(np.float64)
     used = instance.demand[offered.app] * offered.units[:, None] / totals
+    room = instance.room.sum(axis=0) / totals
+    if pools is not None:
+        used, room = np.hstack([used, pools.used]), np.concatenate([room, pools.room])
     limits = np.column_stack([used, offered.disturbs, offered.loss])
-    rest = np.concatenate([instance.room.sum(axis=0) / totals, [max(left, 0.0), loss_budget]]) - limits[base].sum(
-        axis=0
-    )
+    rest = np.concatenate([room, [max(left, 0.0), loss_budget]]) - limits[base].sum(axis=0)
     rest[:-1] = np.maximum(rest[:-1], 0.0)
     others = np.setdiff1d(np.arange(rows), base)
     change = csr_array((limits - limits[base][member])[others].T)

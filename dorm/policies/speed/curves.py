@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dorm.policies.speed.by_type import MOST_RATIO, by_type, typed_of
 from dorm.policies.speed.learning import known_of, learned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from dorm.policies.integer import Floats, Ints
     from dorm.policies.problem import AppDemand
+    from dorm.policies.speed.by_type import Typed
     from dorm.policies.speed.learning import Known
 
 GROWTH = 2
@@ -37,11 +41,13 @@ class Curve(NamedTuple):
     gang: int
     points: tuple[tuple[float, ...], tuple[float, ...]]
     """The same as plain numbers: for a single count they are much faster."""
+    fast: float = 1.0
+    """How many times the reference's gain is believed: more than 1 on a type of nodes that is faster than the reference."""
 
     def speed_up(self, units: Ints) -> Floats:
         """Return the speed with so many units, each at least 1, relative to one unit."""
         found = np.interp(units * float(self.gang), self.counts, self.rates)
-        return np.asarray(np.clip(found, LEAST_GAIN, MOST_GAIN * units))
+        return np.asarray(np.clip(found, LEAST_GAIN, MOST_GAIN * self.fast * units))
 
     def one(self, units: int) -> float:
         """Return the speed with so many units, at least 1, relative to one unit."""
@@ -52,7 +58,7 @@ class Curve(NamedTuple):
         else:
             low, high = at - 1, at
             found = rates[low] + (rates[high] - rates[low]) * (n - counts[low]) / (counts[high] - counts[low])
-        return min(max(found, LEAST_GAIN), MOST_GAIN * units)
+        return min(max(found, LEAST_GAIN), MOST_GAIN * self.fast * units)
 
 
 def curve(app: AppDemand) -> Curve:
@@ -69,20 +75,75 @@ def _curve(known: Known) -> Curve:
     return Curve(found.counts, rates, known.gang, (tuple(found.counts.tolist()), tuple(rates.tolist())))
 
 
-def useful(app: AppDemand) -> int:
+class Paces(NamedTuple):
+    """How fast an app is on each type of nodes, relative to one unit on the slowest of them."""
+
+    curves: dict[str, Curve]
+    mixed: Curve
+    """On nodes of any of these types."""
+    one: float
+    """Its rate with one unit on the slowest type: steps per second where `absolute`."""
+    absolute: bool
+
+    def slowest(self, units: int, types: Iterable[str]) -> str:
+        """Return the type on which so many units are slowest: the pace of a partition on all these types."""
+        on = [name for name in types if name in self.curves] or self.curves
+        return min(on, key=lambda name: (self.curves[name].one(units), name))
+
+    def as_fast(self, units: int, pace: str) -> tuple[str, ...]:
+        """Return the types on which so many units are at least as fast as on this one, sorted."""
+        least = self.curves[pace].one(units) * (1 - 1e-9)
+        return tuple(name for name in sorted(self.curves) if self.curves[name].one(units) >= least)
+
+
+def paces(app: AppDemand, types: Sequence[str], usable: Sequence[str]) -> Paces | None:
+    """Return its speed on the types of the cluster that it can use; None where no difference between types is known."""
+    typed = typed_of(app, types)
+    return _paces(typed, tuple(usable)) if typed is not None and usable else None
+
+
+@lru_cache(maxsize=16_384)
+def _paces(typed: Typed, usable: tuple[str, ...]) -> Paces | None:
+    learned_on = by_type(typed)
+    if learned_on is None:
+        return None
+    gang, found = typed.known.gang, [(name, learned_on.curves[name]) for name in usable]
+    counts = np.unique(np.concatenate([each.counts for _, each in found]))
+    rates = np.stack([np.interp(counts, each.counts, each.rates) for _, each in found])
+    slowest = rates.min(axis=0)
+    one = max(float(np.interp(gang, counts, slowest)), float(slowest.max()) * 1e-9)
+    rates = np.minimum(rates, MOST_RATIO * slowest) / one
+    plain = tuple(counts.tolist())
+    curves = {}
+    for (name, _), rate in zip(found, rates, strict=True):
+        fast = max(float(np.interp(gang, counts, rate)), 1.0)
+        curves[name] = Curve(counts, rate, gang, (plain, tuple(rate.tolist())), fast)
+    mixed = Curve(counts, slowest / one, gang, (plain, tuple((slowest / one).tolist())))
+    return Paces(curves, mixed, one, all(each.absolute for _, each in found))
+
+
+def useful(app: AppDemand, types: Sequence[str] = ()) -> int:
     """Return the least count, within its bounds, that is as fast as any: it is owed nothing beyond that.
 
     What it has now is useful, and everything where too little is known.  The speed is linear between known points, so only
-    these matter."""
-    if len(app.speed) + len(app.measured) < 2 or app.n_max <= app.n_min:
+    these matter.  On a cluster with several `types` it is the largest such count of any of them."""
+    found = paces(app, types, types)
+    points = len(app.speed) + len(app.measured) + sum(map(len, app.speed_on.values())) * (found is not None)
+    if points < 2 or app.n_max <= app.n_min:
         return app.n_max
-    return min(max(_fastest(known_of(app)), app.n_min, sum(app.current.values())), app.n_max)
+    known = known_of(app)
+    fastest = _fastest(known) if found is None else max(_as_fast(known, each) for each in found.curves.values())
+    return min(max(fastest, app.n_min, sum(app.current.values())), app.n_max)
 
 
 @lru_cache(maxsize=16_384)
 def _fastest(known: Known) -> int:
     """Return the least count that is as fast as any."""
-    gang, found = known.gang, _curve(known)
+    return _as_fast(known, _curve(known))
+
+
+def _as_fast(known: Known, found: Curve) -> int:
+    gang = known.gang
     counts = [int(n) for n in found.points[0]]
     units = {n // gang for n in counts} | {-(-n // gang) for n in counts}
     least = max(-(-known.least // gang), 1)
@@ -96,7 +157,7 @@ def explored(app: AppDemand) -> int:
     """Return up to how many containers it may have while its speed is being learned: twice the largest count that was
     measured, so that a wrong guess costs little; n_max where its owner declares its speed, or nothing was measured."""
     known = largest(app)
-    if app.speed or not known:
+    if app.speed or app.speed_on or not known:
         return app.n_max
     gang = max(app.gang, 1)
     return min(max(GROWTH * known // gang * gang, app.n_min, sum(app.current.values())), app.n_max)
@@ -107,15 +168,16 @@ def largest(app: AppDemand) -> int:
     return learned(known_of(app)).largest
 
 
-def work_s(app: AppDemand) -> float:
-    """Return the work that is left, in seconds of one unit.
+def work_s(app: AppDemand, found: Paces | None = None) -> float:
+    """Return the work that is left, in seconds of one unit: on the slowest type of nodes, where types matter.
 
     It follows from the remaining steps and the speed, where both are known; else it is as much as the app has received so
     far, which is what attained service says of heavy-tailed work (Tiresias, NSDI 2019, §3.2)."""
     gang = max(app.gang, 1)
     known = learned(known_of(app))
-    if app.remaining_steps is not None and known.absolute:
-        rate = known.rate(gang)
+    absolute = known.absolute if found is None else found.absolute
+    if app.remaining_steps is not None and absolute:
+        rate = known.rate(gang) if found is None else found.one
         left = app.remaining_steps / rate if rate > 0 else MOST_WORK_S
     else:
         left = app.served_s / gang

@@ -65,7 +65,8 @@ class Program:
     ) -> None:
         self.instance, self.served = instance, served
         n = integer.counts_of(served)
-        self.offered = choices(instance, worth, terms, n, exact=True)
+        self.offered = choices(instance, worth, terms, served, exact=True)
+        self.types = worth.types
         fixed = np.diff(self.offered.first) == 0
         self.apps = np.flatnonzero(~fixed).tolist()
         changed = integer.changed(instance, served) & instance.kept
@@ -134,6 +135,7 @@ class Program:
                     rows += [
                         ({cell: 1.0, row: -float(here[node])}, 0.0, np.inf) for cell, node in cells[app] if node in here
                     ]
+            rows += self._bound(cells[app], mine)
         for node in range(len(instance.nodes)):
             for k in range(len(instance.kinds)):
                 used = {
@@ -146,6 +148,17 @@ class Program:
         rows.append((dict(enumerate(offered.disturbs.tolist())), -np.inf, self.left + 1e-9))
         rows.append(({**dict(enumerate(offered.loss.tolist())), width - 1: -1.0}, -np.inf, self.loss_budget))
         return _linear(rows, width)
+
+    def _bound(self, cells: list[tuple[int, int]], mine: range) -> list[tuple[dict[int, float], float, float]]:
+        """Return that an app to which types matter has nothing on types that its choice does not allow."""
+        offered, found = self.offered, []
+        if self.types is None or offered.pace[mine[0]] is None:
+            return []
+        for cell, node in cells:
+            most = float(max(offered.units[mine.start : mine.stop]))
+            here = 1 << int(self.types.of[node])
+            found.append(({cell: 1.0, **{row: -most for row in mine if offered.allowed[row] & here}}, -np.inf, 0.0))
+        return found
 
 
 def _linear(rows: list[tuple[dict[int, float], float, float]], width: int) -> LinearConstraint:

@@ -101,15 +101,16 @@ def known_of(app: AppDemand) -> Known:
 @lru_cache(maxsize=16_384)
 def learned(known: Known) -> Learned:
     """Return the curve at counts up to n_max."""
-    declared = tuple(_declared(known.speed))
-    return _learned(declared, _points(known.measured), _points(known.alike), known.gang, known.least, known.most)
+    declared = tuple(sound(known.speed))
+    return _learned(declared, believed(known.measured), believed(known.alike), known.gang, known.least, known.most)
 
 
-def _declared(speed: tuple[tuple[int, float], ...]) -> list[tuple[int, float]]:
+def sound(speed: tuple[tuple[int, float], ...]) -> list[tuple[int, float]]:
+    """Return the declared points that may be true, ascending."""
     return sorted({n: rate for n, rate in speed if 0 < n < _MOST and 1 / _MOST < rate < _MOST}.items())
 
 
-def _points(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
+def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
     """Return one point for each count, weighted by time, without those that cannot be true."""
     sums: dict[int, tuple[float, float]] = {}
     for one in measured:
@@ -117,14 +118,14 @@ def _points(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
             total, seconds = sums.get(one.containers, (0.0, 0.0))
             sums[one.containers] = (total + math.log(one.steps_per_s) * one.seconds, seconds + one.seconds)
     points = [Point(n, math.exp(total / seconds), seconds) for n, (total, seconds) in sums.items()]
-    believed: list[Point] = []
+    kept: list[Point] = []
     for point in sorted(points, key=lambda point: (-point.seconds, point.containers)):
-        against = [other for other in believed if not _both_true(point, other)]
+        against = [other for other in kept if not _both_true(point, other)]
         if not against:
-            believed.append(point)
+            kept.append(point)
         elif any(2 * point.seconds >= other.seconds for other in against):  # Which of them is true is not known.
-            believed = [other for other in believed if other not in against]
-    return tuple(sorted(believed))
+            kept = [other for other in kept if other not in against]
+    return tuple(sorted(kept))
 
 
 def _both_true(one: Point, other: Point) -> bool:
@@ -150,9 +151,9 @@ def _learned(
     elif declared:
         expected = np.log(_between(declared, counts))
     elif alike:
-        expected, _ = _corrected(_law(alike, counts), alike, counts)
+        expected, _ = _corrected(law(alike, counts), alike, counts)
     else:
-        expected = _law(measured, counts)
+        expected = law(measured, counts)
     sigma = np.full(len(counts), 2 * _SPREAD[basis])
     if measured:
         expected, sigma = _corrected(expected, measured, counts, _SPREAD[basis])
@@ -183,22 +184,22 @@ def _between(points: tuple[tuple[int, float], ...], counts: Floats) -> Floats:
     return np.interp(counts, [0.0, *(float(n) for n, _ in points)], [0.0, *(rate for _, rate in points)])
 
 
-def _law(points: tuple[Point, ...], counts: Floats) -> Floats:
+def law(points: tuple[Point, ...], counts: Floats) -> Floats:
     """Return the log of the rates by the law that fits the points best; relative to one container without points."""
     if not points:
         return -_log_time(counts, *USUAL)
     n = np.array([float(n) for n, *_ in points])
     time = -np.log(np.array([rate for _, rate, _ in points]))
-    weight = np.array([_trust(seconds) for *_, seconds in points]) / _NOISE**2
+    weight = np.array([trust(seconds) for *_, seconds in points]) / _NOISE**2
     best, found = math.inf, (0.0, USUAL)
-    for law in _GRID:
-        off = time - _log_time(n, *law)
+    for shape in _GRID:
+        off = time - _log_time(n, *shape)
         scale = float((weight * off).sum() / weight.sum())
-        cost = round(float((weight * (off - scale) ** 2).sum()) + _unusual(*law), 9)
+        cost = round(float((weight * (off - scale) ** 2).sum()) + _unusual(*shape), 9)
         if cost < best:
-            best, found = cost, (scale, law)
-    scale, law = found
-    return -(scale + _log_time(counts, *law))
+            best, found = cost, (scale, shape)
+    scale, shape = found
+    return -(scale + _log_time(counts, *shape))
 
 
 def _log_time(n: Floats, gamma: float, s: float, r: float) -> Floats:
@@ -214,7 +215,7 @@ def _unusual(gamma: float, s: float, r: float) -> float:
     return away + (math.log(gamma)) ** 2 / 4 + (r / 0.1) ** 2 / 2
 
 
-def _trust(seconds: float) -> float:
+def trust(seconds: float) -> float:
     """Return how far a point counts against an expectation, below 1: half after a quarter of a minute."""
     return seconds / (seconds + _MINUTE / 4)
 
@@ -224,22 +225,23 @@ def _corrected(
 ) -> tuple[Floats, Floats]:
     """Return log rates moved towards the points, and their standard deviation."""
     at = np.log(np.array([float(n) for n, *_ in points]))
-    trust = np.array([_trust(seconds) for *_, seconds in points])
+    sure = np.array([trust(seconds) for *_, seconds in points])
     place = np.searchsorted(counts, np.array([float(n) for n, *_ in points]))
     off = np.log(np.array([rate for _, rate, _ in points])) - expected[place]
-    middle = _weighted_median(off, trust)
+    middle = weighted_median(off, sure)
     bound = math.log(_FAR)
     off = np.clip(off, middle - bound, middle + bound)
     x = np.log(counts)
     # The level of an expectation that was never measured is worth nothing against a measured one.
-    moved = expected + np.interp(x, at, middle + (off - middle) * trust)
+    moved = expected + np.interp(x, at, middle + (off - middle) * sure)
     distance = np.abs(x[:, None] - at[None, :]).min(axis=1) / math.log(2.0)
     nearest = np.abs(x[:, None] - at[None, :]).argmin(axis=1)
     noise = _NOISE * np.sqrt(_MINUTE / np.array([max(seconds, 1.0) for *_, seconds in points]))[nearest]
     return np.asarray(moved), np.sqrt(noise**2 + (spread * distance) ** 2)
 
 
-def _weighted_median(values: Floats, weights: Floats) -> float:
+def weighted_median(values: Floats, weights: Floats) -> float:
+    """Return the value below which half of the weight lies."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weights[order])
     return float(values[order][int(np.searchsorted(total, total[-1] / 2))])

@@ -29,6 +29,9 @@ class Partitions:
         self.n = integer.counts_of(rows)
         self.free = integer.free_room(instance, rows)
         self.closed = closed
+        self.within: dict[int, tuple[Flags, ...]] = {}
+        """For apps that do not use all nodes: those that they use, then groups of these, which are filled one after the
+        other."""
         having = (instance.capacity > 0).mean(axis=0) if len(instance.nodes) else np.ones(len(instance.kinds))
         self._rare = np.flatnonzero(having < RARE)
         self._largest: Ints | None = None
@@ -44,6 +47,8 @@ class Partitions:
         for k in np.flatnonzero(demand > 0).tolist():
             here = np.minimum(here, self.free[:, k] // demand[k])
         usable = instance.eligible[instance.requirement[app]]
+        if app in self.within:
+            usable = usable & self.within[app][0]
         return np.where(usable if self.closed is None else usable & ~self.closed, np.maximum(here, 0), 0)
 
     def some_fit(self, app: int) -> bool:
@@ -89,6 +94,14 @@ class Partitions:
         if count <= 0 or not len(self.free):
             return 0
         here, away = self.fits(app), self._points_away(app)
+        done = 0
+        for group in self.within.get(app, ())[1:]:
+            done += self._put(app, count - done, np.where(group, here, 0), away)
+            here[group] = 0
+        return done if app in self.within else self._put(app, count, here, away)
+
+    def _put(self, app: int, count: int, here: Ints, away: Ints) -> int:
+        """Place up to `count` units where there is room `here`."""
         if self.instance.apps[app].placement == "spread":
             return self._spread(app, count, here, away)
         left = count

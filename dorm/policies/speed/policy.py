@@ -26,12 +26,14 @@ from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness
-from dorm.policies.speed.choosing import choices, choose
+from dorm.policies.speed.choosing import Chosen, choices, choose, pools
+from dorm.policies.speed.moving import Moving
 from dorm.policies.speed.resizing import Resizing
+from dorm.policies.speed.types import names_of, types_of
 from dorm.policies.speed.worth import Worth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from dorm.policies.integer import Flags, Instance, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
@@ -51,12 +53,13 @@ class SpeedPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, SPEED)
         tuning = Tuning(problem)
-        problem = tuning.problem
-        apps = tuple(_within_use(app) for app in problem.apps)
+        types = names_of(problem.nodes)
+        problem = _on_one_type(tuning.problem, types[0]) if len(types) == 1 else tuning.problem
+        apps = tuple(_within_use(app, types) for app in problem.apps)
         found = self._round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
             if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
-                found.reasons[app.id] = _beyond_use(before)
+                found.reasons[app.id] = _beyond_use(before, types)
         return msgspec.structs.replace(
             found, reasons=dict(sorted(found.reasons.items())), batches=tuning.batches(found.counts)
         )
@@ -65,17 +68,25 @@ class SpeedPolicy:
         return Round(instance, settings)
 
 
-def _within_use(app: AppDemand) -> AppDemand:
+def _on_one_type(problem: Problem, name: str) -> Problem:
+    """Return a problem whose nodes are of one type with what apps declare for that type."""
+    if not any(name in app.speed_on for app in problem.apps):
+        return problem
+    apps = (msgspec.structs.replace(app, speed=app.speed_on.get(name, app.speed), speed_on={}) for app in problem.apps)
+    return msgspec.structs.replace(problem, apps=tuple(apps))
+
+
+def _within_use(app: AppDemand, types: Sequence[str]) -> AppDemand:
     """Return the app without the containers that would make it no faster, or of which too little is known yet: neither its
     share nor its floor counts them."""
-    most = app.n_max if app.pinned else min(curves.useful(app), curves.explored(app))
+    most = app.n_max if app.pinned else min(curves.useful(app, types), curves.explored(app))
     return app if most == app.n_max else msgspec.structs.replace(app, n_max=most)
 
 
-def _beyond_use(app: AppDemand) -> Reason:
+def _beyond_use(app: AppDemand, types: Sequence[str]) -> Reason:
     """Return why an app has no more, where the round did not consider more."""
     explored = curves.explored(app)
-    if explored >= app.n_max or curves.useful(app) < explored:
+    if explored >= app.n_max or curves.useful(app, types) < explored:
         return NOT_FASTER
     return Reason("learning", f"its speed is known up to {curves.largest(app)} containers: first it gets {explored}")
 
@@ -88,6 +99,7 @@ class Round:
         # Reasons know the price of a change from `worth`, so the horizon of `dorm` plays no part here.
         self.settings = {**settings, "horizon_s": 1.0}
         self.serving = Serving(instance, settings)
+        self.types = types_of(instance)
         self.status = "near"
 
     def allocation(self) -> Allocation:
@@ -98,7 +110,7 @@ class Round:
         draft = beside.copy() if unserved else beside
         left = serving.make_room(draft, unserved, serving.budget)
         target = serving.target(beside, draft, unserved) if left else None
-        worth = Worth(instance, self.settings, integer.changed(instance, draft.rows))
+        worth = Worth(instance, self.settings, integer.changed(instance, draft.rows), self.types)
         terms = self._terms(draft.rows, target, worth)
         rows: Rows = draft.rows
         if target is None and instance.nodes and instance.kinds:
@@ -119,7 +131,7 @@ class Round:
         if self.standing(rows, terms, worth) >= standing:
             return rows
         # Not all that the program wants can be placed, and a part of it may be worse than nothing: then apps only grow.
-        resizing = Resizing(self.instance, served, worth, terms, closed)
+        resizing = self._resizing(served, terms, worth, closed)
         n = integer.counts_of(served)
         resizing.run(n, n)
         rows = resizing.parts.rows
@@ -133,25 +145,38 @@ class Round:
     def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Rows:
         """Return what the linear program makes of it; `closed` nodes get nothing further."""
         instance = self.instance
-        resizing = Resizing(instance, served, worth, terms, closed)
+        resizing = self._resizing(served, terms, worth, closed)
         n = integer.counts_of(served)
-        offered = choices(instance, worth, terms, n)
+        offered = choices(instance, worth, terms, served)
         fixed = np.diff(offered.first) == 0
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         fixed_loss = float(np.abs(n * unit - terms.shares)[fixed].sum())
+        room = None if self.types is None else pools(instance, offered, self.types)
         try:
-            low, high = choose(instance, offered, resizing.left, terms.loss_budget, fixed_loss)
+            chosen = choose(instance, offered, resizing.left, terms.loss_budget, fixed_loss, room)
         except SolverFailed:
-            self.status, low, high = "fallback", n, n
-        resizing.run(low, high)
+            self.status, chosen = "fallback", Chosen(n, n, {}, frozenset())
+        if isinstance(resizing, Moving):
+            resizing.follow(chosen)
+        else:
+            resizing.run(chosen.low, chosen.high)
         rows: Rows = resizing.parts.rows
         return rows
+
+    def _resizing(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Resizing:
+        if self.types is None:
+            return Resizing(self.instance, served, worth, terms, closed)
+        return Moving(self.instance, served, worth, terms, closed, self.types)
 
     def standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
         """Return θ1's excess, what lacks to the floors, and the worth; larger is better."""
         score = scoring.score(self.instance, rows, terms)
         n = integer.counts_of(rows)
-        total = sum(worth.one(app, int(n[app])) for app in range(len(n)) if n[app] and not self.instance.pinned[app])
+        apps = [app for app in range(len(n)) if n[app] and not self.instance.pinned[app]]
+        if self.types is None:
+            total = sum(worth.one(app, int(n[app])) for app in apps)
+        else:
+            total = sum(worth.placed(app, rows[app]) for app in apps)
         return -round(score.excess, 9), -score.below_floor, float(f"{total:.9g}")
 
     def _answer(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> Allocation:

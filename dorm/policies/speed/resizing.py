@@ -39,22 +39,30 @@ class Resizing:
         self.left = terms.change_budget - float(worth.disturbs[self.changed].sum())
         """What is left of θ2's budget, in full restarts."""
         self.loss = integer.loss(instance, self.parts.n, terms.shares)
+        self.free = instance.free_to_move & (self.parts.n > 0)
+        """The apps that may be resized."""
         self._unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
 
     def run(self, low: Ints, high: Ints) -> None:
         """Bring the apps to their counts as far as nodes and θ2 allow, and fill the remaining room."""
-        instance, n = self.instance, self.parts.n
-        has = self.parts.n > 0
-        free = instance.free_to_move & has
+        self.shrink(low, high)
+        self.grow(high)
+        self.fill()
+
+    def shrink(self, low: Ints, high: Ints) -> None:
+        n = self.parts.n
         target = np.where((low <= n) & (n <= high), n, np.where(high < n, high, low))
-        for app in np.flatnonzero(free & (target < n)).tolist():
+        for app in np.flatnonzero(self.free & (target < n)).tolist():
             self._resize(app, int(target[app]))
+
+    def grow(self, high: Ints) -> None:
+        """Bring the apps up to these counts."""
+        instance, free = self.instance, self.free
         grow = np.flatnonzero(free & (high > self.parts.n)).tolist()
         gains = {app: self._gain(app, int(high[app])) for app in grow}
         size = np.round((instance.demand / np.maximum(instance.capacity.max(axis=0, initial=1), 1)).max(axis=1), 9)
         for app in sorted(grow, key=lambda i: (self._fresh(i), -gains[i] if self._fresh(i) else -size[i], i)):
             self._resize(app, self._within_loss(app, int(high[app])))
-        self._fill(np.flatnonzero(free).tolist())
 
     def _fresh(self, app: int) -> bool:
         """Return whether a change of the app would be a further one for θ2."""
@@ -63,10 +71,14 @@ class Resizing:
     def _allowed(self, app: int) -> bool:
         return not self._fresh(app) or self.left >= float(self.worth.disturbs[app]) - 1e-9
 
+    def worth_of(self, app: int, units: int) -> float:
+        """Return the worth of the app with so many units; with as many as it has, of its partition as it is."""
+        return self.worth.one(app, units)
+
     def _gain(self, app: int, to: int) -> float:
         """Return what a larger count is worth for each part of the cluster that it takes."""
         n = int(self.parts.n[app])
-        more = self.worth.one(app, to) - self.worth.one(app, n)
+        more = self.worth_of(app, to) - self.worth_of(app, n)
         return round(more / (float(self._unit[app]) * max(to - n, 1)), 12)
 
     def _after(self, app: int, to: int) -> float:
@@ -88,7 +100,7 @@ class Resizing:
         """Bring an app to a count, or as far as there is room; return whether anything changed."""
         if not self._allowed(app) or to == self.parts.n[app]:
             return False
-        n, worth = int(self.parts.n[app]), self.worth
+        n, worth, was = int(self.parts.n[app]), self.worth, self.worth_of(app, int(self.parts.n[app]))
         before, loss = dict(self.parts.rows[app]), self.loss
         if worth.pause[app] < IN_PLACE_S and before:
             if to < n:
@@ -101,7 +113,7 @@ class Resizing:
                 self.parts.restore(app, before)
                 self.parts.take(app, max(n - to, 0))
         got = int(self.parts.n[app])
-        if got == n or (to > n and worth.one(app, got) <= worth.one(app, n) * (1 + SMALLEST)):
+        if got == n or (to > n and self.worth_of(app, got) <= was * (1 + SMALLEST)):
             self.parts.restore(app, before)
             return False
         self.loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if np.isfinite(loss) else loss
@@ -110,8 +122,9 @@ class Resizing:
             self.changed[app] = True
         return True
 
-    def _fill(self, apps: list[int]) -> None:
+    def fill(self) -> None:
         """Give the remaining room to those who gain most by it, within θ1: the program sees no nodes, and this step does."""
+        apps = np.flatnonzero(self.free).tolist()
         heap = [(-gain, app, to) for app in apps for gain, to in [self.growth(app)] if gain > 0]
         heapq.heapify(heap)
         while heap:
@@ -139,6 +152,6 @@ class Resizing:
             if after > max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE:
                 continue
             gain = self._gain(app, to)
-            if gain > max(best, SMALLEST * self.worth.one(app, n)):
+            if gain > max(best, SMALLEST * self.worth_of(app, n)):
                 best, count = gain, to
         return best, count

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.speed.curves import Paces
+    from dorm.policies.speed.types import Types
 
 DIGITS = 9
 """Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
@@ -29,12 +31,19 @@ DIGITS = 9
 class Worth:
     """The worth of every count of every app of one problem."""
 
-    def __init__(self, instance: Instance, settings: Mapping[str, float], changed: Flags) -> None:
-        """`changed` apps change in any case, so no count of theirs is free of a pause."""
+    def __init__(
+        self, instance: Instance, settings: Mapping[str, float], changed: Flags, types: Types | None = None
+    ) -> None:
+        """`changed` apps change in any case, so no count of theirs is free of a pause.  `types` matter to some apps: unless a
+        method knows better, such an app works at the pace of the slowest type that it can use."""
+        self.instance, self.types = instance, types
         self.count = np.where(instance.kept & ~changed, instance.count, -1)
         """The count with which an app is not disturbed; -1 where there is none."""
-        self.curves = [curves.curve(app) for app in instance.apps]
-        self.work = [curves.work_s(app) for app in instance.apps]
+        self.paces: Mapping[int, Paces] = {} if types is None else types.paces
+        self.curves = [
+            self.paces[i].mixed if i in self.paces else curves.curve(app) for i, app in enumerate(instance.apps)
+        ]
+        self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
         self.weight = [_weight(app.weight) for app in instance.apps]
         usual, full = settings["adjust_s"], settings["full_pause_s"]
         pauses = [
@@ -63,12 +72,38 @@ class Worth:
         pause = 0.0 if units == self.count[app] else float(self.pause[app])
         return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + pause) ** -self.power)
 
+    def at_speed(self, app: int, speed: Floats) -> Floats:
+        """Return the worth of an app after a pause, at these speeds."""
+        time = self.work[app] / speed + float(self.pause[app])
+        return np.asarray(self.weight[app] * time**-self.power)
+
+    def on(self, app: int, units: int, pace: str) -> float:
+        """Return the worth of so many units of a typed app, after a pause, at the pace of this type."""
+        if units <= 0:
+            return 0.0
+        time = self.work[app] / self.paces[app].curves[pace].one(units) + float(self.pause[app])
+        return float(self.weight[app] * time**-self.power)
+
+    def placed(self, app: int, row: Mapping[int, int]) -> float:
+        """Return the worth of exactly this partition."""
+        units = sum(row.values())
+        if not units:
+            return 0.0
+        if app in self.paces and self.types is not None:
+            speed = self.paces[app].curves[self.types.pace(app, row)].one(units)
+        else:
+            speed = self.curves[app].one(units)
+        stays = self.count[app] >= 0 and row == self.instance.rows[app]
+        time = self.work[app] / speed + (0.0 if stays else float(self.pause[app]))
+        return float(self.weight[app] * time**-self.power)
+
     def speeds_up(self, app: int, units: int, most: int) -> bool:
-        """Return whether any larger number of units, up to `most`, is faster."""
+        """Return whether any larger number of units, up to `most`, is faster on any type."""
         if most <= units:
             return False
-        speed = self.curves[app].speed_up(np.array([units, *counts_up_to(units + 1, most)], np.int64))
-        return bool(speed[1:].max() > speed[0] * (1 + 1e-9))
+        counts = np.array([units, *counts_up_to(units + 1, most)], np.int64)
+        on = self.paces[app].curves.values() if app in self.paces else [self.curves[app]]
+        return any(bool(speed[1:].max() > speed[0] * (1 + 1e-9)) for speed in (each.speed_up(counts) for each in on))
 
 
 def _weight(weight: float) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from events.quantities import short
 from replay.simulator import SimulationError
@@ -32,7 +35,8 @@ KINDS = {
 def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     """Return the workload that a text names.  With `strict`, rows that would be skipped are refused.  Raises SimulationError.
 
-    All kinds have the option `told` (no): whether owners declare the work and the speed of their apps."""
+    All kinds have the options `told` (no): whether owners declare the work and the speed of their apps; and `faster`, such as
+    `fast:3:0.5`: a type of nodes, how many times as fast apps are there, and the part of the apps of which that is true."""
     head, given = split(text)
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
@@ -45,9 +49,29 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
         raise WrongOption(text, code="workload.file.not_taken")
     options = Options(kind, given)
     tells = options.choice("told", ["no", "yes"], "no") == "yes"
+    faster = options.faster("faster")
     workload = _read(kind, Path(path), options, strict=strict, seed=seed)
     _refuse_endless(workload)
+    workload = _with_types(workload, *faster) if faster else workload
     return told(workload) if tells else workload
+
+
+def _with_types(workload: Workload, name: str, times: float, part: float) -> Workload:
+    """Return the workload with apps that are faster on one type of nodes: evenly spread over all of them.
+
+    They have a command of their own: apps learn from each other how fast they are, by image and command."""
+    apps = tuple(
+        msgspec.structs.replace(
+            app,
+            faster_on={name: times},
+            spec=msgspec.structs.replace(app.spec, command=[*app.spec.command, f"faster-on-{name}"]),
+        )
+        if math.floor((number + 1) * part + 1e-9) > math.floor(number * part + 1e-9)
+        else app
+        for number, app in enumerate(workload.apps)
+    )
+    assumption = f"{part:.0%} of the apps are {times:g} times as fast on nodes with the label type={name}."
+    return msgspec.structs.replace(workload, apps=apps, assumptions=(*workload.assumptions, assumption))
 
 
 LONGEST_S = 100 * 365.25 * 86400

@@ -37,7 +37,9 @@ def _told(app: SimulatedApp, curves: dict[tuple[Speed, float, int], list[tuple[i
         rates = [(n, app.speed.rate((n,)) * app.steps_per_unit) for n in _counts(app.spec.n_max)]
         curves[key] = [(n, rate) for n, rate in rates if rate >= 1e-9]
     steps = max(1, round(app.work * app.steps_per_unit))
-    return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, steps=steps, speed=curves[key]))
+    speed_on = {kind: [(n, rate * times) for n, rate in curves[key]] for kind, times in app.faster_on.items()}
+    spec = msgspec.structs.replace(app.spec, steps=steps, speed=curves[key], speed_on=speed_on)
+    return msgspec.structs.replace(app, spec=spec)
 
 
 def _counts(n_max: int) -> list[int]:

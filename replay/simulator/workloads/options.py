@@ -126,6 +126,18 @@ class Options:
             return table
         raise self.error(name, f"expected linear, amdahl:0.95 or table:1:1:4:3.5, got {short(text)}")
 
+    def faster(self, name: str) -> tuple[str, float, float] | None:
+        """Parse `fast:3` or `fast:3:0.5`: a type of nodes, how many times as fast apps are there, and which part of them."""
+        text = self.text(name)
+        if text is None:
+            return None
+        kind, *values = text.split(":")
+        numbers = [float(value) if NUMBER.fullmatch(value) else math.nan for value in values]
+        times, part = (*numbers, 1.0)[:2] if len(numbers) in (1, 2) else (math.nan, math.nan)
+        if kind and 0.01 <= times <= 100 and 0 < part <= 1:  # NaN is in no range.
+            return kind, times, part
+        raise self.error(name, f"expected fast:3 or fast:3:0.5, got {short(text)}")
+
     def done(self) -> None:
         """Refuse the options that are left."""
         for name in self._left:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from events.spec import AppSpec
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.speed import Speed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -41,6 +46,13 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """Its line in the trace; 0 if it was not read from one."""
     had: int = 0
     """Containers that it had there, which a fixed partition would give it; 0 if unknown."""
+    faster_on: dict[str, float] = {}
+    """How many times as fast it is on nodes of a type (the label `type`); 1 on types that are missing here.  A partition on
+    several types works at the pace of the slowest, as each step waits for the last worker."""
+
+    def pace_on(self, types: Iterable[str]) -> float:
+        """Return how many times as fast it is on nodes of these types together."""
+        return min((self.faster_on.get(name, 1.0) for name in types), default=1.0) if self.faster_on else 1.0
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):

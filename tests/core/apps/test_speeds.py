@@ -13,7 +13,7 @@ from events import kinds as k
 from events.quantities import SECOND
 from tests.core.apps.test_costs import resize, works
 from tests.core.decide.test_live import live_app, shrinking, train
-from tests.core.records import Bench
+from tests.core.records import Bench, joined
 
 
 def asked(bench: Bench, name: str = "app") -> AppDemand:
@@ -73,6 +73,39 @@ def test_an_app_like_it_stands_in_for_one_that_has_shown_nothing() -> None:
     assert asked(bench, "first").alike == ()
     assert asked(bench, "other").alike == ()
     assert asked(bench, "foreign").alike == ()
+
+
+def test_apps_like_it_tell_how_much_faster_a_type_of_node_is() -> None:
+    """Two apps of the same command, each on a node of another type, and a third that has worked nowhere."""
+    bench = Bench()
+    for name, kind in (("a", "fast"), ("b", "slow"), ("c", "slow")):
+        bench.add(joined(name, 2, labels={"type": kind}))
+    speeds = {"fast": 3.0, "slow": 1.0}
+    for name in ("first", "second", "third"):
+        app = bench.running(name, n_max=2, n_min=2)
+        kind = bench.state.nodes[bench.placed(name)].type
+        works(bench, app, steps=int(60 * speeds[kind]), seconds=60)
+    bench.add(joined("d", 3, labels={"type": "slow"}))
+    bench.running("new", n_max=2, n_min=2)
+    known = {one.type: one.steps_per_s for one in asked(bench, "new").alike_by_type}
+    assert known == speeds
+    assert asked(bench, "first").alike_by_type == asked(bench, "new").alike_by_type
+    bench.running("other", n_max=1, command=["something", "else"])
+    assert asked(bench, "other").alike_by_type == ()
+
+
+def test_what_its_owner_declares_by_type_is_known_to_the_policy() -> None:
+    bench = Bench(a=4)
+    bench.running("first", n_max=2, speed=[[1, 1.0]], speed_on={"fast": [[1, 3.0], [2, 5.0]]})
+    assert asked(bench, "first").speed_on == {"fast": ((1, 3.0), (2, 5.0))}
+
+
+def test_on_nodes_of_one_type_there_is_no_such_question() -> None:
+    bench = Bench()
+    bench.add(joined("a", 4, labels={"type": "fast"}))
+    works(bench, bench.running("first", n_max=2), steps=60, seconds=60)
+    bench.running("second", n_max=2)
+    assert asked(bench, "second").alike_by_type == ()
 
 
 @given(

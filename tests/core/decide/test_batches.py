@@ -11,6 +11,8 @@ from agents.contract import container_spec
 from agents.desired import Desired
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.batches import MOST_BATCHES, STEP
+from dorm.core.query.batches import batch_now
+from dorm.core.query.views import describe
 from dorm.policies.problem import Batch
 from events import kinds as k
 from tests.core.records import Bench
@@ -164,3 +166,38 @@ class TestAgents:
         where = {"checkpoint_dir": "/c", "checkpoint_mount": "", "run_dir": "/run/x", "devices": ()}
         env = container_spec(made.app().id, app, 0, **where).env  # type: ignore[arg-type]
         assert env["DORM_BATCH"] == "/run/x/batch"
+
+
+def test_a_description_says_which_batch_size_an_app_has_and_why() -> None:
+    made = bench()
+    now = batch_now(made.app(), made.state)
+    assert now is not None
+    assert (now.now, now.least, now.most, now.noise) == (64, 32, 4096, None)
+    assert now.why == "it has reported no gradient noise yet, so it has the initial 64"
+    report(made, 100_000.0)
+    (size,) = batches(made.settle()).values()
+    now = batch_now(made.app(), made.state)
+    assert now is not None
+    assert now.now == size > 64
+    assert now.efficiency == pytest.approx(100_064 / (100_000 + size))
+    assert now.steps == pytest.approx(size / 64 * 100_064 / (100_000 + size))
+    assert f"each of {size} samples teaches" in now.why
+    assert describe(made.app(), made.now, made.state)["batch"]["now"] == size
+
+
+def test_it_says_where_no_policy_chooses_and_where_no_speed_is_declared() -> None:
+    made = bench("drf")
+    report(made, 1000.0)
+    now = batch_now(made.app(), made.state)
+    assert now is not None
+    assert now.why == "the policy drf chooses no batch sizes, so it has the initial 64"
+    made = Bench(a=4)
+    made.add(k.PolicyChanged(policy="dorm-speed"), "operator")
+    made.running(n_max=3, batch=RANGE)
+    made.running("plain")
+    assert batch_now(made.app("plain"), made.state) is None
+    report(made, 1000.0)
+    assert not batches(made.settle())
+    now = batch_now(made.app(), made.state)
+    assert now is not None
+    assert now.why == "its spec declares no speed, which a choice needs, so it has the initial 64"

@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "gang": 2,
     "steps": 20_000,
     "speed": [[2, 1.5], [8, 4]],
+    "speed_on": {"a100": [[2, 3], [8, 9.5]]},
     "batch": {"initial": 64, "least": 32, "most": 512, "per_container": 16},
     "engine": "torchrun",
     "engine_options": {"processes": 2, "rendezvous": "c10d", "restarts": 3},
@@ -149,6 +150,10 @@ def refused(document: object) -> str:
         ({"speed": [[1, nan]]}, "spec.speed.out_of_range"),
         ({"speed": [[1, inf]]}, "spec.speed.out_of_range"),
         ({"speed": [[1, 2], [4, 3], [4, 5]]}, "spec.speed.not_ascending"),
+        ({"speed_on": {"a100": [[1, 2], [1, 3]]}}, "spec.speed.not_ascending"),
+        ({"speed_on": {"a100": [[1, 0]]}}, "spec.speed_on.out_of_range"),
+        ({"speed_on": {"a100": []}}, "spec.speed_on.out_of_range"),
+        ({"speed_on": [[1, 2]]}, "spec.speed_on.wrong_type"),
         ({"gang": 0}, "spec.gang.out_of_range"),
         ({"gang": 1025}, "spec.gang.out_of_range"),
         ({"gang": "4"}, "spec.gang.wrong_type"),
@@ -247,6 +252,7 @@ def test_a_full_spec() -> None:
     assert spec.retries.longest == "1h"
     assert (spec.require, spec.placement, spec.gang) == (FULL["require"], "pack", 2)
     assert (spec.steps, spec.speed) == (20_000, [(2, 1.5), (8, 4.0)])
+    assert spec.speed_on == {"a100": [(2, 3.0), (8, 9.5)]}
     assert check_spec({**FULL, "placement": "", "require": ""}).placement == ""
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dorm.policies.oasis.model import worth, worth_in
 from dorm.policies.oasis.online import Market, run
 from dorm.policies.oasis.prices import Both, Bounds, bounds, rounded
-from dorm.policies.oasis.schedule import fill, place
+from dorm.policies.oasis.schedule import Offer, best_end, fill, place, place_beside, unit_costs
+from dorm.policies.oasis.schedule import cheapest as cheapest_units
 from dorm.policies.problem import Utility
 from tests.policies.oasis.instances import cluster, instances, job
 from tests.policies.problems import slow_machine
@@ -137,7 +138,55 @@ def test_equal_prices_keep_containers_where_they_are() -> None:
     assert place(np.array([1.0, 1.0, 0.5]), np.array([2, 2, 1]), 2, had={1}) == {1: 1, 2: 1}
     assert place(rounded(np.array([1.0 + 1e-13, 1.0])), np.array([2, 2]), 2, had=()) == {0: 2}
     assert rounded(np.array([0.0, 1e-300, 3e200, math.inf])).tolist() == pytest.approx([0.0, 1e-300, 3e200, math.inf])
-    assert place(np.array([1.0, 2.0]), np.array([2, 2]), 3, had={1}, stay=True) == {0: 1, 1: 2}
+    assert place_beside(np.array([1.0, 2.0]), np.array([2, 2]), np.array([0, 1]), 3, had={1}) == {0: 1, 1: 2}
+
+
+@MANY
+@given(st.integers(0, 2**32))
+def test_the_best_end_is_found_without_looking_at_every_slot(seed: int) -> None:
+    """As by the whole table: end, cost and schedule, whatever the prices and the room, and whether or not the worth falls."""
+    chance = np.random.default_rng(seed)
+    slots, machines, most = int(chance.integers(2, 9)), int(chance.integers(1, 5)), int(chance.integers(1, 6))
+    price = chance.choice([0.0, 0.25, 1.0, 3.0], (slots, machines))
+    room = chance.integers(0, 4, (slots, machines))
+    work, servers = int(chance.integers(1, 14)), int(chance.integers(0, 2))
+    workers = np.maximum(np.arange(most + 1) - servers, 0)
+    done = np.tile(workers, (slots, 1))
+    done[0] = workers // 2
+    costs = unit_costs(Offer(price, room), most)
+    costs[:, 1:][:, workers[1:] == 0] = np.inf
+    fall = float(chance.choice([0.0, 0.5, 2.0, -1.0]))
+    worths = 20.0 - fall * np.arange(slots)
+    table = fill(costs, done, work)
+    last = int(np.argmax(worths - table.least))
+    looked: list[int] = []
+
+    def row(slot: int) -> np.ndarray:
+        looked.append(slot)
+        order = np.argsort(price[slot], kind="stable")
+        found = cheapest_units(price[slot], room[slot], order, most)
+        return np.where(np.append([False], workers[1:] == 0), np.inf, found)
+
+    found = best_end(row, done, work, lambda slot: float(worths[slot]), price.min(axis=1), rises=fall < 0)
+    if not np.isfinite(table.least[last]):
+        assert found is None
+        return
+    assert found is not None
+    assert (found.last, found.cost, found.worth) == (last, table.least[last], worths[last])
+    assert found.table.counts(last) == table.counts(last)
+    assert looked == list(range(len(looked)))
+
+
+def test_an_empty_cluster_is_looked_at_no_further_than_needed() -> None:
+    looked: list[int] = []
+
+    def row(slot: int) -> np.ndarray:
+        looked.append(slot)
+        return np.array([0.0, 1.0, 2.0])
+
+    found = best_end(row, np.tile(np.arange(3), (100, 1)), 4, lambda slot: 50.0, np.ones(100))
+    assert found is not None
+    assert (found.last, found.cost, looked) == (1, 4.0, [0, 1])
 
 
 @MANY

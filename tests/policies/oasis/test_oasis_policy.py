@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
+from dorm.policies.oasis.planning import Planner, Settings
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Plan, Problem, Slot, Utility
 from dorm.policies.registry import policy
 from tests.errors import raises
@@ -159,9 +162,24 @@ def test_an_app_that_is_worth_less_than_the_room_it_takes_is_refused_and_waits()
     got = solve(ONE, rich, poor, slots=2)
     assert totals(got) == {"poor": 0, "rich": 3}
     assert got.reasons["poor"].code == "price"
-    assert got.reasons["poor"].text.startswith("refused: its best schedule, done in 100 s, is worth 1 and costs ")
+    text = got.reasons["poor"].text
+    assert text.startswith("refused: its best schedule, done in 100 s, is worth 1 and costs ")
+    assert re.search(r"at present prices: \w+ [\d.e+]+ \([\d.e+]+ a \w+ in a slot, 75% full\), ", text)
+    assert "cpu " in text
+    assert "memory " in text
     assert "poor" not in got.plans
     assert totals(solve(ONE, poor, rich, slots=2)) == {"poor": 1, "rich": 3}
+
+
+def test_the_prices_of_a_refusal_add_up_to_its_cost() -> None:
+    rich = working(app("rich", 1, 4, (3, 3)), 600.0, utility=Utility(1000.0, 0.0, 0.0))
+    poor = working(app("poor", 1, 4, (1, 1)), 100.0, utility=Utility(2.0, 0.0, 0.0))
+    (refused,) = Planner(Problem(ONE, (rich, poor)), Settings(SLOT_S, 2, 3600.0)).refused.values()
+    assert sorted(price.kind for price in refused.prices) == ["cpu", "memory"]
+    assert math.fsum(price.cost for price in refused.prices) == pytest.approx(refused.cost, rel=1e-6)
+    assert all(price.full == 0.75 for price in refused.prices)
+    each = {price.kind: price.each for price in refused.prices}
+    assert each["cpu"] * 1 + each["memory"] * 4 == pytest.approx(refused.cost, rel=1e-6), "one core, 4 GiB, one slot"
 
 
 def test_a_plan_is_kept_whatever_arrives_and_runs_by_the_clock() -> None:

@@ -13,11 +13,13 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.apps.admission import app_id
+from dorm.core.state import MeasuredSpeed
 from events import kinds as k
 from events.archive.opening import open_archive
 from events.archive.segments import SegmentLog
 from events.codec import decode, encode
 from events.log.records import LogRefused, Record
+from events.spec import check_spec
 from replay.audit.audit import Report, verify
 from replay.export.anonymize import anonymized
 from replay.export.disguise import _RULES, _WORDS, Disguise, _rules
@@ -435,3 +437,24 @@ def test_a_walk_leaves_numbers_alone() -> None:
     )
     made = Disguise(Naming()).struct(event)
     assert encode(made) == encode(msgspec.structs.replace(event, app="A", node="N", message="(withheld)"))
+
+
+def test_types_of_nodes_have_the_same_names_everywhere() -> None:
+    """In labels, in what was measured, and in what owners declare: policies compare them."""
+
+    class Naming:
+        def name(self, kind: str, name: str) -> str:
+            return name if name == "type" else f"{kind.replace('_', '-')}-{len(name)}"
+
+        def request(self, text: str) -> str:
+            return text
+
+        def beginning(self, prefix: str) -> list[str]:
+            return [prefix]
+
+    disguise = Disguise(Naming())
+    measured = MeasuredSpeed(containers=2, nodes=1, type="a100", steps=5, ns=10**9)
+    assert disguise.struct(measured).type == "values-4"
+    assert disguise.labels({"type": "a100"}) == {"type": "values-4"}
+    spec = check_spec({"name": "x", "command": ["y"], "demand": {"cpu": 1}, "speed_on": {"a100": [[1, 2.0]]}}).stored()
+    assert disguise.struct(spec).speed_on == {"values-4": [(1, 2.0)]}

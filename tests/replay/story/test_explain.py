@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dorm.cli.apps.explain import _speed_lines
 from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
@@ -11,7 +12,7 @@ from replay.moments import AtSequence
 from replay.story.explain import ExplainError, explain
 from replay.story.explanation import Explanation, Witness
 from replay.travel.travel import fold, state_at
-from tests.core.records import Bench
+from tests.core.records import Bench, joined
 from tests.errors import raises
 from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
 
@@ -265,3 +266,40 @@ def test_a_plan_is_explained_with_its_price() -> None:
     assert later.reason is not None
     assert later.reason.code == "queue"
     assert "It has 4 from " in later.text
+
+
+def test_the_batch_size_of_an_app_with_the_decision_that_gave_it() -> None:
+    bench = Bench(n1=4)
+    bench.add(k.PolicyChanged(policy="pollux"))
+    accepts = {"initial": 64, "least": 32, "most": 4096, "per_container": 512}
+    app = bench.running(n_max=4, batch=accepts, speed=[[1, 1.0], [2, 1.8], [4, 3.0]], steps=100_000)
+    found = explained(bench).batch
+    assert found is not None
+    assert (found.now.now, found.position) == (64, "")
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=5, noise=100_000.0), "n1")
+    bench.settle()
+    found = explained(bench).batch
+    assert found is not None
+    assert (found.now.now, found.policy) == (bench.app().batch, "pollux")
+    assert found.now.now > 64
+    assert found.position.split(".")[0] == str(len(bench.records))
+
+
+def test_its_speed_on_each_type_of_node() -> None:
+    bench = Bench()
+    for name, kind in (("n1", "fast"), ("n2", "slow")):
+        bench.add(joined(name, 2, labels={"type": kind}))
+    for name in ("first", "second"):
+        app = bench.running(name, n_min=2, n_max=2)
+        steps = 180 if bench.placed(name) == "n1" else 60
+        bench.add(k.AppProgressed(app=app.id, generation=1, step=0))
+        bench.wait(60)
+        bench.add(k.AppProgressed(app=app.id, generation=1, step=steps))
+    speed = explained(bench, "first").speed
+    assert speed is not None
+    assert [one.type for one in speed.types] == ["fast", "slow"]
+    assert 2.0 < speed.types[0].times < 3.0, "as an app like it shows, less what a minute is trusted"
+    assert speed.types[1].times == 1.0
+    lines = dict(_speed_lines(speed))
+    assert lines["on fast"] == f"{speed.types[0].times:.2f} times the slowest (measured): 2: 3 steps/s"
+    assert lines["on slow"] == f"the slowest (measured): 2: {3 / speed.types[0].times:.3g} steps/s"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dorm.core.state import State
 from events import kinds as k
+from events.quantities import SECOND
 from replay.story.app import AppTeller
 from replay.story.chapters import Cause, Chapter, Places
 from replay.story.explain import explain
 from replay.story.explanation import Witness
 from replay.travel.travel import fold
+from replay.words import moment
 from tests.core.records import Bench, joined
 
 
@@ -503,3 +506,38 @@ def test_an_app_that_works_on_while_its_resize_is_prepared() -> None:
     assert (released.phases.prepare_s, released.phases.stop_s) == (0.5 * len(nodes), 1.0)
     assert "stopped after 1.0 s, having worked on for" in released.text
     assert "while generation 2 was prepared" in released.text
+
+
+def test_a_plan_and_its_end_are_chapters() -> None:
+    bench = Bench(n1=4)
+    bench.now -= bench.now % (100 * SECOND)
+    bench.add(k.PolicyChanged(policy="oasis", params={"slot_s": 100.0, "slots": 20}))
+    bench.submit("app", n_max=4, work={"mini_batch": "8s", "chunks": 100}, utility={"worth": 10.0, "target": "150s"})
+    bench.settle()
+    planned = one(told(bench), "planned")
+    promised = bench.app().plan
+    assert promised is not None
+    assert planned.text == (
+        f"planned until {moment(promised.slots[-1].at)} (3 min): up to 4 containers, all the time; "
+        f"worth {promised.worth:.3g} at a cost of {promised.cost:.3g}"
+    )
+    bench.say(k.AppPlanned(app=bench.app().id, slots=[]))
+    assert [chapter.text for chapter in told(bench) if chapter.what == "planned"][1:] == ["its plan was withdrawn"]
+
+
+def test_a_policy_that_fails_is_a_chapter_once() -> None:
+    bench = contended()
+    failed = k.PolicyFailed(
+        policy="acme", policy_version=3, code="policy.raised", reason="it raised\nKeyError", digest=""
+    )
+    bench.say(failed)
+    bench.wait(60)
+    bench.say(msgspec.structs.replace(failed, trigger="idle"))
+    assert one(told(bench), "policy_failed").text == (
+        "policy acme gave no usable answer, so every app keeps what it has: it raised KeyError (policy.raised)"
+    )
+    bench.wait(60)
+    bench.say(msgspec.structs.replace(failed, code="policy.infeasible", reason="too much"))
+    assert [chapter.text[-18:] for chapter in told(bench) if chapter.what == "policy_failed"][1:] == [
+        "policy.infeasible)"
+    ]

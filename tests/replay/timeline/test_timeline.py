@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
-from events.kinds import NodeDrainRequested, Resized
+from events.kinds import NodeDrainRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.timeline import bounds as timeline_bounds
 from replay.timeline.fold import timeline
@@ -324,3 +324,24 @@ def test_steps(changes: list[tuple[int, int]], grain: int) -> None:
     assert steps.times[:1] == first
     assert steps.last == last
     assert len(steps) <= 60 // grain + 2
+
+
+def test_plans_and_failures_of_policies_are_marks() -> None:
+    bench = Bench(a=4)
+    bench.add(PolicyChanged(policy="oasis", params={"slot_s": 100.0, "slots": 20}))
+    for name in ("first", "second"):
+        bench.submit(name, n_max=2, work={"mini_batch": "2s", "chunks": 100}, utility={"worth": 10.0})
+    bench.settle()
+    failed = PolicyFailed(policy="acme", policy_version=1, code="policy.too_slow", reason="over 60 s", digest="")
+    for _ in range(3):
+        bench.wait(30)
+        bench.say(failed)
+    picture = drawn(bench.records)
+    marks = {mark.what: mark for mark in picture.marks if mark.kind == "cluster"}
+    assert marks["2 apps planned"].text.startswith("first planned until ")
+    assert ". second planned " in marks["2 apps planned"].text
+    (mark,) = [mark for mark in picture.marks if mark.what == "policy failed: policy.too_slow"]
+    assert mark.text == (
+        "policy acme gave no usable answer, so every app keeps what it has: over 60 s (policy.too_slow)"
+    )
+    assert mark_line(mark, picture) == f"policy failed: policy.too_slow: {mark.text}"

@@ -1,0 +1,178 @@
+"""How fast an app is on nodes of each type (`NodeRoom.type`).
+
+The curve of a type rests, in this order, on
+
+    what the app's owner declares for the type, else for any type
+    what was measured on the type
+    what was measured on other types, times how much faster this type is: for the app, or for an app like it
+    the curve without types (`learning`), where none of these is known
+
+A ratio of two types follows from pairs of points, one on each.  Points at different counts are compared by the law of a step
+that fits the type which was measured longer.  A ratio counts by how long its points were measured, as points of a curve do.
+Ratios beyond `MOST_RATIO` are errors of measurement, and ones closer to 1 than `ALIKE` are noise.
+
+Training is synchronous: each step waits for the last worker, so a partition on nodes of several types works at the pace of the
+slowest of them.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from dorm.policies.speed.learning import believed, known_of, law, learned, sound, trust, weighted_median
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.policies.problem import AppDemand, Measured
+    from dorm.policies.speed.learning import Known, Learned
+
+    Declared = tuple[tuple[int, float], ...]
+
+MOST_RATIO = 20.0
+"""No type is believed to be more than so many times as fast as another."""
+ALIKE = 0.05
+"""A smaller difference between two types, as a part, is taken for noise."""
+ELSEWHERE = 0.25
+"""A second of measurement on another type counts as so many on this one."""
+
+
+class Typed(NamedTuple):
+    """All that the curves by type depend on."""
+
+    known: Known
+    speed_on: tuple[tuple[str, Declared], ...]
+    alike_by_type: tuple[Measured, ...]
+    types: tuple[str, ...]
+
+
+class ByType(NamedTuple):
+    """Curves by type; the ratios are those to the type that was measured longest, or was declared first."""
+
+    curves: dict[str, Learned]
+    ratios: dict[str, float]
+    """How many times as fast each type is for this app; a type of which nothing is known is missing."""
+
+
+def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
+    """Return what the app's curves on these types depend on; None where no difference between them can be known."""
+    if len(types) < 2 or not (app.speed_on or app.measured or app.alike or app.alike_by_type):
+        return None
+    speed_on = tuple((name, tuple(app.speed_on[name])) for name in types if sound(app.speed_on.get(name, ())))
+    points = (*app.measured, *app.alike, *app.alike_by_type)
+    if not speed_on and len({point.type for point in points}) < 2:
+        return None
+    return Typed(known_of(app), speed_on, app.alike_by_type, tuple(types))
+
+
+@lru_cache(maxsize=16_384)
+def by_type(typed: Typed) -> ByType | None:
+    """Return the app's curves by type; None where no difference between types is known."""
+    known, declared = typed.known, _declared(typed)
+    logs = _ratios(typed, declared)
+    if not typed.speed_on and not any(logs.values()):
+        return None
+    curves = {}
+    for name in typed.types:
+        if name in logs:
+            curves[name] = learned(
+                known._replace(
+                    speed=declared.get(name, ()),
+                    measured=_converted(known.measured, name, logs),
+                    alike=_converted(known.alike, name, logs),
+                )
+            )
+        else:
+            curves[name] = learned(known)
+    return ByType(curves, {name: math.exp(value) for name, value in sorted(logs.items())})
+
+
+def _declared(typed: Typed) -> dict[str, Declared]:
+    """Return the declared speed on each type.  Where only some types have one, the others have the slowest of these."""
+    if not typed.speed_on:
+        return dict.fromkeys(typed.types, typed.known.speed) if typed.known.speed else {}
+    of_some = dict(typed.speed_on)
+    other = tuple(sound(typed.known.speed)) or min(of_some.values(), key=lambda points: (sound(points)[0][1], points))
+    return {name: of_some.get(name, other) for name in typed.types}
+
+
+def _ratios(typed: Typed, declared: dict[str, Declared]) -> dict[str, float]:
+    """Return the logarithm of how much faster each type is than one of them, for those of which it is known."""
+    known = typed.known
+    base = _longest(typed)
+    if base is None:
+        return {}
+    found = {base: 0.0}
+    for name in typed.types:
+        if name == base:
+            continue
+        own, sure = _ratio(known.measured, name, base)
+        like, likely = _ratio((*known.alike, *typed.alike_by_type), name, base)
+        if typed.speed_on:
+            like, likely = _declared_ratio(declared[name], declared[base]), 1.0
+        if sure or likely:
+            value = own * sure + like * likely * (1.0 - sure)
+            found[name] = round(value, 9) if abs(value) > math.log1p(ALIKE) else 0.0
+    return found
+
+
+def _longest(typed: Typed) -> str | None:
+    """Return the type that was measured longest, else the first that is declared; None where there is neither."""
+    for points in (typed.known.measured, typed.known.alike, typed.alike_by_type):
+        seconds: dict[str, float] = {}
+        for point in points:
+            if point.type in typed.types and 0 < point.seconds < math.inf:
+                seconds[point.type] = seconds.get(point.type, 0.0) + point.seconds
+        if seconds:
+            return min(seconds, key=lambda name: (-seconds[name], name))
+    return typed.speed_on[0][0] if typed.speed_on else None
+
+
+def _ratio(measured: tuple[Measured, ...], name: str, base: str) -> tuple[float, float]:
+    """Return the logarithm of how much faster a type is than another, by what was measured on both, and how far that is to be
+    trusted; twice 0 where one of them was not measured."""
+    here, there = (believed(tuple(one for one in measured if one.type == each)) for each in (name, base))
+    if not here or not there:
+        return 0.0, 0.0
+    longer = here if sum(one.seconds for one in here) > sum(one.seconds for one in there) else there
+    counts = np.array(sorted({float(one.containers) for one in (*here, *there)}))
+    expected = dict(zip(counts.tolist(), law(longer, counts).tolist(), strict=True))
+    values, weights = [], []
+    for one in here:
+        for other in there:
+            shape = expected[float(one.containers)] - expected[float(other.containers)]
+            values.append(math.log(one.rate / other.rate) - shape)
+            apart = abs(math.log2(one.containers / other.containers))
+            weights.append(min(trust(one.seconds), trust(other.seconds)) / (1.0 + apart))
+    middle = weighted_median(np.array(values), np.array(weights))
+    bound = math.log(MOST_RATIO)
+    return min(max(middle, -bound), bound), max(weights)
+
+
+def _declared_ratio(here: Declared, there: Declared) -> float:
+    """Return the same by what is declared for both: the median over the declared counts."""
+    points = [sound(here), sound(there)]
+    counts = np.array(sorted({float(n) for each in points for n, _ in each}))
+    rates = [np.interp(counts, [0.0, *(n for n, _ in each)], [0.0, *(rate for _, rate in each)]) for each in points]
+    bound = math.log(MOST_RATIO)
+    return float(np.clip(np.median(np.log(rates[0] / rates[1])), -bound, bound))
+
+
+def _converted(measured: tuple[Measured, ...], name: str, logs: dict[str, float]) -> tuple[Measured, ...]:
+    """Return the points of a type, and those of others as they would have been on it.  A point without a type was measured on
+    several types, at the pace of the slowest.  Points on types that are gone count only where there are no others."""
+    slowest = min(logs, key=lambda each: (logs[each], each))
+    found = []
+    for one in measured:
+        on = one.type if one.type or one.type in logs else slowest
+        if one.type == name:
+            found.append(one)
+        elif on in logs:
+            rate = one.steps_per_s * math.exp(logs[name] - logs[on])
+            found.append(msgspec.structs.replace(one, steps_per_s=rate, seconds=one.seconds * ELSEWHERE))
+    return tuple(found) or measured

@@ -1,0 +1,185 @@
+"""Resizing on a cluster with several types of nodes: apps also move to the type that the program chose for them.
+
+A move is tried as a whole: the app leaves its nodes and takes new ones, where need be in the room of apps that lose less
+by going elsewhere, and each of these finds room for all that it has.  It counts only if the sum of their worths grows, with
+the pause of each app that changes, and if θ2 allows all of them.  So a fast app and one for which types do not matter swap
+places where that pays, and nothing changes where it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.speed.resizing import IN_PLACE_S, SMALLEST, Resizing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
+    from dorm.policies.scoring import Terms
+    from dorm.policies.speed.choosing import Chosen
+    from dorm.policies.speed.types import Types
+    from dorm.policies.speed.worth import Worth
+
+MOST_GIVE_WAY = 8
+"""Apps that one move may send elsewhere."""
+MOST_TRIES = 400
+"""Apps that all moves of one decision may try to send elsewhere: the first moves are those that gain most."""
+
+
+class Moving(Resizing):
+    """Resizes the apps of one draft, and moves those to which types matter, or makes room for them on their type."""
+
+    def __init__(
+        self, instance: Instance, rows: Rows, worth: Worth, terms: Terms, closed: Flags | None, types: Types
+    ) -> None:
+        super().__init__(instance, rows, worth, terms, closed)
+        self.types = types
+        self.pace: dict[int, str] = {}
+        """Of the apps to which types matter: the slowest type that they may be on."""
+        self._on: Ints = types.units([])
+        """Units of each app by type."""
+        self._tries = 0
+        for app in np.flatnonzero(self.free).tolist():
+            if app in worth.paces:
+                self._bind(app, types.pace(app, self.parts.rows[app]), int(self.parts.n[app]))
+
+    def follow(self, chosen: Chosen) -> None:
+        """Bring the apps to their types and counts as far as nodes and θ2 allow, and fill the remaining room."""
+        moving, low, high = [], chosen.low.copy(), chosen.high.copy()
+        for app, pace in sorted(chosen.pace.items()):
+            if not self.free[app]:
+                continue
+            n = int(self.parts.n[app])
+            to = int(high[app]) if high[app] < n else self._within_loss(app, int(high[app]))
+            better = self.worth.on(app, to, pace) - self.worth.placed(app, self.parts.rows[app])
+            leaves = self._leaves(app, to, pace)
+            if not leaves:
+                self._bind(app, pace, to)
+            if better > 0 and (leaves or to > n):
+                moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
+                low[app] = high[app] = n  # Until it has moved it keeps what it has.
+        self.shrink(low, high)
+        self._on = self.types.units(self.parts.rows)
+        for _, app, to, pace in sorted(moving):
+            for count in dict.fromkeys((to, int(self.parts.n[app]))):
+                if self._move(app, count, pace, chosen):
+                    break
+        self.grow(chosen.high)
+        self.fill()
+
+    def fill(self) -> None:
+        """Give the remaining room to those who gain most by it: more of what they have, at the pace that they have."""
+        for app in self.pace:
+            row = self.parts.rows[app]
+            self._bind(app, self.types.pace(app, row), int(self.parts.n[app]))
+        super().fill()
+
+    def worth_of(self, app: int, units: int) -> float:
+        if units == self.parts.n[app]:
+            return self.worth.placed(app, self.parts.rows[app])
+        return self.worth.on(app, units, self.pace[app]) if app in self.pace else self.worth.one(app, units)
+
+    def _bind(self, app: int, pace: str, units: int) -> None:
+        """Let the app use the nodes on which it is as fast as on this type, and that type first: faster ones are left to
+        others."""
+        self.pace[app] = pace
+        first, bits = self.types.bits([pace]), self.types.allowed(app, units, pace)
+        self.parts.within[app] = tuple(self.types.nodes(each) for each in (bits, first, bits & ~first) if each)
+
+    def _leaves(self, app: int, units: int, pace: str) -> bool:
+        """Return whether the app has to leave a node to be on these types."""
+        there = self.types.bits(self.types.on(self.parts.rows[app]))
+        return bool(there & ~self.types.allowed(app, units, pace))
+
+    def _move(self, app: int, to: int, pace: str, chosen: Chosen) -> bool:
+        """Move an app to a type, and others out of its way; return whether that pays."""
+        if not self._allowed(app):
+            return False
+        before = {app: dict(self.parts.rows[app])}
+        bound = {app: (self.pace[app], self.parts.within[app])}
+        in_place = self.worth.pause[app] < IN_PLACE_S and to > self.parts.n[app] and not self._leaves(app, to, pace)
+        self._bind(app, pace, to)
+        got = self._put(app, to, in_place=in_place)
+        for other in self._in_the_way(app, chosen) if got < to and self._tries < MOST_TRIES else ():
+            self._tries += 1
+            before[other] = self.parts.clear(other)
+            if other in self.pace:
+                bound[other] = self.pace[other], self.parts.within[other]
+            got = self._put(app, to, in_place=in_place)
+            if got == to or len(before) > MOST_GIVE_WAY:
+                break
+        placed = [self._put_elsewhere(other, row, app) for other, row in before.items() if other != app]
+        if got >= self.instance.n_min[app] and all(placed) and self._pays(before):
+            moved = list(before)
+            self._on[moved] = self.types.units([self.parts.rows[each] for each in moved])
+            return True
+        for each in before:
+            self.parts.clear(each)
+        for each, row in before.items():
+            self.parts.restore(each, row)
+        for each, (its_pace, within) in bound.items():
+            self.pace[each], self.parts.within[each] = its_pace, within
+        return False
+
+    def _put(self, app: int, to: int, *, in_place: bool) -> int:
+        """Give an app so many units, or as many as there is room for, beside those that it has where it grows `in_place`;
+        return how many it has."""
+        if not in_place:
+            self.parts.clear(app)
+        self.parts.put(app, to - int(self.parts.n[app]))
+        return int(self.parts.n[app])
+
+    def _in_the_way(self, app: int, chosen: Chosen) -> Iterator[int]:
+        """Return the apps that may go elsewhere for this one: first those that the program moves, then those that it costs
+        least."""
+        bits, worth = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app]), self.worth
+        held = np.round(self._on[:, self.types.inside(bits)].sum(axis=1) * self._unit, 9)
+        cost = np.where(self.instance.kept & ~self.changed, np.round(worth.disturbs, 9), 0.0)
+        may = self.free & (held > 0) & (cost <= self.left + 1e-9)
+        may[app] = False
+        first = np.ones(len(may), np.bool_)
+        first[sorted(chosen.moves)] = False
+        found = np.flatnonzero(may)
+        for other in found[np.lexsort((found, -held[found], cost[found], first[found]))].tolist():
+            wanted, units = chosen.pace.get(other), int(self.parts.n[other])
+            if wanted is None or self.types.allowed(other, units, wanted) & ~bits:
+                yield other  # Any other should be here as well.
+
+    def _put_elsewhere(self, other: int, row: Mapping[int, int], app: int) -> bool:
+        """Place an app that gave way: where it was if that is free again, else on other nodes, with all that it had."""
+        demand, free = self.instance.demand[other], self.parts.free
+        if all((free[node] >= count * demand).all() for node, count in row.items()):
+            self.parts.restore(other, dict(row))
+            return True
+        units, bound = sum(row.values()), self.parts.within.get(other)
+        inside = self.parts.within[app][0]
+        self.parts.within[other] = (np.ones_like(inside), ~inside, inside)
+        done = self.parts.put(other, units) == units
+        del self.parts.within[other]
+        if bound is not None:
+            self.parts.within[other] = bound
+            if done:
+                self._bind(other, self.types.pace(other, self.parts.rows[other]), units)
+        return done
+
+    def _pays(self, before: Mapping[int, dict[int, int]]) -> bool:
+        """Return whether what changed is worth more than before, within θ2 and θ1; then it counts."""
+        rows, worth = self.parts.rows, self.worth
+        changed = [each for each, row in before.items() if rows[each] != row]
+        fresh = [each for each in changed if self._fresh(each) and rows[each] != self.instance.rows[each]]
+        cost = math.fsum(float(worth.disturbs[each]) for each in fresh)
+        was = math.fsum(worth.placed(each, before[each]) for each in changed)
+        now = math.fsum(worth.placed(each, rows[each]) for each in changed)
+        resized = any(sum(before[each].values()) != self.parts.n[each] for each in changed)
+        loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if resized else self.loss
+        fair = loss <= max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE
+        if not changed or now <= was * (1 + SMALLEST) or cost > self.left + 1e-9 or not fair:
+            return False
+        self.loss, self.left = loss, self.left - cost
+        self.changed[fresh] = True
+        return True

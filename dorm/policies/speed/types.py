@@ -1,0 +1,132 @@
+"""The types of nodes of one problem: for which apps they matter, and what each of these apps can have on them.
+
+A choice of such an app is a number of units and the slowest type that it may be on.  It then may be on all types that are as
+fast for it, since a partition works at the pace of the slowest of its nodes.  So a mixture of types is a choice like any
+other.  Sets of types are bits of a whole number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.speed.by_type import typed_of
+from dorm.policies.speed.curves import paces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows
+    from dorm.policies.problem import NodeRoom
+    from dorm.policies.speed.curves import Paces
+
+MOST_SETS = 64
+"""Sets of types whose room the program sees, beside that of the whole cluster."""
+
+
+def names_of(nodes: Iterable[NodeRoom]) -> tuple[str, ...]:
+    """Return the types of the nodes that are not drained, sorted."""
+    return tuple(sorted({node.type for node in nodes if not node.drained}))
+
+
+class Types:
+    """The types of one problem."""
+
+    def __init__(self, instance: Instance, names: tuple[str, ...]) -> None:
+        self.instance = instance
+        self.names = names
+        place = {name: number for number, name in enumerate(names)}
+        self.of: Ints = np.array([place[node.type] for node in instance.node_rooms], np.int64)
+        """The type of each node."""
+        self.place = place
+        self._nodes: dict[int, Flags] = {}
+        self._usable: dict[tuple[bytes, int], Ints] = {}
+        self.paces: dict[int, Paces] = {}
+        """Of the typed apps, by row."""
+        for i, app in enumerate(instance.apps):
+            if typed_of(app, names) is not None:
+                holds = self._holds(i)
+                found = paces(app, names, [name for name, held in zip(names, holds.tolist(), strict=True) if held])
+                if found is not None:
+                    self.paces[i] = found
+
+    def _holds(self, app: int) -> Ints:
+        """Return how many units each type holds while it is empty, at most n_max."""
+        instance = self.instance
+        key = (instance.demand[app].tobytes(), int(instance.requirement[app]))
+        if key not in self._usable:
+            demand, most = instance.demand[app], np.full(len(instance.nodes), 2**31, np.int64)
+            for k in np.flatnonzero(demand > 0).tolist():
+                most = np.minimum(most, instance.capacity[:, k] // demand[k])
+            most[~instance.eligible[instance.requirement[app]]] = 0
+            self._usable[key] = np.bincount(self.of, weights=most, minlength=len(self.names)).astype(np.int64)
+        held = self._usable[key]
+        return np.zeros_like(held) if instance.lacking[app] else np.minimum(held, int(instance.n_max[app]))
+
+    def bits(self, types: Iterable[str]) -> int:
+        return sum(1 << self.place[name] for name in types)
+
+    def on(self, row: Mapping[int, int]) -> list[str]:
+        """Return the types of the nodes of a row, sorted."""
+        return [self.names[t] for t in sorted({int(self.of[node]) for node in row})]
+
+    def pace(self, app: int, row: Mapping[int, int]) -> str:
+        """Return the slowest type that a typed app is on with this row."""
+        return self.paces[app].slowest(sum(row.values()), self.on(row))
+
+    def allowed(self, app: int, units: int, pace: str) -> int:
+        """Return the types on which a typed app is as fast with so many units, as bits."""
+        return self.bits(self.paces[app].as_fast(units, pace))
+
+    def nodes(self, bits: int) -> Flags:
+        """Return the nodes of these types."""
+        if bits not in self._nodes:
+            self._nodes[bits] = self.inside(bits)[self.of]
+        return self._nodes[bits]
+
+    def inside(self, bits: int) -> Flags:
+        """Return which types these are."""
+        return np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
+
+    def units(self, rows: Rows) -> Ints:
+        """Return how many units each app has on nodes of each type."""
+        found = np.zeros((len(rows), len(self.names)), np.int64)
+        app, node, count = integer.entries(rows)
+        np.add.at(found, (app, self.of[node]), count)
+        return found
+
+    def offers(self, app: int, counts: Ints) -> list[Offer]:
+        """Return what a typed app may have on each type, as the slowest that it is on."""
+        held, found = self._holds(app), self.paces[app]
+        names = list(found.curves)
+        speed = np.stack([found.curves[name].speed_up(counts) for name in names])
+        place = np.array([self.place[name] for name in names])
+        bit = np.array([1 << int(t) for t in place], object)
+        offers = []
+        for name, pace in zip(names, speed, strict=True):
+            inside = speed >= pace * (1 - 1e-9)
+            most = np.minimum((held[place][:, None] * inside).sum(axis=0), int(self.instance.n_max[app]))
+            offers.append(Offer(name, pace, (bit[:, None] * inside).sum(axis=0).tolist(), counts <= most))
+        return offers
+
+
+class Offer(NamedTuple):
+    """What a typed app may have on nodes of one type, or of others that are as fast, by count."""
+
+    name: str
+    speed: Floats
+    bits: list[int]
+    """The types on which it is as fast."""
+    fits: Flags
+    """Whether these types hold so many while they are empty."""
+
+
+def types_of(instance: Instance) -> Types | None:
+    """Return the types of a problem; None where they matter to no app."""
+    names = names_of(instance.node_rooms)
+    if len(names) < 2:
+        return None
+    found = Types(instance, names)
+    return found if found.paces else None
