@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 HEADER = "Dorm-User"
-_USER = re.compile(r"[^\x00-\x20\x7f]{1,64}")
+PATTERN = r"^[A-Za-z0-9._@+=-]{1,64}$"
 
 
 def user_of(request: web.Request, default: str) -> str:
@@ -24,8 +24,8 @@ def user_of(request: web.Request, default: str) -> str:
     given = request.headers.get(HEADER)
     if given is None:
         return default
-    if not _USER.fullmatch(given):
-        raise Malformed(f"{HEADER}: a user's name has 1 to 64 characters without spaces", code="api.user.malformed")
+    if not re.fullmatch(PATTERN, given):
+        raise Malformed(f"{HEADER}: use 1 to 64 letters, digits and any of . _ @ + = -", code="api.user.malformed")
     return given
 
 

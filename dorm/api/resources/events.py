@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.errors import Malformed, Missing
+from dorm.api.errors import Invalid, Missing
 from dorm.api.items import EventItem, encoded
 from dorm.api.looking import MinSeq, settled
 from dorm.api.resources.pages import Page
-from dorm.api.routes import Call, Parameters, Route
+from dorm.api.routes import Call, Header, Parameters, Route
 from dorm.api.streaming import streamed
 from dorm.api.streams.sse import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.client.tail import Filter, Tail, check_kinds
@@ -34,7 +34,11 @@ _WIDER = 4
 _WIDEST = 64_000
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-At = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?$", max_length=40)]
+POSITION = r"^[0-9]{1,15}(\.[0-9]{1,9})?$"
+At = Annotated[str, msgspec.Meta(pattern=POSITION, max_length=40)]
+LAST_EVENT_ID = Header(
+    "Last-Event-ID", "The id of the last event that was read: the stream goes on after it.", POSITION, 40
+)
 
 
 class EventsQuery(Parameters, frozen=True, kw_only=True):
@@ -72,7 +76,7 @@ async def list_events(call: Call[EventsQuery, None]) -> Answer | web.StreamRespo
     query = call.query
     which = query.filter()
     if query.after is not None and query.before is not None:
-        raise Malformed("give `after` or `before`, not both", code="api.parameter.conflict")
+        raise Invalid("give `after` or `before`, not both", code="api.parameter.conflict")
     await settled(call)
     async with asyncio.timeout(call.services.options.limits.answer_s):
         if query.after is not None:
@@ -197,6 +201,6 @@ ROUTES = [
     ),
     Route(
         "GET", "/v1/events/stream", stream_events, "Follow events", query=EventsQuery, tag="log", media=(CONTENT_TYPE,),
-        headers={"Last-Event-ID": "The position of the last event that was read: the stream goes on after it."},
+        headers=(LAST_EVENT_ID,),
     ),
 ]  # fmt: skip
