@@ -32,7 +32,7 @@ def user_of(request: web.Request, default: str) -> str:
 def warning(host: str) -> str:
     """Return what it means that the API listens beyond this machine."""
     return (
-        f"the API listens on {host}, beyond this machine, and knows no users yet: whoever reaches it can read the whole log, "
+        f"the API listens on {host}, beyond this machine, and knows no users yet: all who reach it can read the whole log, "
         "submit and cancel apps and change settings in anyone's name; put a proxy that authenticates in front of it, or "
         "let it listen on 127.0.0.1"
     )

@@ -88,7 +88,9 @@ class Server:
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise CannotListen(f"{where} is in use; choose another with --listen", code="api.listen.in_use") from None
+                raise CannotListen(
+                    f"{where} is in use; choose another with --listen", code="api.listen.in_use"
+                ) from None
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise CannotListen(f"{where} cannot be listened on ({reason}); choose another with --listen") from None
         host, port = self._listening.sockets[0].getsockname()[:2]

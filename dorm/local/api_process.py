@@ -12,6 +12,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import structlog
 
 from dorm.local.nats_server import free_port, in_use
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST = "127.0.0.1"
+NICE = 5
+"""On a machine that is busy, master, agents and containers come first."""
 _COMMAND = ("-c", "from dorm.cli.main import main; main()", "serve", "--while-stdin-is-open")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _END_S = 5.0
@@ -89,4 +92,6 @@ class ApiProcess:
                 sys.executable, *_COMMAND, *where, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(self._process.pid).nice(NICE)
         return await self._process.wait()

@@ -43,14 +43,16 @@ class Api:
     def follower(self) -> Any:
         return self.server.services.follower
 
-    async def get(self, path: str, status: int = 200, **headers: str) -> Any:
+    async def get(self, path: str, status: int = 200, headers: dict[str, str] | None = None) -> Any:
         """Return the document of an answer, which has this status."""
         async with self.session.get(path, headers=headers) as answer:
             return await _document(answer, status)
 
-    async def send(self, method: str, path: str, body: Any = None, status: int = 202, **headers: str) -> Any:
+    async def send(
+        self, method: str, path: str, body: Any = None, status: int = 202, headers: dict[str, str] | None = None
+    ) -> Any:
         raw = msgspec.json.encode(body if body is not None else {})
-        async with self.session.request(method, path, data=raw, headers={**JSON, **headers}) as answer:
+        async with self.session.request(method, path, data=raw, headers={**JSON, **(headers or {})}) as answer:
             return await _document(answer, status)
 
     async def reach(self, seq: int) -> None:

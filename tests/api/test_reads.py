@@ -112,6 +112,7 @@ async def test_lists_go_through_the_log_in_pages_both_ways(nats_server: NatsServ
             assert [one["name"] for page in nodes for one in page] == sorted((await state_at(connection.log)).nodes)
             decisions = await pages(api, "/v1/decisions?limit=5", "before")
             first = decisions[-1][0]["position"]
+            assert "items" in await api.get("/v1/decisions", headers={"Accept": "text/event-stream"})
             assert (await api.get(f"/v1/decisions/{first}"))["body"]["kind"] == "Resized"
 
 

@@ -27,7 +27,7 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
     async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
         log = connection.log
         submitted = await api.send(
-            "POST", "/v1/apps", document("digits"), **{"Idempotency-Key": "one", "Dorm-User": "ann"}
+            "POST", "/v1/apps", document("digits"), headers={"Idempotency-Key": "one", "Dorm-User": "ann"}
         )
         assert (submitted["answered"], submitted["user"], submitted["idempotency_key"]) == (True, "ann", "one")
         path = f"/v1/apps/{submitted['id']}"
@@ -57,10 +57,10 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
 async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
         key = {"Idempotency-Key": "a-key"}
-        many = await asyncio.gather(*(api.send("POST", "/v1/apps", document("once"), **key) for _ in range(8)))
+        many = await asyncio.gather(*(api.send("POST", "/v1/apps", document("once"), headers=key) for _ in range(8)))
         assert all(one == many[0] for one in many)
         assert len((await api.get("/v1/apps"))["items"]) == 1
-        other = await api.send("POST", "/v1/apps", document("other"), 409, **key)
+        other = await api.send("POST", "/v1/apps", document("other"), 409, key)
         assert other["code"] == "submission.id_taken"
         assert len(await said(connection.log, AppSubmitted)) <= 2
 

@@ -8,8 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import aiohttp
+import psutil
 
 from dorm.bench import BenchError
+from dorm.local.api_process import NICE
 from dorm.local.nats_server import EmbeddedServer, free_port
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ async def api(folder: Path, url: str) -> AsyncIterator[str]:
     listen = f"{HOST}:{free_port(HOST)}"
     words = ("serve", "--listen", listen, "--url", url, "--cluster", CLUSTER)
     async with _process(folder / "api.log", *words) as process:
+        psutil.Process(process.pid).nice(NICE)  # As `dorm up` starts it.
         await _ready(f"http://{listen}", process)
         yield f"http://{listen}"
 
