@@ -147,8 +147,12 @@ class Watcher:
     def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
         """Fold one batch; return whether `last` was reached."""
         reached = fold(state, batch, last, seen=self.see)
-        self._bounds.keep(self._time)
+        self.keep_within_bounds()
         return reached
+
+    def keep_within_bounds(self) -> None:
+        """Thin what exceeds its bound; a caller of `see` does this now and then."""
+        self._bounds.keep(self._time)
 
     def done(self, state: State, finish: int = 0) -> Timeline:
         """Return the picture, with its end (not before `finish`, log time) and notes on what it leaves out."""
@@ -348,8 +352,9 @@ class Watcher:
                 return  # It ended before the picture starts.
             begin = max(app.submitted_at, self.picture.start)
             lane = self.picture.apps[app.id] = AppLane(
-                id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max
-            )
+                id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max,
+                seq=app.seq,
+            )  # fmt: skip
             if begin < self._time:
                 lane.phases.put(begin, Phase("submitted", 0, "", "", ""))
         if over:
