@@ -12,6 +12,7 @@
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, nodes, policy
+    webhooks/    webhooks
     log/         events, log
     replay/      state at a moment, step, timeline, export and import
     simulation/  simulate, whatif

@@ -2,7 +2,7 @@
 
 up, demo        a whole cluster on this machine
 master, agent   one process of a cluster
-masters         which master leads
+masters         which master leads;  metrics: the option `--metrics`
 nodes           list nodes, drain them
 policy          show and change settings;  policy_dry_run: what a change would do
 """
