@@ -25,6 +25,7 @@ _COMMANDS = {
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
     "cluster.nodes": ("nodes", "drain"),
+    "cluster.top": ("top",),
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = [
     "up", "master", "masters", "agent", "submit", "update", "ps", "describe", "explain", "plan", "simulate", "whatif",
-    "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
+    "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",

@@ -62,6 +62,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay timeline": [["replay", "timeline", "--output", "timeline.html"]],
     "replay export": [["replay", "export", "again.dorm"]],
     "replay bisect": [["replay", "bisect", "one completed before 23:59", "--policies", "static", "--tries", "3"]],
+    "top": [["top", "--once"]],
     "webhooks list": [["webhooks", "list"]],
     "webhooks secret": [["webhooks", "secret", "hook"]],
     "whatif": [["whatif", "--at", "12"]],

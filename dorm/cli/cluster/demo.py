@@ -310,4 +310,11 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
             f"({report.events} events, {report.decisions_checked} decisions solved again)"
         )
     )
-    console.print(Text(f"it is kept: dorm replay verify --file {archive}", style="dim"), soft_wrap=True)
+    console.print(Text("\nthe run is kept; look at it again with"))
+    for command in (
+        f"dorm replay timeline --file {archive} -o demo.html   # partitions over time, as a page",
+        f"dorm story digits-urgent --file {archive}   # what happened to one app, and why",
+        f"dorm events --file {archive}   # everything",
+        f"dorm replay verify --file {archive}   # make every decision again",
+    ):
+        console.print(Text(f"  {command}", style="dim"), soft_wrap=True)

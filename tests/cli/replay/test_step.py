@@ -343,16 +343,21 @@ def log_file(records: list[Record], tmp_path: Path) -> Path:
     return path
 
 
+def _with_columns(env: dict[str, str], columns: str) -> dict[str, str]:
+    return {**env, "COLUMNS": columns} if columns else {name: one for name, one in env.items() if name != "COLUMNS"}
+
+
 class Terminal:
     """A program in a terminal of its own."""
 
-    def __init__(self, *words: str, home: Path) -> None:
+    def __init__(self, *words: str, home: Path, columns: str = "80") -> None:
+        """Without `columns` the program asks the terminal for its size."""
         self._end, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(inside)
         self.program = subprocess.Popen(
             words, stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
-            env=environment(home, TERM="xterm-256color", COLUMNS="80"),
+            env=_with_columns(environment(home, TERM="xterm-256color"), columns),
         )  # fmt: skip
         self.inside = inside
         self._ends = os.pidfd_open(self.program.pid)
