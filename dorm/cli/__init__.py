@@ -15,6 +15,7 @@
     webhooks/    webhooks
     log/         events, log
     replay/      state at a moment, step, timeline, export and import
+    export/      traces
     simulation/  simulate, whatif
     bench/       bench
 

@@ -41,6 +41,7 @@ _GROUPS = {
     "webhooks.commands": ("webhooks", "Nodes and the cluster"),
     "log.commands": ("log", "The log"),
     "replay.commands": ("replay", "The log"),
+    "export.traces": ("export", "The log"),
     "bench.commands": ("bench", "More"),
 }
 """By module: the group of commands that its `app` is, and the panel that lists the group."""

@@ -69,6 +69,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "shadow": [["shadow", "--policy", "static", "--once", "--no-publish"]],
     "logs": RAW,
     "replay import": "prints counts of records",
+    "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
