@@ -10,7 +10,7 @@
     deliverer   runs a worker for each webhook
     asking      what the commands publish
 
-A webhook's place in the log is a durable consumer of the log's server (`events.nats.deliveries`): what a killed deliverer
-had not finished is delivered by the next one.  Each webhook has a consumer and a worker of its own, so one that is dead
-delays no other.  Imports the core and the log; nothing else of the cluster knows of webhooks.
+A webhook's place in the log is a durable consumer of the log's server (`events.nats.places.deliveries`): what a killed
+deliverer had not finished is delivered by the next one.  Each webhook has a consumer and a worker of its own, so one that
+is dead delays no other.  Imports the core and the log; nothing else of the cluster knows of webhooks.
 """

@@ -22,7 +22,7 @@ from events.limits import clipped
 from events.log.records import LogClosed, LogError
 from events.log.waiting import until_answered
 from events.logger import Logger
-from events.nats.deliveries import AGAIN_S
+from events.nats.places.deliveries import AGAIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 15.0
 _CONNECT_S = 5.0
+_BODY_S = 1.0
 _MOST_READ = 4096
 """Bytes of an answer that are read: nothing in it matters."""
 _LONGEST_PAUSE_S = 86_400.0
@@ -77,8 +80,12 @@ class Sender:
             return Outcome(0, refused)
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                await answer.content.read(_MOST_READ)
-                return _outcome(answer)
+                outcome = _outcome(answer)
+                # The status decides; a body that is slow or broken costs a connection and nothing else.
+                with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+                    async with asyncio.timeout(_BODY_S):
+                        await answer.content.read(_MOST_READ)
+                return outcome
         except TimeoutError:
             return Outcome(0, f"no answer within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:

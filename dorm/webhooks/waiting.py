@@ -44,7 +44,7 @@ def overdue(state: State, now: int, after_s: Iterable[float]) -> Iterator[AppWai
             if since and now - since >= limit * SECOND:
                 reason = app.waiting
                 yield AppWaitsLong(
-                    id=f"waits.{app.id}.{since}.{limit:g}",
+                    id=f"waits.{app.id}.{since}.{limit}",
                     app=app.id,
                     since=since,
                     after_s=limit,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.endpoints import Endpoint
     from dorm.webhooks.keys import Keys
     from dorm.webhooks.sending import Outcome, Sender
-    from events.nats.deliveries import Deliveries, Delivery
+    from events.nats.places.deliveries import Deliveries, Delivery
     from events.positions import Logged
 
 MOST_PENDING = 128

@@ -30,11 +30,11 @@ from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.bus import NatsBus
 from events.nats.compression import endangered, uncompress
-from events.nats.deliveries import Places
 from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
+from events.nats.places.named import Places
 from events.nats.reader import (
     EndsBefore,
     NotDelivered,

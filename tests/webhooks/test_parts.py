@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +15,24 @@ from dorm.webhooks.endpoints import MOST, Endpoints
 from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
 from dorm.webhooks.waiting import overdue
 from events import subjects
-from events.codec import encode
-from events.kinds import AppFailed, Event, Resized, Waiting, WebhookDisabled, WebhookRemoved, WebhookSet
+from events.codec import decode, encode
+from events.kinds import (
+    AppFailed,
+    AppWaitsLong,
+    Event,
+    Resized,
+    Waiting,
+    WebhookDisabled,
+    WebhookRemoved,
+    WebhookSet,
+    WebhookTested,
+)
 from events.log.records import Record
 from events.positions import Logged, Position
 from events.quantities import SECOND
+from replay.export.anonymize import anonymized
 from tests.errors import raises
-from tests.replay.made_log import Story
+from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,3 +164,32 @@ def test_waits_are_stated_for_each_time_once_they_are_over() -> None:
     ]
     assert len({one.id for one in stated}) == 2
     assert all(one.code and one.reason for one in stated)
+
+
+async def test_an_anonymized_log_says_nothing_of_where_and_with_which_keys() -> None:
+    story = Story(nodes=1)
+    told = (
+        "pager-of-ops",
+        "https://hooks.internal.example/T0ken",
+        "0011aabb-key",
+        "f00d0bad-old",
+        "because-of-dns",
+        "request-77",
+    )
+    name, url, key, old, reason, test = told
+    story.say(WebhookSet(webhook=name, url=url, events=["app.failed"], key=key, previous_key=old), "operator-x")
+    story.say(WebhookTested(webhook=name, test=test, delivered=False, reason=reason), "operator-x")
+    story.say(WebhookDisabled(webhook=name, code="webhook.dead", reason=reason), "operator-x")
+    story.say(AppWaitsLong(app="secret-app-aaaaaa", since=1, after_s=60, code="resources", reason=reason), "operator-x")
+    story.say(WebhookRemoved(webhook=name), "operator-x")
+    made: list[Record] = []
+    async with aclosing((await anonymized(log_of(story.records))).read()) as batches:
+        async for batch in batches:
+            made += batch
+    raw = b"".join(record.subject.encode() + record.body + record.msg_id.encode() for record in made)
+    assert not [word for word in (*told, "secret-app", "operator-x") if word.encode() in raw]
+    events = [decode(record) for record in made]
+    (configured,) = [event for event in events if isinstance(event, WebhookSet)]
+    (disabled,) = [event for event in events if isinstance(event, WebhookDisabled)]
+    assert configured.webhook == disabled.webhook != ""
+    assert (configured.events, disabled.code) == (["app.failed"], "webhook.dead")

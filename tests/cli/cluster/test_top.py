@@ -18,7 +18,7 @@ from dorm.cli.cluster.top_view import ORDERS, Look, Recent, picture, rows_of
 from events import kinds as k
 from events.positions import logged
 from events.quantities import SECOND
-from tests.cli.replay.test_step import Terminal
+from tests.cli.terminals import Terminal
 from tests.e2e import commands
 from tests.e2e.local_up import leaving_nothing, talker, up, write_spec
 from tests.replay.made_log import two_apps

@@ -8,10 +8,9 @@ takes no memory in any process, and no more of the server's than a position and 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import nats.errors
-import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from events.log.records import Record
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from events.nats.link import Link
 
-_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
 AGAIN_S = 60.0
 """Seconds after which a record that nobody answered for comes again: longer than a reader takes for one event of it."""
 _IDLE_S = 10.0
@@ -45,7 +44,7 @@ class Delivery:
     async def done(self) -> None:
         """It never comes again.  Raises LogUnavailable where that is not sure."""
         with as_log_errors("acknowledging a record"):
-            await self._message.ack_sync(timeout=_TIMEOUT_S)
+            await self._message.ack_sync(timeout=TIMEOUT_S)
 
     async def working(self) -> None:
         """It is being worked on: the time after which it comes again starts once more.  Raises LogUnavailable."""
@@ -56,15 +55,6 @@ class Delivery:
         """It comes again after so many seconds.  Raises LogUnavailable."""
         with as_log_errors("postponing a record"):
             await self._message.nak(delay=max(0.001, after_s))
-
-
-class Standing(NamedTuple):
-    """Where a reader is."""
-
-    pending: int
-    """Records that came and are not done."""
-    unread: int
-    """Records that have not come yet."""
 
 
 class Deliveries:
@@ -104,7 +94,7 @@ class Deliveries:
         """Find the place, or make it.  Raises LogUnavailable, LogRefused."""
         name = str(self._config.durable_name)
         with as_log_errors("opening a place in the log"):
-            manager = self._link.client.jetstream(timeout=_TIMEOUT_S)
+            manager = self._link.client.jetstream(timeout=TIMEOUT_S)
             await manager.add_consumer(self._stream, self._config)
             self._subscription = await manager.pull_subscribe_bind(consumer=name, stream=self._stream)
 
@@ -132,53 +122,3 @@ class Deliveries:
         if self._subscription is not None:
             with contextlib.suppress(Exception):
                 await self._subscription.unsubscribe()
-
-
-class Places:
-    """The durable readers of one cluster's log."""
-
-    def __init__(self, link: Link, cluster: str, imported: int) -> None:
-        self._link = link
-        self._cluster = cluster
-        self._imported = imported
-
-    def reader(
-        self, name: str, subjects: Sequence[str], *, after: int, most: int, again_s: float = AGAIN_S
-    ) -> Deliveries:
-        return Deliveries(
-            self._link,
-            self._cluster,
-            name,
-            subjects,
-            after=after,
-            most=most,
-            again_s=again_s,
-            imported=self._imported,
-        )
-
-    async def names(self, prefix: str) -> list[str]:
-        """Return the names of all places that start so.  Raises LogUnavailable, LogRefused."""
-        manager = self._link.client.jetstream(timeout=_TIMEOUT_S)
-        found: list[str] = []
-        offset = 0
-        with as_log_errors("listing places in the log"):
-            while page := await manager.consumers_info(log_stream(self._cluster), offset):
-                offset += len(page)
-                found += [info.name for info in page if info.name.startswith(prefix)]
-        return sorted(found)
-
-    async def standing(self, name: str) -> Standing | None:
-        """Return where a reader is; None if there is none.  Raises LogUnavailable, LogRefused."""
-        with as_log_errors("looking at a place in the log"):
-            try:
-                info = await self._link.client.jetstream(timeout=_TIMEOUT_S).consumer_info(
-                    log_stream(self._cluster), name
-                )
-            except nats.js.errors.NotFoundError:
-                return None
-        return Standing(info.num_ack_pending or 0, info.num_pending or 0)
-
-    async def remove(self, name: str) -> None:
-        """Forget a place.  Raises LogUnavailable, LogRefused."""
-        with as_log_errors("removing a place in the log"), contextlib.suppress(nats.js.errors.NotFoundError):
-            await self._link.client.jetstream(timeout=_TIMEOUT_S).delete_consumer(log_stream(self._cluster), name)
