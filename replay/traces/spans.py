@@ -21,7 +21,7 @@ import msgspec
 from events import kinds as k
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from dorm.core.fold.folded import Folded
@@ -151,7 +151,7 @@ class Tracer:
             began = record.prepared_at or record.decided_at
             more: dict[str, Value] = {"dorm.lost_steps": record.lost_steps, "dorm.killed_containers": record.killed}
             self._stop_running(app, began)
-            self._hand_on(app, record.from_generation, "stop", began, stopped, **more)
+            self._hand_on(app, record.from_generation, "stop", began, stopped, more)
             self._hand_on(app, generation.number, "room", stopped, state.time)
         else:
             self._stop_running(app, state.time)
@@ -178,7 +178,7 @@ class Tracer:
             "dorm.outcome": app.ended, "dorm.user": app.user, "dorm.adjustments": app.adjustments,
             "dorm.failures": app.failures, "dorm.step": app.step, "dorm.weight": app.weight,
         }  # fmt: skip
-        self._hand_on(app, 0, "app", app.submitted_at, app.ended_at, error=error, **more)
+        self._hand_on(app, 0, "app", app.submitted_at, app.ended_at, more, error=error)
 
     def _close_generation(self, state: State, app: App, number: int, error: str) -> None:
         """Its start or its run ends with it."""
@@ -211,7 +211,7 @@ class Tracer:
             "dorm.warm_up_s": record.warm_up_s, "dorm.barrier_s": record.barrier_s, "dorm.pause_s": record.pause_s,
             "dorm.bytes_moved": record.bytes_moved,
         }  # fmt: skip
-        self._hand_on(app, event.generation, "live", record.decided_at, record.started_at, **more)
+        self._hand_on(app, event.generation, "live", record.decided_at, record.started_at, more)
 
     # --- spans ----------------------------------------------------------------------------------------------------------
 
@@ -226,10 +226,18 @@ class Tracer:
         run = self._running.pop(app.id, None)
         if run is not None:
             more: dict[str, Value] = {"dorm.containers": run.containers}
-            self._hand_on(app, run.generation, "run", run.begin, at, error=error, **more)
+            self._hand_on(app, run.generation, "run", run.begin, at, more, error=error)
 
     def _hand_on(
-        self, app: App, generation: int, name: Phase, begin: int, end: int, *, error: str = "", **more: Value
+        self,
+        app: App,
+        generation: int,
+        name: Phase,
+        begin: int,
+        end: int,
+        more: Mapping[str, Value] | None = None,
+        *,
+        error: str = "",
     ) -> None:
         attributes: dict[str, Value] = {"dorm.app": app.id, "dorm.app.name": app.name}
         if generation:
@@ -244,7 +252,7 @@ class Tracer:
                 name=name,
                 begin=begin,
                 end=max(begin, end),
-                attributes={**attributes, **more},
+                attributes={**attributes, **(more or {})},
                 error=error,
             )
         )

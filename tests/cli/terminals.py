@@ -42,7 +42,7 @@ class Terminal:
         self._said = b""
 
     def until(self, words: str) -> None:
-        """Until it has shown these, anew."""
+        """Wait until it has shown these since the last call."""
         deadline = time.monotonic() + PATIENCE_S
         while words not in self._plain():
             assert self._hear(deadline), self._plain()[-2000:]
