@@ -32,6 +32,7 @@ from agents.reporting.heartbeat import Heartbeat
 from agents.reporting.logs import LogAnswerer
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
+from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.appending import append_event
@@ -159,6 +160,19 @@ class Agent:
         finally:
             self._follower.save()
             await self._runtime.close()
+
+    def vitals(self) -> Vitals:
+        containers = dict.fromkeys(("created", "running", "exited"), 0)
+        for seen in self._seen:
+            containers[seen.state] += 1
+        return Vitals(
+            node=self.config.name,
+            joined=self.joined.is_set() and self._holds_name,
+            seq=self.desired.seq,
+            containers=containers,
+            pending=self._outbox.waiting,
+            silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
+        )
 
     async def _fold(self, batch: list[Record]) -> None:
         pace = self._pace()

@@ -1,4 +1,5 @@
-"""Ready-made things to run: sample apps (`compose.apps`), their image, and clusters to start from.
+"""Ready-made things to run: sample apps (`compose.apps`), their image, clusters to start from, and alert
+rules with a dashboard (`monitoring`).
 
 engine   the calls of a Docker engine that the image needs, on aiodocker;  image: builds the image
 """

@@ -10,6 +10,8 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     master/     the shell around the core: follows the log, folds it, publishes decisions
     snapshots   which snapshot of a cluster's log to start from
     client/     what a user's program calls: submit, cancel, watch, tail
+    metrics/    what a log and the processes look like to Prometheus
+    webhooks/   events to people's own programs, over HTTP
     local/      a whole cluster on this machine, built from its real parts
     api/        the HTTP API over a fold of its own
     bench/      measurements, all in one form

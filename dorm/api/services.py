@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
@@ -36,7 +35,7 @@ class Services:
         self.options = options
         self.clock = clock
         self.cluster = connection.cluster
-        self.user = options.user or _login_name()
+        self.user = options.user or login_name()
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
         self.recent = RecentLog(self.follower)
@@ -69,10 +68,3 @@ class Services:
                 tasks.create_task(self.view.run(), name="view stream")
         finally:
             self.heavy.close()
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "anonymous"

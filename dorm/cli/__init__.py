@@ -12,8 +12,10 @@
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, nodes, policy
+    webhooks/    webhooks
     log/         events, log
     replay/      state at a moment, step, timeline, export and import
+    export/      traces
     simulation/  simulate, whatif
     bench/       bench
 

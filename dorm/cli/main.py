@@ -25,6 +25,7 @@ _COMMANDS = {
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
     "cluster.nodes": ("nodes", "drain"),
+    "cluster.top": ("top",),
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
@@ -38,8 +39,10 @@ _COMMANDS = {
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
     "cluster.policy": ("policy", "Nodes and the cluster"),
+    "webhooks.commands": ("webhooks", "Nodes and the cluster"),
     "log.commands": ("log", "The log"),
     "replay.commands": ("replay", "The log"),
+    "export.traces": ("export", "The log"),
     "bench.commands": ("bench", "More"),
 }
 """By module: the group of commands that its `app` is, and the panel that lists the group."""

@@ -97,7 +97,7 @@ class Client:
         """`settle_s`: seconds for which an append with an unknown outcome is retried."""
         self.log = log
         self.cluster = cluster
-        self.user = subjects.token(user or _login_name())
+        self.user = subjects.token(user or login_name())
         self.stored = 0
         """The sequence of this client's latest request on the log, 0 before the first."""
         self._bus = bus
@@ -492,7 +492,8 @@ def _unsettled(event: Event, error: Exception) -> Unsettled:
     return Unsettled(f"the log did not say whether {what} is stored ({error}); {how}", event.id)
 
 
-def _login_name() -> str:
+def login_name() -> str:
+    """Return the name of the user who runs this program."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -7,11 +7,12 @@ runs in one process; the parts communicate over the log exactly as they would on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import structlog
@@ -19,17 +20,22 @@ import structlog
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client.client import Client
-from dorm.local.home import KEY_NAME, witness_file
+from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.nats_server import EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
+from dorm.metrics.address import Address
 from dorm.plugins import loadable
 from events.log.waiting import until_answered
 from events.nats.log import Connection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agents.runtime.interface import Runtime
+    from dorm.metrics.parts import SolveTimer
+    from dorm.webhooks.deliverer import Deliverer
     from events.kinds import PolicyPlugin
 
 _log = structlog.get_logger(__name__)
@@ -62,6 +68,11 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Key file with which the master seals the log; None keeps it in the data folder."""
     accept_log: bool = False
     """Lead on a log that differs from what this master has seen of it."""
+    metrics: Address | None = None
+    """Where to serve the metrics of all parts; None does not."""
+    metrics_else_any_port: bool = False
+    webhooks: tuple[str, ...] | None = None
+    """Networks beside the public ones into which webhooks are delivered; None delivers no webhooks here."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
     report_interval_s: float = 5.0
@@ -81,6 +92,9 @@ class LocalCluster:
         self.runtime_name = ""
         self.runtime_note = ""
         """Why this runtime, in words."""
+        self.metrics_url = ""
+        self._timer: SolveTimer | None = None
+        self._stack = contextlib.AsyncExitStack()
         self._runtimes: list[Runtime] = []
         self._connections: list[Connection] = []
         self._parts: asyncio.Task[None] | None = None
@@ -114,6 +128,7 @@ class LocalCluster:
             witness=witness_file(key_file),
             accept_log=self.options.accept_log,
             plugins=plugins,
+            solve=self._solve(),
         )
         choice = await choose_runtime(self.options.runtime, self.options.docker_url)
         self.runtime_name, self.runtime_note = choice.name, choice.note
@@ -125,6 +140,8 @@ class LocalCluster:
         client = await self._connect("client")
         self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
+        await self._serve_metrics(key_file)
+        await self._deliver_webhooks()
         ready = asyncio.create_task(self._ready())
         try:
             await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -132,6 +149,43 @@ class LocalCluster:
                 await self._parts
         finally:
             ready.cancel()
+
+    def _solve(self) -> Callable[..., Any]:
+        if self.options.metrics is None:
+            return asyncio.to_thread
+        from dorm.metrics.parts import SolveTimer
+
+        self._timer = SolveTimer()
+        return self._timer
+
+    async def _serve_metrics(self, key_file: Path) -> None:
+        if self.options.metrics is None or self._timer is None:
+            return
+        from dorm.metrics.follower import Follower
+        from dorm.metrics.parts import of_agents, of_master
+        from dorm.metrics.server import MetricsServer, serving
+
+        log = (await self._connect("metrics")).log
+        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, size=log.size)
+        sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
+        server = MetricsServer(self.options.metrics, sources, else_any_port=self.options.metrics_else_any_port)
+        await self._stack.enter_async_context(serving(server, follower, self.master.settled))
+        self.metrics_url = f"http://{server.address}/metrics"
+
+    async def _deliver_webhooks(self) -> None:
+        if self.options.webhooks is None:
+            return
+        from dorm.webhooks.addresses import parse_networks
+        from dorm.webhooks.deliverer import Deliverer
+        from dorm.webhooks.keys import FILE_NAME, open_keys
+
+        keys = await asyncio.to_thread(open_keys, self.options.data / FILE_NAME, self.options.cluster)
+        connection = await self._connect("webhooks")
+        deliverer = Deliverer(
+            connection, keys, who=self.client.user, clock=time.time_ns, allowed=parse_networks(self.options.webhooks)
+        )
+        delivering = asyncio.create_task(_unless_it_fails(deliverer), name="webhooks")
+        self._stack.push_async_callback(_ended, delivering)
 
     async def _ready(self) -> None:
         await self.master.settled.wait()  # Another master may lead, which has waited for this server to come back.
@@ -225,6 +279,7 @@ class LocalCluster:
     async def _tear_down(self) -> None:
         """End the server in any case, whatever the parts wait for, even if this is cancelled meanwhile."""
         try:
+            await self._stack.aclose()
             await self._end_parts()
             await asyncio.wait_for(self._close_connections(), _CLOSE_S)
         except TimeoutError:
@@ -245,3 +300,16 @@ class LocalCluster:
 
     async def _close_connections(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections), return_exceptions=True)
+
+
+async def _unless_it_fails(deliverer: Deliverer) -> None:
+    """A cluster runs on without its webhooks."""
+    try:
+        await deliverer.run()
+    except Exception as error:
+        _log.error("webhooks are no longer delivered; `dorm webhooks run` starts again", reason=repr(error))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -20,6 +20,8 @@ class Running(msgspec.Struct, frozen=True):
     url: str
     cluster: str
     pid: int
+    data: str = ""
+    """Its data folder; "" from earlier releases."""
 
 
 def home() -> Path:
@@ -35,6 +37,11 @@ def key_file(cluster: str) -> Path:
 def witness_file(key: Path) -> Path:
     """Return the file in which the master with this key records what it has seen of the log: beside the key."""
     return key.with_suffix(".seen")
+
+
+def metrics_file(key: Path) -> Path:
+    """Return the file in which the master with this key keeps the counters of its metrics."""
+    return key.with_suffix(".metrics")
 
 
 def _file() -> Path:

@@ -1,7 +1,8 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
     clients    AppSubmitted AppUpdated AppCancelRequested
-    operators  NodeDrainRequested PolicyChanged SealRequested
+    operators  NodeDrainRequested PolicyChanged SealRequested WebhookSet WebhookRemoved WebhookTestRequested
+    deliverers AppWaitsLong WebhookTested WebhookDisabled
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
@@ -12,9 +13,9 @@ Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
 devices, counts), times UTC nanoseconds.
 
-The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `base` has the
-fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
-from here.
+The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
+what operators configure and what the process that delivers webhooks publishes, `base` the fields of every event and the
+shared types, `messages` the round and what one message on the log may hold.  Import the names from here.
 """
 
 from __future__ import annotations
@@ -79,6 +80,15 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.webhooks import (
+    AppWaitsLong,
+    OfWebhooks,
+    WebhookDisabled,
+    WebhookRemoved,
+    WebhookSet,
+    WebhookTested,
+    WebhookTestRequested,
+)
 
 __all__ = [
     "CUT_OFF",
@@ -99,6 +109,7 @@ __all__ = [
     "AppResizeRequested",
     "AppSubmitted",
     "AppUpdated",
+    "AppWaitsLong",
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
@@ -130,6 +141,7 @@ __all__ = [
     "NodeLost",
     "NodeRecovered",
     "NodeReported",
+    "OfWebhooks",
     "Placed",
     "PlannedSlot",
     "PolicyChanged",
@@ -147,4 +159,9 @@ __all__ = [
     "Unknown",
     "Unreadable",
     "Waiting",
+    "WebhookDisabled",
+    "WebhookRemoved",
+    "WebhookSet",
+    "WebhookTestRequested",
+    "WebhookTested",
 ]

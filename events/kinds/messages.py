@@ -25,6 +25,7 @@ from events.kinds.clients import (
     SealRequested,
 )
 from events.kinds.master import MasterFact
+from events.kinds.webhooks import OfWebhooks
 from events.limits import Number, Sequence
 
 
@@ -63,6 +64,7 @@ Published = (
     | NodeDrainRequested
     | PolicyChanged
     | SealRequested
+    | OfWebhooks
     | NodeJoined
     | NodeReported
     | NodeLeft

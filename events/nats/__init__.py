@@ -8,6 +8,7 @@
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
     snapshots      snapshots in a stream of their own
+    places/        readers' places in the log, kept by the server
     shadows        the comparisons of `dorm shadow`, in a stream of their own
     leadership     the masters' lease as a key in a KV bucket
     stream_state   the state that a server reports of a stream, and when to believe it

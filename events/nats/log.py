@@ -34,6 +34,7 @@ from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
+from events.nats.places.named import Places
 from events.nats.reader import (
     EndsBefore,
     NotDelivered,
@@ -78,6 +79,7 @@ class Connection:
         self.log = JetStreamLog(link, cluster, imported)
         self.bus: Bus = NatsBus(link, names.reports(cluster))
         self.leadership = JetStreamLeadership(link, cluster)
+        self.places = Places(link, cluster, imported)
 
     @classmethod
     async def open(
@@ -336,6 +338,13 @@ class JetStreamLog(EventLog):
                 code="log.records_removed",
             )
         return int(state["last_seq"])
+
+    async def size(self) -> int:
+        """Return how many bytes the log takes on the server that answers.  Raises LogUnavailable."""
+        await self._link.connected(_RECONNECT_S)
+        with as_log_errors("looking up the size of the log"):
+            state = await stream_state(self._link, self._stream, _RECONNECT_S)
+        return int(state["bytes"])
 
     def _ends_before(self, words: str) -> LogError:
         """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut off

@@ -57,16 +57,20 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "MembershipChanged.change", "Resize.why",
-    "AppRejected.refused", "ContainerExited.reason", "Container.reason",
+    "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
-_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "signature", "subject"}
+_DROPPED = {
+    "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
+    "subject", "test", "url",
+}  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
+    "webhook": "webhooks",
 }  # fmt: skip
 _TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
 

@@ -69,6 +69,7 @@ class Names(msgspec.Struct):
     kinds: set[str] = set()
     """Kinds of events that this build does not know."""
     clusters: set[str] = set()
+    webhooks: set[str] = set()
 
 
 class Pseudonyms:
@@ -101,6 +102,7 @@ class Pseudonyms:
         self.policies = _numbered("policy", names.policies)
         self.kinds = _numbered("Kind", names.kinds)
         self.clusters = _clusters(names.clusters)
+        self.webhooks = _numbered("webhook", names.webhooks)
         self.requirements = _requirements(names.requirements, self)
 
     def key(self) -> dict[str, dict[str, str]]:
@@ -110,7 +112,7 @@ class Pseudonyms:
             "addresses": self.addresses, "identities": self.identities, "masters": self.masters,
             "clusters": self.clusters, "images": self.images,
             "arguments": self.arguments, "variables": self.variables, "settings": self.settings, "labels": self.labels,
-            "values": self.values, "resources": self.resources, "requests": self.requests,
+            "values": self.values, "resources": self.resources, "requests": self.requests, "webhooks": self.webhooks,
         }  # fmt: skip
         return {kind: {made: name for name, made in names.items() if made != name} for kind, names in kinds.items()}
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COMMANDS = [
     "up", "master", "masters", "agent", "submit", "update", "ps", "describe", "explain", "plan", "simulate", "whatif",
+    "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
+    "webhooks secret", "webhooks run",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",

@@ -62,16 +62,34 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay timeline": [["replay", "timeline", "--output", "timeline.html"]],
     "replay export": [["replay", "export", "again.dorm"]],
     "replay bisect": [["replay", "bisect", "one completed before 23:59", "--policies", "static", "--tries", "3"]],
+    "top": [["top", "--once"]],
+    "webhooks list": [["webhooks", "list"]],
+    "webhooks secret": [["webhooks", "secret", "hook"]],
     "whatif": [["whatif", "--at", "12"]],
     "shadow": [["shadow", "--policy", "static", "--once", "--no-publish"]],
     "logs": RAW,
     "replay import": "prints counts of records",
+    "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
-    **dict.fromkeys(("up", "master", "agent", "demo"), "logs, by `dorm.cli.program_logs`: see below"),
+    **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
+    **dict.fromkeys(("up", "master", "agent", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"),
     **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
 }
-_HAS_FORMATS = {"ps", "describe", "explain", "story", "plan", "nodes", "events", "masters", "state", "diff"}
+_HAS_FORMATS = {
+    "webhooks list",
+    "webhooks secret",
+    "ps",
+    "describe",
+    "explain",
+    "story",
+    "plan",
+    "nodes",
+    "events",
+    "masters",
+    "state",
+    "diff",
+}
 
 
 def leaves(group: Any, path: str = "") -> Iterator[str]:
@@ -116,6 +134,9 @@ def evil_log() -> list[Record]:
     story.say(k.PolicyChanged(policy=EVIL))
     story.say(k.PolicyChanged(set_params={EVIL: EVIL}))
     story.say(k.NodeDrainRequested(node=EVIL))
+    for name in ("hook", EVIL):
+        story.say(k.WebhookSet(webhook=name, url=EVIL, events=[EVIL, "app.ended"], key=EVIL[:60]))
+        story.say(k.WebhookDisabled(webhook=name, code=EVIL[:60], reason=EVIL))
     story.settle()
     one = story.state.apps[story.state.names["one"]]
     for slot, container in list(one.generations[one.generation].containers.items()):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
+from dorm.cli.cluster.metrics import Metrics, metrics_address
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import WrongUsage, run
@@ -17,6 +19,12 @@ from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped
 from dorm.local.home import home
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from agents.agent import Agent
+    from dorm.metrics.address import Address
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +58,7 @@ def agent(
     label: Annotated[list[str] | None, typer.Option(help="Label of the node, key=value; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
+    metrics: Metrics = None,
     url: Url = None,
     cluster: ClusterName = None,
     verbose: Verbose = 0,
@@ -67,12 +76,15 @@ def agent(
 
       dorm agent --url nats://10.0.0.1:4222 --cluster lab --checkpoints /mnt/shared/dorm
 
+      dorm agent --cluster lab --metrics 0.0.0.0:9475
+
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
     from dorm.local.cluster import BUILD
     from dorm.local.runtimes import choose_runtime
 
     configure(verbose, log_json)
+    serve_at = metrics_address(metrics)
     node = name or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / node).absolute()
     shared = (checkpoints or home() / "checkpoints").absolute()
@@ -110,8 +122,18 @@ def agent(
                 clock=time.time_ns,
                 build=BUILD,
             )
-            await worker.run()
+            async with _metrics(worker, serve_at):
+                await worker.run()
         finally:
             await connection.close()
 
     run(run_until_stopped(work()))
+
+
+def _metrics(worker: Agent, address: Address | None) -> AbstractAsyncContextManager[None]:
+    if address is None:
+        return contextlib.nullcontext()
+    from dorm.metrics.parts import of_agents
+    from dorm.metrics.server import MetricsServer, serving
+
+    return serving(MetricsServer(address, [of_agents([worker])]), None, None)

@@ -36,7 +36,7 @@ from dorm.cli.signals import first_of, stops
 from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
-from dorm.local.spec_files import load_spec
+from dorm.local.spec_files import load_document, load_spec
 from events.kinds import Round
 from events.positions import logged
 
@@ -48,16 +48,19 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
     from dorm.local.cluster import LocalCluster, RuntimeName
     from events.kinds import Event
+    from events.spec import CheckedSpec
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
-_ARRIVALS: tuple[tuple[float, str, dict[str, Any]], ...] = (
-    (0.0, "logistic.yaml", {}),
-    (4.0, "elastic_mlp.yaml", {}),
-    (7.0, "mlp.yaml", {}),
-    (14.0, "factorize.yaml", {}),
-    (24.0, "logistic.yaml", {"name": "digits-urgent", "weight": 3}),
+_ARRIVALS: tuple[tuple[float, str, int, dict[str, Any]], ...] = (
+    (0.0, "logistic.yaml", 170, {}),
+    (3.0, "elastic_mlp.yaml", 16, {}),
+    (5.0, "mlp.yaml", 110, {}),
+    (9.0, "factorize.yaml", 90, {}),
+    (15.0, "logistic.yaml", 120, {"name": "digits-urgent", "weight": 3}),
 )
-"""Seconds after the start, spec file, and changes to it."""
+"""Seconds after the start, spec file, steps (or epochs) instead of those in the file, and changes to it: less than the
+samples do by themselves, so that everything is over within a minute."""
+_WORK = ("--steps", "--epochs")
 _LONGEST_S = 240.0
 _PORTS = range(22_000, 26_800, 300)
 """First ports of the ranges of concurrent demos, one each."""
@@ -74,7 +77,7 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Watch five training apps share three nodes; takes a minute or two and leaves nothing running.
+    """Watch five training apps share three nodes; takes a minute and leaves nothing running.
 
     [bold]Examples[/]
 
@@ -194,9 +197,21 @@ async def _play(cluster: LocalCluster, plain: bool) -> None:
 async def _submit(cluster: LocalCluster) -> None:
     samples = Path(__file__).parents[3] / "compose" / "apps"
     began = asyncio.get_running_loop().time()
-    for after, file, changes in _ARRIVALS:
+    for after, file, work, changes in _ARRIVALS:
         await asyncio.sleep(max(0.0, began + after - asyncio.get_running_loop().time()))
-        await cluster.client.submit(await asyncio.to_thread(load_spec, samples / file, changes), answer_timeout=30.0)
+        spec = await asyncio.to_thread(_spec, samples / file, work, changes)
+        await cluster.client.submit(spec, answer_timeout=30.0)
+
+
+def _spec(path: Path, work: int, changes: dict[str, Any]) -> CheckedSpec:
+    """Return the sample with this much work in its commands."""
+    document = load_document(path)
+    commands = {field: list(document[field]) for field in ("command", "resume") if field in document}
+    for words in commands.values():
+        for option in _WORK:
+            if option in words:
+                words[words.index(option) + 1] = str(work)
+    return load_spec(path, {**commands, **changes})
 
 
 def _over(state: State, submitting: asyncio.Task[None]) -> bool:
@@ -310,4 +325,11 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
             f"({report.events} events, {report.decisions_checked} decisions solved again)"
         )
     )
-    console.print(Text(f"it is kept: dorm replay verify --file {archive}", style="dim"), soft_wrap=True)
+    console.print(Text("\nthe run is kept; look at it again with"))
+    for command in (
+        f"dorm replay timeline --file {archive} -o demo.html   # partitions over time, as a page",
+        f"dorm story digits-urgent --file {archive}   # what happened to one app, and why",
+        f"dorm events --file {archive}   # everything",
+        f"dorm replay verify --file {archive}   # make every decision again",
+    ):
+        console.print(Text(f"  {command}", style="dim"), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import socket
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dorm.cli.cluster.metrics import Metrics, metrics_address
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -20,8 +22,12 @@ from dorm.cli.signals import run_until_stopped
 from events.log.records import LogError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from dorm.client.client import Client
     from dorm.master.master import Master
+    from dorm.metrics.address import Address
+    from dorm.metrics.parts import SolveTimer
     from events.kinds import PolicyChanged
     from events.nats.log import Connection
 
@@ -85,6 +91,7 @@ def master(
             help="How long a plug-in policy may take for one answer; then every app keeps what it has. Default: 60s.",
         ),
     ] = None,
+    metrics: Metrics = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -99,18 +106,22 @@ def master(
       dorm master --url nats://10.0.0.1:4222 --cluster lab
 
       dorm master --url nats://10.0.0.1,nats://10.0.0.2,nats://10.0.0.3 --lease 10
+
+      dorm master --cluster lab --metrics 0.0.0.0:9475
     """
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
     identity = _identity(name)
     _limit(policy_limit)
+    serve_at = metrics_address(metrics)
 
     async def work() -> None:
         from dorm.client.client import Client
         from dorm.local.cluster import BUILD, plugins
-        from dorm.local.home import key_file, witness_file
+        from dorm.local.home import key_file, metrics_file, witness_file
         from dorm.master.master import Master
         from dorm.master.sealing import open_key
+        from dorm.metrics.parts import SolveTimer
         from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
         from events.nats.log import Connection
@@ -121,6 +132,7 @@ def master(
         connection = await Connection.open(
             address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
         )
+        stack, timer = contextlib.AsyncExitStack(), SolveTimer()
         try:
             client = Client(connection.log, connection.bus, cluster_name)
             first = change if change is None or change.policy is None or built_in(change.policy) else None
@@ -141,7 +153,10 @@ def master(
                 witness=witness_file(file),
                 accept_log=accept_log,
                 plugins=plugins,
+                solve=timer,
             )
+            if serve_at is not None:
+                await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file)))
             if change is None or first is not None:
                 await one.run()
             else:
@@ -149,9 +164,21 @@ def master(
                     tasks.create_task(_plug_in(client, one, change))
                     await one.run()
         finally:
+            await stack.aclose()
             await connection.close()
 
     run(run_until_stopped(work()))
+
+
+def _metrics(
+    connection: Connection, one: Master, timer: SolveTimer, address: Address, file: Path
+) -> AbstractAsyncContextManager[None]:
+    from dorm.metrics.follower import Follower
+    from dorm.metrics.parts import of_master
+    from dorm.metrics.server import MetricsServer, serving
+
+    follower = Follower(connection.log, file=file, clock=time.time_ns, size=connection.log.size)
+    return serving(MetricsServer(address, [follower.metrics, of_master(one, timer)]), follower, one.settled)
 
 
 async def _plug_in(client: Client, one: Master, change: PolicyChanged) -> None:

@@ -15,11 +15,13 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.master import AcceptLog
+from dorm.cli.cluster.metrics import MetricsOfUp, metrics_address
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
 from dorm.cli.signals import Stops, first_of, hears_ctrl_c, stops
+from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from events.quantities import humanize
 
@@ -85,6 +87,14 @@ def up(
     no_api: Annotated[bool, typer.Option("--no-api", help="Without the API and the dashboard.")] = False,
     config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
     accept_log: AcceptLog = False,
+    metrics: MetricsOfUp = None,
+    webhooks_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NETWORK",
+            help="Deliver webhooks into this network too (10.1.0.0/16, loopback, private); may be repeated.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -105,12 +115,15 @@ def up(
     from dorm.local.cluster import LocalOptions
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
+    networks(webhooks_allow)
     file = load_cluster_file(config)
     # Parameters belong to one policy: another one on the command line drops those of the file.
     kept = file.params if policy in (None, file.policy) else None
     file = msgspec.structs.replace(file, policy=policy or file.policy, params=parse_params(param) or kept)
     name = cluster or file.cluster or DEFAULT_CLUSTER
     folder_of_checkpoints = checkpoints or (Path(file.checkpoints) if file.checkpoints else None)
+    from dorm.metrics.address import Address
+
     options = LocalOptions(
         data=(data or home() / name).absolute(),
         cluster=name,
@@ -121,6 +134,9 @@ def up(
         docker_url=docker,
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
         accept_log=accept_log,
+        metrics=metrics_address(metrics) if metrics is not None else Address(),
+        metrics_else_any_port=metrics is None,
+        webhooks=tuple(webhooks_allow or ()),
     )
     run(_up(options, file.change(), None if no_api else _API_PORT if api is None else api))
 
@@ -135,7 +151,7 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
         async with contextlib.AsyncExitStack() as stack:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):
                 raise Fail("stopped before the cluster was up", INTERRUPTED, code="interrupted")
-            running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
+            running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid(), data=str(options.data))
             other = await asyncio.to_thread(write_running, running)
             stack.callback(forget_running, running)
             if change is not None:
@@ -153,12 +169,14 @@ def _say_hello(cluster: LocalCluster, other: Running | None, api: str) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
+    served = (f"  metrics     {cluster.metrics_url}",) if cluster.metrics_url else ()
     for line in (
         f"cluster {options.cluster!r} is up: {options.agents} node{plural} of {each}",
         f"  containers  {cluster.runtime_note}",
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
         *([f"  dashboard   {api}"] if api else []),
+        *served,
         "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
         f"{_how_to_stop()} stops everything in good order",
     ):

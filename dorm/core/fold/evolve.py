@@ -11,7 +11,7 @@ costs as much as several plain statements.  `dorm bench codec` measures the fold
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dorm.core.apps.admission import app_id, check_room, name_of
 from dorm.core.fold.batches import note_noise
@@ -470,7 +470,7 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
 
 
 def _concerns_no_state(state: State, event: k.Event, record: Record) -> Folded:
-    """Heartbeats and requests for a seal are for the master's shell."""
+    """Heartbeats and requests for a seal are for the master's shell, webhooks for the process that delivers them."""
     return "applied"
 
 
@@ -491,8 +491,7 @@ _HANDLERS: dict[type, Handler] = {
     k.MembershipChanged: membership_changed,
     k.EpochCompleted: epoch_completed,
     k.Round: _round,
-    k.NodeReported: _concerns_no_state,
-    k.SealRequested: _concerns_no_state,
     k.Unreadable: _unreadable,
     k.Unknown: _unknown,
+    **dict.fromkeys((k.NodeReported, k.SealRequested, *get_args(k.OfWebhooks)), _concerns_no_state),
 }

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
-import pty
-import re
-import select
 import signal
-import struct
-import subprocess
 import sys
 import termios
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +20,7 @@ from replay.export.export import export
 from replay.moments import parse
 from replay.travel.search import Search
 from replay.travel.stepper import Stepper
-from tests.e2e.commands import environment
+from tests.cli.terminals import PATIENCE_S, Terminal
 from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:
@@ -38,8 +30,6 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from events.log.records import Record
-
-PATIENCE_S = 20.0
 
 
 def incident() -> Story:
@@ -341,58 +331,6 @@ def log_file(records: list[Record], tmp_path: Path) -> Path:
     path = tmp_path / "incident.dorm"
     asyncio.run(export(log_of(records), path))
     return path
-
-
-class Terminal:
-    """A program in a terminal of its own."""
-
-    def __init__(self, *words: str, home: Path) -> None:
-        self._end, inside = pty.openpty()
-        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(inside)
-        self.program = subprocess.Popen(
-            words, stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
-            env=environment(home, TERM="xterm-256color", COLUMNS="80"),
-        )  # fmt: skip
-        self.inside = inside
-        self._ends = os.pidfd_open(self.program.pid)
-        self._said = b""
-
-    def until(self, words: str) -> None:
-        """Until it has shown these, anew."""
-        deadline = time.monotonic() + PATIENCE_S
-        while words not in self._plain():
-            assert self._hear(deadline), self._plain()[-2000:]
-        self._said = b""
-
-    def _hear(self, deadline: float) -> bool:
-        """Waits for what it says next; False once it has ended and has nothing more to say."""
-        ready, _, _ = select.select([self._end, self._ends], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, self._plain()[-2000:]
-        if self._end not in ready:
-            return False
-        self._said += os.read(self._end, 65536)
-        return True
-
-    def _plain(self) -> str:
-        return re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|.)", "", self._said.decode("utf-8", "replace"))
-
-    def press(self, keys: str) -> None:
-        os.write(self._end, keys.encode())
-
-    def ended(self) -> tuple[int, bytes]:
-        """Exit code, and what was said since `until`."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self._hear(deadline):
-            pass
-        return self.program.wait(), self._said
-
-    def close(self) -> None:
-        if self.program.poll() is None:
-            self.program.kill()
-        self.program.wait()
-        for descriptor in (self._end, self._ends, self.inside):
-            os.close(descriptor)
 
 
 @pytest.mark.parametrize("way", ["q", "SIGTERM"])

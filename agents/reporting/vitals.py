@@ -1,0 +1,21 @@
+"""How an agent is: what its process reports of it besides the log."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Vitals(msgspec.Struct, frozen=True):
+    """One look at an agent."""
+
+    node: str
+    joined: bool
+    """Whether it has announced its node, and holds the node's name."""
+    seq: int
+    """The last record that it has folded."""
+    containers: dict[str, int]
+    """By state, as the runtime listed them last."""
+    pending: int
+    """Facts that the log does not have yet."""
+    silence_s: float
+    """Seconds since the runtime last listed its containers."""

@@ -1,0 +1,191 @@
+"""`dorm top`: nodes, partitions and recent events of a cluster, as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import termios
+import time
+import tty
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+
+from dorm.cli.connect import ClusterName, Url, client, where
+from dorm.cli.errors import run
+from dorm.cli.output import console
+from dorm.cli.signals import first_of, stops
+from events.positions import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dorm.cli.cluster.top_view import Look, Recent
+    from dorm.client.client import Client
+    from dorm.core.state import State
+
+_FRAME_S = 0.125
+"""The shortest time between two pictures."""
+_TICK_S = 1.0
+"""The longest: ages grow."""
+_BEFORE = 50
+"""Earlier events that are shown at the start."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(top)
+
+
+def top(
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and end; also where this is no terminal.")
+    ] = False,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Watch the cluster: its nodes, every app's partition, and what happens.
+
+    Keys: arrows choose an app and Enter opens it, s sorts, / filters, ? shows the others, q ends. It follows the log, so it
+    shows a resize when it happens, and asks no other process for anything.
+
+    [bold]Examples[/]
+
+      dorm top
+
+      dorm top --once | grep waiting
+    """
+
+    async def work() -> None:
+        from dorm.cli.cluster.top_view import Look
+
+        async with client(url, cluster) as connected:
+            look = Look()
+            if once or not (console.is_terminal and sys.stdin.isatty()):
+                await _print(connected, look)
+                return
+            connected.tell_outages(lambda lost: setattr(look, "lost", lost))
+            with stops() as events:
+                await first_of(_Screen(connected, look, where(url, cluster)[1]).run(), events.first.wait())
+
+    run(work())
+
+
+async def _print(connected: Client, look: Look) -> None:
+    """Whole, however wide the lines are: a pipe cuts nothing."""
+    from dorm.cli.cluster.top_view import picture
+
+    state = await connected.state()
+    recent = await _recent(connected)
+    height = 40 + len(state.nodes) + 2 * len(state.apps)
+    now = max(state.time, time.time_ns())
+    for line in picture(state, recent, look, cluster=connected.cluster, now=now, width=10_000, height=height):
+        console.print(line, soft_wrap=True)
+
+
+async def _recent(connected: Client) -> Recent:
+    """Return the latest events so far."""
+    from dorm.cli.cluster.top_view import NOISE, Recent
+    from dorm.client.tail import Filter, Tail, before_last
+    from dorm.core.query.concerns import KINDS
+
+    wanted = Filter(kinds=tuple(kind for kind in KINDS if kind not in NOISE))
+    end = await connected.log.end()
+    begin = await before_last(connected.log, connected.cluster, wanted, _BEFORE, end)
+    recent = Recent()
+    found = Tail(connected.log, connected.cluster, wanted, after=Position(begin.seq), until=end).events()
+    async with contextlib.aclosing(found) as events:
+        async for one in events:
+            recent.add(one.time, [one.event])
+    return recent
+
+
+class _Screen:
+    """The picture in a terminal, and the keys."""
+
+    def __init__(self, connected: Client, look: Look, cluster: str) -> None:
+        self._client = connected
+        self._look = look
+        self._cluster = cluster
+        self._state: State
+        self._recent: Recent
+        self._changed = asyncio.Event()
+        self._done = asyncio.Event()
+
+    async def run(self) -> None:
+        self._recent = await _recent(self._client)
+        self._state = await self._client.state()
+        loop = asyncio.get_running_loop()
+        with Live(console=console, screen=True, auto_refresh=False) as live, _keys(self._press):
+            for number in (signal.SIGWINCH, signal.SIGCONT):
+                loop.add_signal_handler(number, self._changed.set)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    working = [tasks.create_task(self._follow()), tasks.create_task(self._draw(live))]
+                    await self._done.wait()
+                    for task in working:
+                        task.cancel()
+            finally:
+                for number in (signal.SIGWINCH, signal.SIGCONT):
+                    loop.remove_signal_handler(number)
+
+    async def _follow(self) -> None:
+        async for state, events in self._client.watch():
+            self._state = state
+            self._recent.add(state.time, events)
+            self._changed.set()
+
+    async def _draw(self, live: Live) -> None:
+        from dorm.cli.cluster.top_view import picture
+
+        while True:
+            self._changed.clear()
+            width, height = console.size
+            now = max(self._state.time, time.time_ns())
+            lines = picture(
+                self._state, self._recent, self._look, cluster=self._cluster, now=now, width=width, height=height
+            )
+            live.update(Group(*lines), refresh=True)
+            await asyncio.sleep(_FRAME_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._changed.wait()
+
+    def _press(self, key: str) -> None:
+        from dorm.cli.cluster.top_keys import press
+
+        if not press(self._look, key, self._state, time.time_ns()):
+            self._done.set()
+        self._changed.set()
+
+
+@contextlib.contextmanager
+def _keys(press: Callable[[str], None]) -> Iterator[None]:
+    """Pass on each key, without Enter and without its echo; Ctrl-C and Ctrl-Z do what they always do."""
+    from dorm.cli.cluster.top_keys import keys_in
+
+    loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+
+    def read() -> None:
+        try:
+            typed = os.read(terminal, 1024)
+        except OSError:
+            typed = b""
+        if not typed:  # The terminal is gone.
+            loop.remove_reader(terminal)
+            press("q")
+        for key in keys_in(typed):
+            press(key)
+
+    loop.add_reader(terminal, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -1,0 +1,284 @@
+"""`dorm webhooks add|list|remove|rotate|enable|test|secret`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.errors import FAILED, WrongUsage, run
+from dorm.cli.output import Format, Output, console, show, show_document
+from dorm.cli.webhooks.running import run_deliverer
+from dorm.cli.webhooks.shared import KeyFile, keys_of
+
+if TYPE_CHECKING:
+    from dorm.webhooks.endpoints import Endpoint
+
+app = typer.Typer(
+    help="Send events to programs of your own over HTTP: an app ended, failed or waits long, a node is lost, an adjustment.",
+    no_args_is_help=True,
+)
+app.command("run")(run_deliverer)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the webhook.")]
+_TEST_S = 30.0
+
+
+def _seconds(text: str, option: str) -> float:
+    from events.quantities import QuantityError, duration
+
+    try:
+        return duration(text)
+    except QuantityError as error:
+        raise WrongUsage(f"{option}: {error}", code=error.code) from None
+
+
+@app.command("add")
+def add(
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="URL", help="Where to deliver; everybody who reads the log sees it.")],
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EVENT",
+            help="app.ended, app.failed, app.waits, node.lost or adjustment; may be repeated. Default: app.ended and node.lost.",
+        ),
+    ] = None,
+    waits: Annotated[
+        str, typer.Option(metavar="DURATION", help="After how long app.waits reports a waiting app.")
+    ] = "1h",
+    key: KeyFile = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Add a webhook, or change one; prints the secret that its owner verifies signatures with.
+
+    It delivers what happens from now on. One that is changed keeps its secret and its place in the log.
+
+    [bold]Examples[/]
+
+      dorm webhooks add pager https://hooks.example.org/dorm --event app.failed --event node.lost
+
+      dorm webhooks add queue https://ops.example.org/waits --event app.waits --waits 30m
+    """
+    waits_s = _seconds(waits, "--waits")
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        keys = keys_of(key, url, cluster)
+        async with client(url, cluster, user=user) as connected:
+            made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost"], waits_s)
+        _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
+
+    run(work())
+
+
+def _show_secret(shown: dict[str, str], output: Format) -> None:
+    if output in (Format.json, Format.yaml):
+        show_document(shown, output)
+        return
+    console.print(Text(f"webhook {shown['name']} delivers to {shown['url']}"), soft_wrap=True)
+    console.print(Text("its secret, with which its owner verifies the signatures:\n"), soft_wrap=True)
+    console.print(Text(f"  {shown['secret']}"), soft_wrap=True)
+    console.print(Text(f"\ntry it: dorm webhooks test {shown['name']}"), soft_wrap=True)
+
+
+@app.command("list")
+def list_webhooks(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """All webhooks, whether each is active, and how many of its events wait for another attempt.
+
+    [bold]Example[/]
+
+      dorm webhooks list
+
+    JSON: a list of `name`, `url`, `events`, `state` (active or disabled), `code` and `reason` (why it is disabled),
+    `changed_at` (UTC nanoseconds), `set_by`, `waits_s`, `key`, and `pending` and `unread`: how many records wait for
+    another attempt, and how many have not been looked at; null before a deliverer has run.
+    """
+
+    async def work() -> None:
+        from dorm.cli.connect import where
+        from dorm.webhooks import asking
+        from dorm.webhooks.deliverer import place_of
+        from events.nats.log import Connection
+
+        async with client(url, cluster) as connected:
+            found = list(await asking.all_endpoints(connected))
+        address, name = where(url, cluster)
+        connection = await Connection.open(address, name, name="dorm-webhooks")
+        try:
+            rows = []
+            for one in found:
+                standing = await connection.places.standing(place_of(one))
+                rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
+        finally:
+            await connection.close()
+        if output in (Format.json, Format.yaml):
+            show_document(rows, output)
+            return
+        shown = [{**row, "events": ", ".join(row["events"])} for row in rows]
+        columns = [("NAME", "name"), ("STATE", "state"), ("PENDING", "pending"), ("EVENTS", "events"), ("URL", "url")]
+        show(shown, columns, output, note=("WHY", "reason"))
+
+    run(work())
+
+
+def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "url": one.url,
+        "events": list(one.events),
+        "state": one.state,
+        "code": one.code,
+        "reason": one.reason,
+        "changed_at": one.changed_at,
+        "set_by": one.set_by,
+        "waits_s": one.waits_s,
+        "key": one.key,
+        "pending": pending,
+        "unread": unread,
+    }
+
+
+@app.command("remove")
+def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+    """Remove a webhook; what it has not delivered yet is not delivered any more.
+
+    [bold]Example[/]
+
+      dorm webhooks remove pager
+    """
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        async with client(url, cluster, user=user) as connected:
+            await asking.remove(connected, name)
+        console.print(Text(f"webhook {name} is removed"))
+
+    run(work())
+
+
+@app.command("rotate")
+def rotate(
+    name: Name,
+    overlap: Annotated[
+        str, typer.Option(metavar="DURATION", help="For how long the old secret signs as well; 0s if it has leaked.")
+    ] = "24h",
+    key: KeyFile = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Give a webhook another secret, and print it. Meanwhile both sign, so that its owner can change over at any time.
+
+    [bold]Examples[/]
+
+      dorm webhooks rotate pager
+
+      dorm webhooks rotate pager --overlap 0s
+    """
+    overlap_s = _seconds(overlap, "--overlap")
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        keys = keys_of(key, url, cluster)
+        async with client(url, cluster, user=user) as connected:
+            made = await asking.rotate(connected, keys, name, overlap_s)
+        _show_secret({"name": name, "url": made.url, "secret": keys.secret(name, made.key)}, output)
+
+    run(work())
+
+
+@app.command("secret")
+def secret(
+    name: Name, key: KeyFile = None, output: Output = Format.table, url: Url = None, cluster: ClusterName = None
+) -> None:
+    """Print a webhook's secret again. It needs the file of keys, and reads nothing secret from the log.
+
+    [bold]Example[/]
+
+      dorm webhooks secret pager
+    """
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        keys = keys_of(key, url, cluster)
+        async with client(url, cluster) as connected:
+            found = await asking.find(connected, name)
+        _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
+
+    run(work())
+
+
+@app.command("enable")
+def enable(
+    name: Name,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Deliver from now on; leave out what happened meanwhile.")
+    ] = False,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Deliver again what was disabled, from where it stopped.
+
+    [bold]Examples[/]
+
+      dorm webhooks enable pager
+
+      dorm webhooks enable pager --skip
+    """
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        async with client(url, cluster, user=user) as connected:
+            await asking.enable(connected, name, skip=skip)
+        console.print(Text(f"webhook {name} is enabled"))
+
+    run(work())
+
+
+@app.command("test")
+def try_out(
+    name: Name, output: Output = Format.table, url: Url = None, cluster: ClusterName = None, user: User = None
+) -> None:
+    """Have the deliverer send one test event, and say what the endpoint answers; exit code 1 where it fails.
+
+    [bold]Example[/]
+
+      dorm webhooks test pager
+
+    JSON: `delivered`, `status` (of HTTP, 0 for no answer) and `reason`.
+    """
+
+    async def work() -> None:
+        from dorm.webhooks import asking
+
+        began = time.monotonic()
+        async with client(url, cluster, user=user) as connected:
+            found = await asking.try_out(connected, name, _TEST_S)
+        shown = {"delivered": found.delivered, "status": found.status, "reason": found.reason}
+        if output in (Format.json, Format.yaml):
+            show_document(shown, output)
+        else:
+            took = f"{time.monotonic() - began:.1f} s"
+            text = (
+                f"delivered in {took}: it answers {found.status}"
+                if found.delivered
+                else f"not delivered: {found.reason}"
+            )
+            console.print(Text(text), soft_wrap=True)
+        if not found.delivered:
+            raise typer.Exit(FAILED)
+
+    run(work())

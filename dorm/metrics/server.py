@@ -1,0 +1,124 @@
+"""`/metrics` over HTTP.
+
+Each source is asked with a time limit of its own and may fail by itself: what the others know is served.  One scrape is made
+at a time; further ones wait for it and get the same body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from dorm.metrics.address import Address, MetricsError
+from dorm.metrics.cluster import CONTENT_TYPE, exposition
+from dorm.metrics.parts import process_metrics
+from events.logger import Logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from prometheus_client import Metric
+
+    from dorm.metrics.follower import Follower
+
+    Source = Callable[[], Awaitable[Iterable[Metric]]]
+
+_SOURCE_S = 8.0
+_log = Logger(__name__)
+
+
+class MetricsServer:
+    """Use as an async context manager; serves what `sources` return, and the process's own metrics.  With `else_any_port` it
+    takes any free port where the given one is in use."""
+
+    def __init__(self, address: Address, sources: Iterable[Source], *, else_any_port: bool = False) -> None:
+        self._sources = list(sources)
+        self._else_any_port = else_any_port
+        self._runner: web.AppRunner | None = None
+        self._making: asyncio.Task[bytes] | None = None
+        self.address = address
+        """Where it listens."""
+
+    async def __aenter__(self) -> MetricsServer:
+        """Raises MetricsError where the address is in use or not this machine's."""
+        app = web.Application(client_max_size=1024)
+        app.router.add_get("/metrics", self._answer)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        try:
+            await self._listen(self._runner)
+        except OSError as error:
+            await self._runner.cleanup()
+            text = f"metrics can't be served at {self.address}: {error.strerror or error}; choose another address"
+            raise MetricsError(text, code="metrics.address.unusable") from None
+        return self
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = self.address
+        try:
+            await web.TCPSite(runner, host, port, backlog=16).start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not self._else_any_port:
+                raise
+            await web.TCPSite(runner, host, 0, backlog=16).start()
+        self.address = Address(host, int(runner.addresses[0][1]))
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._scrape())
+        body = await asyncio.shield(self._making)
+        response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+        response.enable_compression()
+        return response
+
+    async def _scrape(self) -> bytes:
+        found: list[Metric] = [*process_metrics()]
+        for metrics in await asyncio.gather(*map(_ask, self._sources)):
+            found += metrics
+        return await asyncio.to_thread(exposition, found)
+
+
+async def _ask(source: Source) -> list[Metric]:
+    """A source that fails or takes long is missing from the scrape, and costs the others nothing."""
+    try:
+        async with asyncio.timeout(_SOURCE_S):
+            return list(await source())
+    except Exception as error:
+        _log.warning("a part of the metrics is missing from a scrape", reason=repr(error))
+        return []
+
+
+@contextlib.asynccontextmanager
+async def serving(server: MetricsServer, follower: Follower | None, after: asyncio.Event | None) -> AsyncIterator[None]:
+    """Serve, and follow the log with `follower` once `after` is set: a master that starts folds first.  Raises
+    MetricsError."""
+
+    async def follow(follower: Follower) -> None:
+        if after is not None:
+            await after.wait()
+        await follower.run()
+
+    following = None
+    async with server:
+        _log.debug("metrics", address=str(server.address))
+        try:
+            following = asyncio.create_task(follow(follower)) if follower is not None else None
+            yield
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)

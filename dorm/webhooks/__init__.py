@@ -1,0 +1,16 @@
+"""Webhooks: events of the log, sent to people's own programs over HTTP, as Standard Webhooks with a CloudEvent as body.
+
+    endpoints   pure: what the log says of webhooks.  Start here
+    choosing    pure: which events a webhook wants, and the body that is sent
+    keys        the file that keys are derived from, and signatures
+    addresses   which addresses may be connected to
+    sending     one request
+    worker      one webhook: from its place in the log to its endpoint, with retries
+    waiting     which apps wait long, as events of their own
+    deliverer   runs a worker for each webhook
+    asking      what the commands publish
+
+A webhook's place in the log is a durable consumer of the log's server (`events.nats.places.deliveries`): what a killed
+deliverer had not finished is delivered by the next one.  Each webhook has a consumer and a worker of its own, so one that
+is dead delays no other.  Imports the core and the log; nothing else of the cluster knows of webhooks.
+"""

@@ -1,0 +1,219 @@
+"""Delivers a cluster's webhooks: a worker for each, started, changed and ended as the log says.
+
+Any number of deliverers may run.  They share each webhook's place in the log, so an event goes to one of them; they need the
+same file of keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+from dorm.webhooks import choosing, endpoints
+from dorm.webhooks.sending import TIMEOUT_S, Sender
+from dorm.webhooks.waiting import Watch
+from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
+from events import subjects
+from events.appending import append_event
+from events.kinds import Event, WebhookDisabled, WebhookTested
+from events.limits import clipped
+from events.log.records import LogClosed, LogError
+from events.log.waiting import until_answered
+from events.logger import Logger
+from events.nats.places.deliveries import AGAIN_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dorm.webhooks.addresses import Network
+    from dorm.webhooks.endpoints import Endpoint
+    from dorm.webhooks.keys import Keys
+    from dorm.webhooks.sending import Outcome
+    from events.kinds import WebhookTestRequested
+    from events.nats.log import Connection
+
+PREFIX = "webhook-"
+_AGAIN_S = 5.0
+_log = Logger(__name__)
+
+
+def place_of(endpoint: Endpoint) -> str:
+    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place."""
+    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}-{endpoint.added}"
+
+
+_SAFE = str.maketrans(dict.fromkeys("@+=", "_"))
+
+
+class Deliverer:
+    """The webhooks of one cluster in one process."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Keys,
+        *,
+        who: str,
+        clock: Callable[[], int],
+        allowed: Sequence[Network] = (),
+        schedule_s: tuple[float, ...] = SCHEDULE_S,
+        timeout_s: float = TIMEOUT_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        """`who` is the user in whose name it reports; `allowed` are networks beside the public ones.  Requests take at most
+        `timeout_s` seconds; what a killed deliverer had under way comes again after `again_s`."""
+        self._connection = connection
+        self._log = connection.log
+        self._cluster = connection.cluster
+        self._keys = keys
+        self._who = who
+        self._clock = clock
+        self._schedule_s = schedule_s
+        self._again_s = again_s
+        self._sender = Sender(allowed, timeout_s=timeout_s)
+        self._endpoints = endpoints.Endpoints()
+        self._workers: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
+        self._watch = Watch(self._log, self._cluster, who, clock=clock, after_s=self._waits)
+        self.ready = asyncio.Event()
+        """Set once every webhook that the log named at the start has its worker."""
+
+    def _waits(self) -> Iterator[float]:
+        for one in self._endpoints:
+            if one.state == "active" and "app.waits" in one.events:
+                yield one.waits_s
+
+    async def run(self) -> None:
+        """Deliver until cancelled.  Waits for a log that does not answer.  Raises LogClosed, LogDamaged, LogRefused."""
+        await until_answered(self._read_all, "reading which webhooks there are")
+        try:
+            async with self._sender, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch.run())
+                for one in self._endpoints:
+                    await self._bring(one.name, tasks)
+                tasks.create_task(self._remove_places())
+                self.ready.set()
+                async for batch in self._log.read(
+                    after=self._endpoints.seq, subjects=endpoints.subjects_of(self._cluster), follow=True
+                ):
+                    for record in batch:
+                        if name := self._endpoints.fold(record):
+                            await self._bring(name, tasks)
+        finally:
+            self.ready.clear()
+
+    async def _read_all(self) -> None:
+        self._endpoints = endpoints.Endpoints()
+        wanted = endpoints.subjects_of(self._cluster)
+        async with contextlib.aclosing(self._log.read(after=await self._log.start(), subjects=wanted)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    self._endpoints.fold(record)
+
+    async def _bring(self, name: str, tasks: asyncio.TaskGroup) -> None:
+        """Start, change or end the worker of a webhook."""
+        endpoint = self._endpoints.get(name)
+        before, running = self._workers.pop(name, (None, None))
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        if before is not None and (endpoint is None or endpoint.added != before.added):
+            tasks.create_task(self._remove_place(place_of(before)))
+        if endpoint is None or endpoint.state != "active":
+            return
+        self._workers[name] = endpoint, tasks.create_task(self._deliver(endpoint))
+
+    async def _deliver(self, endpoint: Endpoint) -> None:
+        """Whatever goes wrong with one webhook ends no other."""
+        while True:
+            try:
+                if not self._keys.knows(endpoint.key):
+                    reason = (
+                        f"its key is from another file than the deliverer's ({self._who}); set it again with that file"
+                    )
+                    await self.disable(endpoint, "webhook.key.unknown", reason)
+                    return
+                await self._worker(endpoint).run()
+                return
+            except LogClosed:
+                return
+            except LogError as error:
+                _log.error("a webhook can't be delivered", webhook=endpoint.name, reason=str(error))
+            except Exception:
+                _log.exception("a webhook can't be delivered; please report this")
+            await asyncio.sleep(_AGAIN_S)
+
+    def _worker(self, endpoint: Endpoint) -> Worker:
+        place = self._connection.places.reader(
+            place_of(endpoint),
+            choosing.subjects_of(self._cluster),
+            after=endpoint.added,
+            most=MOST_PENDING,
+            again_s=self._again_s,
+        )
+        return Worker(
+            endpoint,
+            place,
+            self._sender,
+            self._keys,
+            self._cluster,
+            clock=self._clock,
+            is_void=self._watch.is_void,
+            reports=self,
+            schedule_s=self._schedule_s,
+        )
+
+    # --- places ---------------------------------------------------------------------------------------------------------
+
+    async def _remove_places(self) -> None:
+        """Forget the places of webhooks that were removed while no deliverer ran."""
+        kept = {place_of(one) for one in self._endpoints}
+        try:
+            for name in await self._connection.places.names(PREFIX):
+                if name not in kept and not self._is_newer(name):
+                    await self._remove_place(name)
+        except LogError as error:
+            _log.warning("places of removed webhooks stay", reason=str(error))
+
+    def _is_newer(self, place: str) -> bool:
+        """Return whether a place is of a webhook that this process has not read of yet."""
+        added = place.rpartition("-")[2]
+        return added.isdigit() and int(added) > self._endpoints.seq
+
+    async def _remove_place(self, name: str) -> None:
+        try:
+            await self._connection.places.remove(name)
+        except LogError as error:
+            _log.warning("the place of a removed webhook stays", place=name, reason=str(error))
+
+    # --- reports --------------------------------------------------------------------------------------------------------
+
+    async def disable(self, endpoint: Endpoint, code: str, reason: str) -> None:
+        _log.warning("a webhook is disabled", webhook=endpoint.name, code=code, reason=reason)
+        event = WebhookDisabled(
+            id=f"{self._who}.disabled.{secrets.token_hex(8)}",
+            at=self._clock(),
+            by=self._who,
+            webhook=endpoint.name,
+            code=code,
+            reason=clipped(reason),
+        )
+        await self._say(event)
+
+    async def tested(self, endpoint: Endpoint, request: WebhookTestRequested, outcome: Outcome) -> None:
+        event = WebhookTested(
+            id=f"{self._who}.tested.{secrets.token_hex(8)}",
+            at=self._clock(),
+            by=self._who,
+            webhook=endpoint.name,
+            test=request.id,
+            delivered=outcome.delivered,
+            status=outcome.status,
+            reason=clipped(outcome.reason),
+        )
+        await self._say(event)
+
+    async def _say(self, event: Event) -> None:
+        subject = subjects.fact(self._cluster, type(event).__name__, self._who)
+        await until_answered(lambda: append_event(self._log, subject, event), "reporting on a webhook")

@@ -1,0 +1,85 @@
+"""Webhooks: what operators configure, and what the process that delivers them publishes.
+
+No secret is in these events: a webhook's keys are named by ids, and derived from a file that the delivering process has
+(`dorm.webhooks.keys`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from events.kinds.base import Event
+from events.limits import LONGEST_TEXT, Moment, Name, Seconds
+
+Url = Annotated[str, msgspec.Meta(max_length=2000)]
+KeyId = Annotated[str, msgspec.Meta(max_length=64)]
+Reason = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+
+
+class WebhookSet(Event, frozen=True):
+    """An operator adds a webhook, changes all of it, or enables it again."""
+
+    webhook: Name
+    url: Url
+    events: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=64)]
+    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `adjustment`; other words count for nothing."""
+    key: KeyId
+    """Id of the key that signs."""
+    previous_key: KeyId = ""
+    """Id of the key before a rotation, which signs as well until `previous_until`."""
+    previous_until: Moment = 0
+    waits_s: Seconds = 3600.0
+    """After how long a waiting app is reported, where `events` has `app.waits`."""
+
+
+class WebhookRemoved(Event, frozen=True):
+    """An operator removes a webhook: what is not delivered yet never will be."""
+
+    webhook: Name
+
+
+class WebhookTestRequested(Event, frozen=True):
+    """An operator asks for one delivery of this very event, as a test."""
+
+    webhook: Name
+
+
+# --- the delivering process -----------------------------------------------------------------------------------------
+
+
+class WebhookTested(Event, frozen=True):
+    """What became of the delivery that a WebhookTestRequested asked for."""
+
+    webhook: Name
+    test: Name
+    """Id of the request."""
+    delivered: bool
+    status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
+    """Of the answer in HTTP; 0 for none."""
+    reason: Reason = ""
+
+
+class WebhookDisabled(Event, frozen=True):
+    """Nothing more is delivered until an operator enables the webhook again."""
+
+    webhook: Name
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+    """`webhook.gone`, `webhook.dead` or `webhook.key.unknown`."""
+    reason: Reason
+
+
+class AppWaitsLong(Event, frozen=True):
+    """An app has had no partition for as long as some webhook names: an event, so that it can be delivered like any other."""
+
+    app: Name
+    since: Moment
+    """Since when it has waited (log time)."""
+    after_s: Seconds
+    """The webhook's time."""
+    code: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of the reason of the last decision."""
+    reason: Reason = ""
+
+
+OfWebhooks = WebhookSet | WebhookRemoved | WebhookTestRequested | WebhookTested | WebhookDisabled | AppWaitsLong

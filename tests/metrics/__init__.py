@@ -1,0 +1,1 @@
+"""Tests of `dorm.metrics`, and of the alert rules and the dashboard that use them."""

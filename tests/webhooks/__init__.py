@@ -1,0 +1,1 @@
+"""Tests of `dorm.webhooks`, against a real log and a real receiver."""

@@ -1,0 +1,195 @@
+"""The pure parts: which addresses are allowed, keys, what is configured, and the size of a body."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.webhooks import asking, choosing
+from dorm.webhooks.addresses import NetworkError, parse_networks, permitted
+from dorm.webhooks.endpoints import MOST, Endpoints
+from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
+from dorm.webhooks.waiting import overdue
+from events import subjects
+from events.codec import decode, encode
+from events.kinds import (
+    AppFailed,
+    AppWaitsLong,
+    Event,
+    Resized,
+    Waiting,
+    WebhookDisabled,
+    WebhookRemoved,
+    WebhookSet,
+    WebhookTested,
+)
+from events.log.records import Record
+from events.positions import Logged, Position
+from events.quantities import SECOND
+from replay.export.anonymize import anonymized
+from tests.errors import raises
+from tests.replay.made_log import Story, log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.20.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "255.255.255.255", "::1", "::", "fe80::1", "fe80::1%eth0", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+        "64:ff9b::a00:1", "2002:a00:1::", "192.0.2.1", "not an address",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public(address: str) -> None:
+    assert not permitted(address, ())
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
+def test_public_addresses(address: str) -> None:
+    assert permitted(address, ())
+
+
+def test_networks_that_are_allowed() -> None:
+    allowed = parse_networks(["loopback", "10.1.0.0/16", "192.168.7.9"])
+    assert all(permitted(one, allowed) for one in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "192.168.7.9"))
+    assert not any(permitted(one, allowed) for one in ("10.2.0.1", "192.168.7.8", "169.254.169.254"))
+    with raises(NetworkError, "webhook.network.malformed", "nowhere"):
+        parse_networks(["nowhere"])
+
+
+def test_keys_follow_from_the_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "data" / FILE_NAME
+    keys, again = open_keys(file, "lab"), open_keys(file, "lab")
+    key = keys.new_id()
+    assert keys.secret("a", key) == again.secret("a", key)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len({keys.secret(name, one) for name in ("a", "b") for one in (key, keys.new_id())}) == 4
+    assert open_keys(file, "other").file_id != keys.file_id
+    assert file.read_text().strip() not in key
+    other = open_keys(tmp_path / "other", "lab")
+    with raises(WebhookKeyError, "webhook.key.unknown", "'a'"):
+        other.secret("a", key)
+
+
+def test_a_file_of_keys_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    file.write_text("secret")
+    file.chmod(0o600)
+    with raises(WebhookKeyError, "webhook.key.malformed", str(file)):
+        open_keys(file, "lab")
+    file.chmod(0o644)
+    with raises(WebhookKeyError, "webhook.key.not_private", "chmod"):
+        open_keys(file, "lab")
+    assert os.listdir(tmp_path) == [FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://a/b", "https://", "https://a:b@c/d", "https://a/\n", "https://a:99999/", "x" * 3000]
+)
+def test_urls_that_are_refused(url: str) -> None:
+    with pytest.raises(asking.WebhookError):
+        asking.check_url(url)
+
+
+def test_names_and_events_that_are_refused() -> None:
+    for name in ("", "-a", "a-", "A", "a" * 41, "a b"):
+        with raises(asking.WebhookError, "webhook.name.malformed"):
+            asking.check_name(name)
+    with raises(asking.WebhookError, "webhook.event.unknown", "app.ended"):
+        asking.check_events(["app.exploded"])
+    assert asking.check_events(["node.lost", "app.ended", "node.lost"]) == ["app.ended", "node.lost"]
+
+
+def folded(*events: Event) -> Endpoints:
+    found = Endpoints()
+    for seq, event in enumerate(events, 1):
+        found.fold(Record(seq, seq, subjects.fact("c", type(event).__name__, "me"), encode(event)))
+    return found
+
+
+def a_set(name: str = "a", url: str = "https://x") -> WebhookSet:
+    return WebhookSet(webhook=name, url=url, events=["app.ended"], key="k")
+
+
+def test_what_is_configured() -> None:
+    one = folded(a_set(), a_set(url="https://y")).get("a")
+    assert one is not None
+    assert (one.url, one.added) == ("https://y", 1), "a change keeps its place"
+    again = folded(a_set(), WebhookRemoved(webhook="a"), a_set()).get("a")
+    assert again is not None
+    assert again.added == 3
+    dead = folded(a_set(), WebhookDisabled(webhook="a", code="webhook.dead", reason="r")).get("a")
+    assert dead is not None
+    assert dead.state == "disabled"
+    back = folded(a_set(), WebhookDisabled(webhook="a", code="webhook.dead", reason="r"), a_set()).get("a")
+    assert back is not None
+    assert (back.state, back.added) == ("active", 1)
+    assert len(list(folded(*(a_set(f"w{number}") for number in range(MOST + 5))))) == MOST
+
+
+def test_a_body_has_its_limit() -> None:
+    small = AppFailed(app="a", generation=1, reason="no")
+    place = Position(5, 0)
+    shown = json.loads(choosing.body(Logged(place, 0, "dorm.c.round.master", small)))
+    assert shown["data"]["reason"] == "no"
+    reasons = {f"app-{number}": Waiting("resources", "x" * 200) for number in range(2000)}
+    large = Resized(
+        policy="dorm", policy_version=1, params={}, solver="", changes=[], reasons=reasons, utilization=0, fairness_loss=0,
+        fairness_budget=0, excess=0, overhead=0, overhead_budget=0, status="", bound=0, digest="",
+    )  # fmt: skip
+    body = choosing.body(Logged(place, 0, "dorm.c.round.master", large))
+    assert len(body) <= choosing.LARGEST_BODY
+    assert json.loads(body)["dormtruncated"] is True
+    assert json.loads(body)["id"] == "5.0"
+
+
+def test_waits_are_stated_for_each_time_once_they_are_over() -> None:
+    story = Story(nodes=1)
+    story.submit("one", n_min=3, n_max=3)
+    story.submit("two", n_min=3, n_max=3)
+    story.settle()
+    (waiting,) = [app for app in story.state.live_apps() if app.waiting_since]
+    since = waiting.waiting_since
+    assert list(overdue(story.state, since + 59 * SECOND, [60.0])) == []
+    stated = list(overdue(story.state, since + 60 * SECOND, [60.0, 10.0, 60.0, 3600.0]))
+    assert [(one.app, one.after_s, one.since) for one in stated] == [
+        (waiting.id, 10.0, since),
+        (waiting.id, 60.0, since),
+    ]
+    assert len({one.id for one in stated}) == 2
+    assert all(one.code and one.reason for one in stated)
+
+
+async def test_an_anonymized_log_says_nothing_of_where_and_with_which_keys() -> None:
+    story = Story(nodes=1)
+    told = (
+        "pager-of-ops",
+        "https://hooks.internal.example/T0ken",
+        "0011aabb-key",
+        "f00d0bad-old",
+        "because-of-dns",
+        "request-77",
+    )
+    name, url, key, old, reason, test = told
+    story.say(WebhookSet(webhook=name, url=url, events=["app.failed"], key=key, previous_key=old), "operator-x")
+    story.say(WebhookTested(webhook=name, test=test, delivered=False, reason=reason), "operator-x")
+    story.say(WebhookDisabled(webhook=name, code="webhook.dead", reason=reason), "operator-x")
+    story.say(AppWaitsLong(app="secret-app-aaaaaa", since=1, after_s=60, code="resources", reason=reason), "operator-x")
+    story.say(WebhookRemoved(webhook=name), "operator-x")
+    made: list[Record] = []
+    async with aclosing((await anonymized(log_of(story.records))).read()) as batches:
+        async for batch in batches:
+            made += batch
+    raw = b"".join(record.subject.encode() + record.body + record.msg_id.encode() for record in made)
+    assert not [word for word in (*told, "secret-app", "operator-x") if word.encode() in raw]
+    events = [decode(record) for record in made]
+    (configured,) = [event for event in events if isinstance(event, WebhookSet)]
+    (disabled,) = [event for event in events if isinstance(event, WebhookDisabled)]
+    assert configured.webhook == disabled.webhook != ""
+    assert (configured.events, disabled.code) == (["app.failed"], "webhook.dead")
