@@ -18,6 +18,7 @@ from dorm.api.following.threads import Heavy
 from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
+from dorm.client.client import login_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
