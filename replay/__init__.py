@@ -8,10 +8,11 @@
     simulator/  a cluster in virtual time
     shadow/     what another policy would do, decision by decision
     bisect/     when an outcome became inevitable
+    page/       what the dashboard shows of a moment, of what follows it, and of a span of time
 
     moments     names a state of the past: a sequence, a time, or a time before the log's end
     reading     reads a log once; damage is a result, not an error
-    words       moments, spans and counts in words
+    words       moments, spans and counts in words;  gist: an event in one line
     frames      snapshots for an archive;  whole_file: a file that appears complete or not at all
 
 A program or a notebook imports from the packages: `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell`,

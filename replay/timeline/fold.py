@@ -334,8 +334,9 @@ class Watcher:
                 return  # It ended before the picture starts.
             begin = max(app.submitted_at, self.picture.start)
             lane = self.picture.apps[app.id] = AppLane(
-                id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max
-            )
+                id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max,
+                seq=app.seq,
+            )  # fmt: skip
             if begin < self._time:
                 lane.phases.put(begin, Phase("submitted", 0, "", "", ""))
         if over:

@@ -182,6 +182,8 @@ class AppLane(msgspec.Struct):
     sizes: Steps[Size] = msgspec.field(default_factory=Steps)
     partitions: dict[int, Partition] = {}
     """By generation."""
+    seq: int = 0
+    """Sequence of its submission: the order of arrival."""
     ended: str = ""
     ended_at: int = 0
     end_reason: str = ""

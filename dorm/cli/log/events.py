@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -22,6 +22,7 @@ from dorm.cli.terminal import in_document, one_line, say
 from events.cloudevents import cloud_event, plain
 from events.log.records import LogUnavailable
 from events.positions import Position, parse
+from replay.gist import gist
 
 if TYPE_CHECKING:
     from dorm.client.tail import Filter, Tail
@@ -231,47 +232,4 @@ def _coloured(one: Logged, whole: bool) -> Text:
 
 def in_words(event: Event, *, whole: bool = False) -> str:
     """Return the gist of an event in one line, without anything that moves a terminal's cursor; `whole` cuts no value."""
-    words = {"Resized": _resized_in_words, "MembershipChanged": _membership_in_words}.get(type(event).__name__)
-    text = words(event) if words is not None else _fields_in_words(event, whole)
-    return one_line(text)
-
-
-def _fields_in_words(event: Event, whole: bool) -> str:
-    # The line already has the time, and people can't read the others.
-    hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
-    fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
-    spec = fields.pop("spec", None)
-    if isinstance(spec, dict):
-        fields["name"] = spec.get("name", "?")
-    return " ".join(
-        f"{name}={_short(value, whole)}" for name, value in fields.items() if value not in (None, "", [], {})
-    )
-
-
-def _resized_in_words(event: Any) -> str:
-    parts = []
-    for change in event.changes:
-        nodes: dict[str, int] = {}
-        for placed in change.placement:
-            nodes[placed.node] = nodes.get(placed.node, 0) + 1
-        where = " ".join(f"{node}×{count}" for node, count in nodes.items()) or "nowhere"
-        number = f"g{change.to_generation}" + (f" m{change.membership}" if change.membership else "")
-        parts.append(f"{change.app} {change.adjustment} {number} -> {len(change.placement)} ({where})")
-    changed = "; ".join(parts) or "no change, new reasons"
-    return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
-
-
-def _membership_in_words(event: Any) -> str:
-    lost = f" lost={event.lost}" if event.lost else ""
-    moved = f" bytes_moved={event.bytes_moved}" if event.bytes_moved else ""
-    phases = f"warm_up_s={event.warm_up_s:.4g} barrier_s={event.barrier_s:.4g} pause_s={event.pause_s:.4g}"
-    members = f"members={_short(event.members, False)}"
-    where = f"app={event.app} generation={event.generation} membership={event.membership}"
-    return f"{where} {event.change} {members}{lost} step={event.step} {phases}{moved}"
-
-
-def _short(value: Any, whole: bool) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
-    return text if whole or len(text) <= 120 else text[:117] + "..."
+    return one_line(gist(event, whole=whole))

@@ -1,0 +1,68 @@
+"""The gist of an event in one line, for lists of events: a terminal's, a page's, an API's.
+
+Texts may hold anything that a user, an app or a node wrote.  Who shows them makes them safe for where they are shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from events.kinds import Event
+
+_LONGEST = 120
+"""Characters of one value."""
+_CHANGES = 40
+"""Changes of a decision that are named."""
+_HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission"))
+"""The line already has the time, and people can't read the others."""
+
+
+def gist(event: Event, *, whole: bool = False) -> str:
+    """Return one line; `whole` cuts no value."""
+    words = {"Resized": _resized, "MembershipChanged": _membership}.get(type(event).__name__, _fields)
+    return words(event, whole)
+
+
+def _fields(event: Any, whole: bool) -> str:
+    fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in _HIDDEN}
+    spec = fields.pop("spec", None)
+    if isinstance(spec, dict):
+        fields["name"] = spec.get("name", "?")
+    return " ".join(
+        f"{name}={_short(value, whole)}" for name, value in fields.items() if value not in (None, "", [], {})
+    )
+
+
+def _resized(event: Any, whole: bool) -> str:
+    parts = []
+    shown = event.changes if whole else event.changes[:_CHANGES]
+    for change in shown:
+        nodes: dict[str, int] = {}
+        for placed in change.placement:
+            nodes[placed.node] = nodes.get(placed.node, 0) + 1
+        where = " ".join(f"{node}×{count}" for node, count in nodes.items()) or "nowhere"
+        number = f"g{change.to_generation}" + (f" m{change.membership}" if change.membership else "")
+        parts.append(f"{change.app} {change.adjustment} {number} -> {len(change.placement)} ({where})")
+    if len(shown) < len(event.changes):
+        parts.append(f"and {len(event.changes) - len(shown)} more")
+    changed = "; ".join(parts) or "no change, new reasons"
+    return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
+
+
+def _membership(event: Any, whole: bool) -> str:
+    lost = f" lost={event.lost}" if event.lost else ""
+    moved = f" bytes_moved={event.bytes_moved}" if event.bytes_moved else ""
+    phases = f"warm_up_s={event.warm_up_s:.4g} barrier_s={event.barrier_s:.4g} pause_s={event.pause_s:.4g}"
+    members = f"members={_short(event.members, whole)}"
+    where = f"app={event.app} generation={event.generation} membership={event.membership}"
+    return f"{where} {event.change} {members}{lost} step={event.step} {phases}{moved}"
+
+
+def _short(value: Any, whole: bool) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
+    return text if whole or len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -1,0 +1,279 @@
+"""What changes from one view to the next: an observer of a fold, for pages that follow a log live.
+
+`Changes` keeps the entries of the last view.  `see` notes what a record can have touched, at next to no cost for the bulk of a
+log, reports of progress.  `take` looks at just that, and returns the entries that differ, whole, with the records since.  So a
+page that applies every change has exactly the view at the change's position, and one that missed some asks for a view.
+
+Fair shares depend on all apps and nodes at once.  They are computed again when something that they follow from has changed; on
+large clusters at most every `SHARES_EVERY_S` seconds of log time, and between these an app keeps the fair share that it had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.decide.asking import problem_of
+from dorm.core.query.standing import standings
+from events import kinds as k
+from events import subjects
+from events.cloudevents import rfc3339
+from events.limits import clipped
+from events.positions import Logged, Position
+from events.quantities import SECOND
+from replay.gist import gist
+from replay.page.view import (
+    ENDED_KEPT_S,
+    AppView,
+    ClusterView,
+    DecisionView,
+    Held,
+    NodeView,
+    View,
+    app_view,
+    cluster_view,
+    decision_view,
+    node_view,
+    places_of,
+    shown_apps,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
+    from dorm.core.query.standing import Standing
+    from dorm.core.state import State
+    from events.kinds import Event
+    from events.log.records import Record
+
+MOST_RECORDS = 200
+"""Most records of one change: the latest.  The rest is only counted."""
+LONGEST_TEXT = 400
+"""Characters of a record's text."""
+SHARES_EVERY_S = 5
+LARGE = 400_000
+"""Apps times nodes from which on fair shares are computed less often."""
+_SILENT = (
+    k.AppProgressed, k.AppCheckpointed, k.AppResizeRequested, k.EpochCompleted, k.ContainersPrepared, k.NodeReported,
+    k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.Unknown,
+)  # fmt: skip
+"""Kinds that change no entry of a view: what follows from them, a round brings."""
+_OF_AN_APP = (k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
+"""Kinds from agents that change the entries of one app and its nodes."""
+_NO_SHARES = (k.GenerationReleased, k.MembersReleased, k.MembershipCommitted, k.LogSealed, k.IdleTicked)
+"""Facts of rounds from which no fair share follows."""
+
+
+class RecordView(msgspec.Struct, frozen=True):
+    """One event of the log, for a live tail."""
+
+    kind: str
+    position: str
+    at: str
+    by: str
+    text: str
+    app: str | None = None
+    node: str | None = None
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What differs from the view before; absent fields are as they were."""
+
+    position: str
+    at: str
+    cluster: ClusterView | None = None
+    nodes: list[NodeView] = []
+    """Whole entries; their containers name apps by id."""
+    apps: list[AppView] = []
+    gone_nodes: list[str] = []
+    gone_apps: list[str] = []
+    decision: DecisionView | None = None
+    records: list[RecordView] = []
+    """By position."""
+    more_records: int = 0
+    """How many earlier records of this change are left out."""
+
+
+class Changes:
+    """Observes a fold from a state on."""
+
+    def __init__(self, state: State, decided: Logged | None = None) -> None:
+        """`decided` is the state's last decision (`view.decision_in`)."""
+        self._decided = decided
+        self._apps: dict[str, AppView] = {}
+        self._nodes: dict[str, NodeView] = {}
+        self._cluster: ClusterView | None = None
+        self._decision: DecisionView | None = None
+        self._standings: dict[str, Standing] = {}
+        self._shares_at = 0
+        self._shares_due = True
+        self._places: dict[str, dict[str, Held]] = {}
+        """By app and node."""
+        self._on: dict[str, dict[str, tuple[int, Held]]] = {}
+        """The same by node and app, with the app's sequence, which orders them."""
+        self._touched: dict[str, None] = {}
+        """Apps that may have changed."""
+        self._everything = True
+        self._next_gone = 0
+        """From which log time on an ended app is no longer shown."""
+        self._news: deque[RecordView] = deque(maxlen=MOST_RECORDS)
+        self._news_count = 0
+        self._folded = False
+        self._position, self._at = str(state.seq), state.time
+        self.take(state)
+
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        """Note what a record that was folded into `state` may have changed."""
+        self._folded = True
+        self._tell(record, event)
+        if isinstance(event, _SILENT) or folded in ("void", "unknown"):
+            return
+        if isinstance(event, _OF_AN_APP):
+            self._touched[event.app] = None
+        else:
+            # A round, an update or a node can change any app: its phase, its reason, its bounds.
+            self._everything = True
+            facts = event.events if isinstance(event, k.Round) else [event]
+            self._shares_due |= not all(isinstance(fact, _NO_SHARES) for fact in facts)
+        if isinstance(event, k.Round):
+            for index, fact in enumerate(event.events):
+                if isinstance(fact, k.Resized):
+                    at = Position(state.seq, index)
+                    self._decided = Logged(at, record.time, record.subject, fact, event)
+
+    def take(self, state: State) -> Change | None:
+        """Return what has changed since the last time, None for nothing.  `state` is the one that was seen last."""
+        before, known = dict(self._nodes), dict(self._apps)
+        self._position, self._at = str(state.seq), state.time
+        if self._shares_due and self._may_compute(state):
+            self._standings = standings(problem_of(state, state.time)).apps if state.nodes else {}
+            self._shares_due, self._shares_at, self._everything = False, state.time, True
+        whole = self._everything or state.time >= self._next_gone
+        changed_places = self._look_at_apps(state, whole)
+        for name in sorted(state.nodes) if whole else changed_places:
+            self._look_at_node(state, name)
+        for name in [name for name in self._nodes if name not in state.nodes]:
+            del self._nodes[name]
+        cluster = cluster_view(state, self._decided)
+        news, self._cluster = (cluster if cluster != self._cluster else None), cluster
+        decision = self._decision
+        if self._decided is not None and (decision is None or decision.position != str(self._decided.position)):
+            decision = decision_view(state, self._decided)
+        said, self._decision = (decision if decision is not self._decision else None), decision
+        self._touched.clear()
+        self._everything = False
+        folded, self._folded = self._folded, False
+        records, count = list(self._news), self._news_count
+        self._news.clear()
+        self._news_count = 0
+        change = Change(
+            position=self._position,
+            at=rfc3339(state.time),
+            cluster=news,
+            nodes=[node for name, node in sorted(self._nodes.items()) if before.get(name) != node],
+            apps=[app for name, app in self._apps.items() if known.get(name) != app],
+            gone_nodes=sorted(name for name in before if name not in self._nodes),
+            gone_apps=sorted(name for name in known if name not in self._apps),
+            decision=said,
+            records=records,
+            more_records=count - len(records),
+        )
+        return change if folded else None
+
+    def view(self) -> View:
+        """Return the view as of the last `take`: changes continue exactly there."""
+        apps = list(self._apps.values())
+        index = {app.id: number for number, app in enumerate(apps)}
+        nodes = [
+            msgspec.structs.replace(
+                node, containers=[msgspec.structs.replace(held, app=index[str(held.app)]) for held in node.containers]
+            )
+            for _, node in sorted(self._nodes.items())
+        ]
+        assert self._cluster is not None
+        return View(self._position, time_of(self._at), self._cluster, nodes, apps, self._decision)
+
+    # --- entries --------------------------------------------------------------------------------------------------------
+
+    def _may_compute(self, state: State) -> bool:
+        if len(state.names) * len(state.nodes) < LARGE or not self._shares_at:
+            return True
+        return state.time - self._shares_at >= SHARES_EVERY_S * SECOND
+
+    def _look_at_apps(self, state: State, whole: bool) -> list[str]:
+        """Update the apps' entries; return the nodes whose containers changed."""
+        if whole:
+            shown = {app.id: app for app in shown_apps(state)}
+            for gone in [name for name in self._apps if name not in shown]:
+                del self._apps[gone]
+        else:
+            shown = {name: state.apps[name] for name in self._touched if name in self._apps and name in state.apps}
+        nodes: dict[str, None] = {}
+        for app in shown.values():
+            self._apps[app.id] = app_view(app, self._standings.get(app.id))
+            nodes.update(self._move(app.id, app.seq, places_of(app)))
+        for gone in [name for name in self._places if name not in self._apps]:
+            nodes.update(self._move(gone, 0, {}))
+        if whole:
+            self._apps = {name: self._apps[name] for name in shown}
+            ended = [app.ended_at for app in shown.values() if app.ended]
+            self._next_gone = min(ended) + ENDED_KEPT_S * SECOND + 1 if ended else 2**63
+        return sorted(nodes)
+
+    def _move(self, app: str, seq: int, places: dict[str, Held]) -> dict[str, None]:
+        before = self._places.get(app, {})
+        changed = {node: None for node in {**before, **places} if before.get(node) != places.get(node)}
+        for node in changed:
+            here = self._on.setdefault(node, {})
+            here.pop(app, None)
+            if node in places:
+                here[app] = (seq, places[node])
+            if not here:
+                del self._on[node]
+        if places:
+            self._places[app] = places
+        else:
+            self._places.pop(app, None)
+        return changed
+
+    def _look_at_node(self, state: State, name: str) -> None:
+        node = state.nodes.get(name)
+        here = sorted(self._on.get(name, {}).items(), key=lambda one: (one[1][0], one[0]))
+        found = node_view(state, node, [held for _, (_, held) in here]) if node is not None else None
+        if found is not None:
+            self._nodes[name] = found
+        else:
+            self._nodes.pop(name, None)
+
+    # --- records --------------------------------------------------------------------------------------------------------
+
+    def _tell(self, record: Record, event: Event) -> None:
+        if not isinstance(event, k.Round):
+            by = event.by or subjects.who_of(record.subject)
+            self._add(record_view(Logged(Position(record.seq), record.time, record.subject, event), by))
+            return
+        if not event.events:
+            return
+        for index, fact in enumerate(event.events):
+            place = Position(record.seq, index)
+            self._add(record_view(Logged(place, record.time, record.subject, fact, event), fact.by or event.by))
+
+    def _add(self, one: RecordView) -> None:
+        self._news.append(one)
+        self._news_count += 1
+
+
+def record_view(logged: Logged, by: str = "") -> RecordView:
+    """Return one event as a live tail shows it."""
+    event: Any = logged.event
+    return RecordView(
+        kind=type(event).__name__,
+        position=str(logged.position),
+        at=rfc3339(logged.time),
+        by=by,
+        text=clipped(gist(event), LONGEST_TEXT),
+        app=getattr(event, "app", "") or None,
+        node=getattr(event, "node", "") or None,
+    )
