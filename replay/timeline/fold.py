@@ -146,8 +146,12 @@ class Watcher:
     def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
         """Fold one batch; return whether `last` was reached."""
         reached = fold(state, batch, last, seen=self.see)
-        self._bounds.keep(self._time)
+        self.bound()
         return reached
+
+    def bound(self) -> None:
+        """Thin the picture where it exceeds its bounds; for a fold that calls `see` itself, now and then."""
+        self._bounds.keep(self._time)
 
     def done(self, state: State, finish: int = 0) -> Timeline:
         """Return the picture, with its end (not before `finish`, log time) and notes on what it leaves out."""

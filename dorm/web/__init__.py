@@ -1,0 +1,9 @@
+"""The dashboard: a page of plain ES modules, and what serves or embeds it.
+
+files     the page's files with their types, as `dorm serve` serves them, and the live page's Content-Security-Policy
+offline   the same page as one file with its data inside
+vendored  the modules of others in `page/vendor`: where they come from, their hashes; refreshes and checks them
+
+`page/` holds the page: `index.html`, the style sheet and the modules.  Start with `page/main.js`; `page/source.js` is the only
+module that knows where data come from.  This package imports nothing of the project.
+"""
