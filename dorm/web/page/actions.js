@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { clean, number, plural } from "./format.js";
-import { AppLink, Chip, Failed } from "./parts.js";
+import { Chip, Failed } from "./parts.js";
 import { say, set, store, visit } from "./store.js";
 
 const WAIT_MS = 350;
@@ -269,5 +269,3 @@ function typeOf(one, schema) {
   if (one.$ref) return typeOf(resolve(schema, one) ?? {}, schema);
   return "";
 }
-
-export { AppLink };

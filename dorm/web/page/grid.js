@@ -26,19 +26,21 @@ export function fills(node, apps) {
   return found;
 }
 
-export function Grid({ model, focus = "", mark = "", height, onfocus, label = "Nodes of the cluster" }) {
+export function Grid({ model, focus = "", mark = "", height, fixed = false, onfocus, label = "Nodes of the cluster" }) {
   const keys = model.labelKeys;
   const [chosen, choose] = useState(recall("group", null));
   const key = chosen !== null && (chosen === "" || keys.includes(chosen)) ? chosen : keys[0] ?? "";
-  const [size, resize] = useState({ width: 0, height: 0 });
+  const [width, widen] = useState(0);
   const [over, hover] = useState(null);
   const camera = useRef({ x: 0, y: 0, zoom: 1, target: null, frame: 0 });
   const picture = useRef({ ask: () => {}, canvas: null, ids: "" });
   const selected = useRef("");
   const [spoken, speak] = useState("");
 
-  const layout = useMemo(() => layOut(groupsOf(model, key), Math.max(size.width - 2, 10), Math.max(size.height - 2, 10)),
-    [model.sorted, key, size.width, size.height, keys.join()]);
+  const layout = useMemo(() => layOut(groupsOf(model, key), Math.max(width - 2, 10), Math.max(height - 2, 10)),
+    [model.sorted, key, width, height, keys.join()]);
+  // A small cluster takes less room than it may.
+  const size = { width, height: fixed ? height : Math.max(Math.min(height, Math.ceil(layout.height) + 4), 150) };
   const view = useRef({});
   view.current = { layout, model, size };
 
@@ -76,12 +78,12 @@ export function Grid({ model, focus = "", mark = "", height, onfocus, label = "N
 
   const focusOn = (name) => (onfocus ? onfocus(name) : go({ q: { focus: name || null } }));
 
-  function draw(context, width, height_) {
+  function draw(context, wide, high) {
     const { layout: now, model: shown } = view.current, tones = theme(), { x, y, zoom } = camera.current;
-    context.clearRect(0, 0, width, height_);
+    context.clearRect(0, 0, wide, high);
     const cell = now.cell * zoom;
-    const left = x - now.cell, top = y - now.cell, right = x + width / zoom, bottom = y + height_ / zoom;
-    if (now.named) drawHeads(context, now, tones, { x, y, zoom, width, height: height_ });
+    const left = x - now.cell, top = y - now.cell, right = x + wide / zoom, bottom = y + high / zoom;
+    if (now.named) drawHeads(context, now, tones, { x, y, zoom, width: wide, height: high });
     const inside = [];
     for (const block of now.blocks) {
       if (block.x > right || block.x + block.width < left || block.y > bottom || block.y + block.height < top) continue;
@@ -178,8 +180,8 @@ export function Grid({ model, focus = "", mark = "", height, onfocus, label = "N
     picture.current.ask();
   }
   function bound() {
-    const now = camera.current, width = size.width / now.zoom, high = size.height / now.zoom;
-    now.x = Math.min(Math.max(now.x, -width * 0.2), Math.max(layout.width, size.width) - width * 0.8);
+    const now = camera.current, wide = size.width / now.zoom, high = size.height / now.zoom;
+    now.x = Math.min(Math.max(now.x, -wide * 0.2), Math.max(layout.width, size.width) - wide * 0.8);
     now.y = Math.min(Math.max(now.y, -high * 0.2), Math.max(layout.height, size.height) - high * 0.8);
     if (now.zoom === 1) Object.assign(now, { x: 0, y: 0 });
   }
@@ -221,8 +223,8 @@ export function Grid({ model, focus = "", mark = "", height, onfocus, label = "N
         <button type="button" onClick=${() => zoomAt(size.width / 2, size.height / 2, 1 / 1.6)} aria-label="Zoom out">−</button>
       </span>
     </div>
-    <div class="gridbox" ref=${(box) => { if (box && height) box.style.height = `${height}px`; }}>
-      <${Canvas} draw=${draw} sized=${(width, high) => resize({ width, height: high })} class="gridcanvas" role="application"
+    <div class="gridbox" ref=${(box) => { if (box) box.style.height = `${size.height}px`; }}>
+      <${Canvas} draw=${draw} sized=${(wide) => widen(wide)} class="gridcanvas" role="application"
         label=${`${label}: ${plural(model.nodes.size, "node")}. Arrows choose a node, Enter zooms in or opens it, Escape zooms out. The page Nodes lists the same as a table.`}
         tabindex="0" onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${(event) => pointers.current.delete(event.pointerId)}
         onPointerLeave=${() => hover(null)} onKeyDown=${keyboard}

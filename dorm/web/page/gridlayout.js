@@ -17,7 +17,7 @@ export function groupsOf(model, key) {
 /** Lays groups out in rows; the largest cell that fits.  Returns groups with boxes, and a cell for each node. */
 export function layOut(groups, width, height) {
   const named = groups.some((group) => group.name !== "") || groups.length > 1;
-  let low = 2, high = 150;
+  let low = 2, high = 230;
   for (let step = 0; step < 14; step++) {
     const middle = (low + high) / 2;
     if (flow(groups, middle, width, named).height <= height) low = middle; else high = middle;

@@ -8,7 +8,7 @@ import { appColor, theme } from "./colors.js";
 import { clean, clock, moment, msOf, plural, short, span } from "./format.js";
 import { Dot, Tip } from "./grid.js";
 import { Failed, Link } from "./parts.js";
-import { moveTo, recall, remember, shown, store, visit, watch } from "./store.js";
+import { moveTo, recall, remember, shown, store, watch } from "./store.js";
 
 const HEAD = 34, MOST_PAGES = 20, REFRESH_MS = 3000;
 const PARTS = { stop: "stop", wait: "wait", start: "start", starting: "start", stopping: "stop", adjusting: "stop" };
@@ -275,5 +275,3 @@ function nearest(data, axis, x) {
   const near = closest([...data.failures, ...data.decisions], (one) => Math.abs(axis.x(one[1]) - x), 4);
   return near ? String(near[0]).split(".")[0] : new Date(axis.time(x)).toISOString();
 }
-
-export { visit };

@@ -135,3 +135,10 @@ export function EventRow({ one }) {
     <span class="x"><bdi>${clean(one.text)}</bdi></span>
   </li>`;
 }
+
+const ICONS = {
+  first: "M3 3v10M13 3.5 6 8l7 4.5z", back: "M11.5 3.5 4.5 8l7 4.5z", play: "M4.5 3 13 8l-8.5 5z", pause: "M4 3h3v10H4zM9.5 3h3v10h-3z",
+  next: "M4.5 3.5 11.5 8l-7 4.5z", last: "M13 3v10M3 3.5 10 8l-7 4.5z",
+};
+
+export const Icon = ({ name }) => html`<svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d=${ICONS[name]} fill="currentColor" stroke="currentColor" stroke-width="1.4" stroke-linejoin="round" /></svg>`;

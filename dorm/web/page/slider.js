@@ -5,8 +5,9 @@ import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Axis } from "./axis.js";
 import { Canvas } from "./canvas.js";
 import { theme } from "./colors.js";
-import { moment, plural, utc } from "./format.js";
+import { moment, utc } from "./format.js";
 import { useTimeline } from "./lanes.js";
+import { Icon } from "./parts.js";
 import { DECISIONS, FAILURES, jump, moveTo, remember, say, set, shown, store, useStore } from "./store.js";
 
 const STEPS = 10_000, SPEEDS = [1, 2, 5, 10, 30, 60, 300, 1800, 3600], PLAY_MS = 250;
@@ -89,11 +90,11 @@ export function Slider() {
 
   return html`<footer class="slider" aria-label="Time">
     <div class="transport" role="group" aria-label="Moments">
-      <button type="button" title="Previous failure (Shift+[)" aria-label="Previous failure" class="bad" onClick=${() => jump(FAILURES, -1)}>⏮</button>
-      <button type="button" title="Previous decision ([)" aria-label="Previous decision" onClick=${() => jump(DECISIONS, -1)}>◂</button>
-      <button type="button" title="Play (Space)" aria-label=${store.playing ? "Pause" : "Play"} aria-pressed=${store.playing} onClick=${() => set({ playing: !store.playing })}>${store.playing ? "❚❚" : "▶"}</button>
-      <button type="button" title="Next decision (])" aria-label="Next decision" onClick=${() => jump(DECISIONS, 1)}>▸</button>
-      <button type="button" title="Next failure (Shift+])" aria-label="Next failure" class="bad" onClick=${() => jump(FAILURES, 1)}>⏭</button>
+      <button type="button" title="Previous failure (Shift+[)" aria-label="Previous failure" class="bad" onClick=${() => jump(FAILURES, -1)}><${Icon} name="first" /></button>
+      <button type="button" title="Previous decision ([)" aria-label="Previous decision" onClick=${() => jump(DECISIONS, -1)}><${Icon} name="back" /></button>
+      <button type="button" title="Play (Space)" aria-label=${store.playing ? "Pause" : "Play"} aria-pressed=${store.playing} onClick=${() => set({ playing: !store.playing })}><${Icon} name=${store.playing ? "pause" : "play"} /></button>
+      <button type="button" title="Next decision (])" aria-label="Next decision" onClick=${() => jump(DECISIONS, 1)}><${Icon} name="next" /></button>
+      <button type="button" title="Next failure (Shift+])" aria-label="Next failure" class="bad" onClick=${() => jump(FAILURES, 1)}><${Icon} name="last" /></button>
       <label class="speed"><span class="sr">Speed</span><select value=${store.speed} onChange=${(event) => { remember("speed", event.target.value); set({ speed: Number(event.target.value) }); }}>
         ${SPEEDS.map((one) => html`<option value=${one}>${one}×</option>`)}</select></label>
     </div>
@@ -126,5 +127,3 @@ function Exact() {
     <input value=${text ?? model?.position ?? ""} onInput=${(event) => write(event.target.value)} onFocus=${(event) => event.target.select()} onBlur=${() => write(null)}
       spellcheck="false" autocomplete="off" title="Position on the log; write a sequence, a time or -10m" size="7" /></label></form>`;
 }
-
-export { plural };

@@ -1,12 +1,10 @@
 // What the page knows and where it is: one object, and one way to change it.  Views redraw at most once a frame.
 
 import { useEffect, useState } from "./vendor/preact.js";
-import { Model } from "./model.js";
 import { clock, comparePositions, msOf, short } from "./format.js";
 import { format, parse } from "./route.js";
 
 const TAIL = 400;
-const STREAM_BATCH = 1000;
 
 export const store = {
   source: null,
@@ -195,7 +193,7 @@ export async function connect() {
     change: (change) => {
       store.live.apply(change);
       if (change.records?.length) {
-        store.tail.push(...change.records.slice(-STREAM_BATCH));
+        store.tail.push(...change.records);
         if (store.tail.length > TAIL * 2) store.tail = store.tail.slice(-TAIL);
       }
       for (const each of watchers) each(change);
@@ -224,5 +222,3 @@ export function recall(name, otherwise) {
 export function remember(name, value) {
   try { localStorage.setItem(`dorm.${name}`, value); } catch { /* Private windows may refuse. */ }
 }
-
-export { Model };

@@ -26,7 +26,7 @@ export function Cluster() {
     ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}`;
 }
 
-const gridHeight = () => (window.innerWidth < 700 ? 300 : Math.min(520, Math.max(320, window.innerHeight - 380)));
+const gridHeight = () => (window.innerWidth < 700 ? 320 : Math.min(520, Math.max(320, window.innerHeight - 380)));
 
 export function Figures({ model }) {
   const { cluster } = model;
@@ -107,8 +107,11 @@ export function Decision({ model }) {
 
 const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline" };
 
+/** Reports of progress are the bulk of any log; they are in the whole log and on the pages of apps. */
+const BULK = new Set(["AppProgressed", "AppCheckpointed", "EpochCompleted"]);
+
 export function Tail({ most = 12 }) {
-  const items = store.tail.slice(-most).reverse();
+  const items = store.tail.filter((one) => !BULK.has(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
     ${items.length === 0 && html`<p class="note">Nothing has happened since this page was opened.</p>`}`;
 }

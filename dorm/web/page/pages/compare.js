@@ -1,12 +1,11 @@
 // Two moments side by side: the cluster then and now, and what differs.
 
 import { html } from "../vendor/preact.js";
-import { moment, number, percent } from "../format.js";
+import { clean, moment, number, percent } from "../format.js";
 import { Grid } from "../grid.js";
 import { differences } from "../model.js";
 import { AppLink, Card, NodeLink } from "../parts.js";
 import { go, shown, store } from "../store.js";
-import { clean } from "../format.js";
 
 export function Compare() {
   const right = shown(), left = store.other;
@@ -20,7 +19,7 @@ export function Compare() {
     <div class="pair">
       ${[[left, "left", store.route.vs], [right, "right", store.route.at ?? "now"]].map(([model, side]) => html`
         <${Card} id=${side} title=${`${side === "right" && !store.route.at ? "Now" : moment(model.at)}`} extra=${html`<span class="small dim">position ${model.position}</span>`}>
-          <${Grid} model=${model} height=${280} focus="" onfocus=${(name) => go({ q: { focus: name || null } })} focus=${store.route.q.focus ?? ""} label=${`Nodes at ${model.position}`} />
+          <${Grid} model=${model} height=${280} onfocus=${(name) => go({ q: { focus: name || null } })} focus=${store.route.q.focus ?? ""} label=${`Nodes at ${model.position}`} />
         <//>`)}
     </div>
     <p class="center"><button type="button" onClick=${() => go({ at: store.route.vs === "now" ? null : store.route.vs, vs: store.route.at ?? "now" })}>⇄ Swap</button>

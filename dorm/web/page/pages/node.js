@@ -32,7 +32,7 @@ export function Node() {
           ${node.containers.map(([app, count, starting = 0, stopping = 0]) => html`<tr key=${app}><td><${AppLink} id=${app} /></td><td class="num">${count}</td><td class="num">${starting || ""}</td><td class="num">${stopping || ""}</td><td><bdi>${clean(model.apps.get(app)?.user)}</bdi></td></tr>`)}
           </tbody></table>${node.containers.length === 0 && html`<p class="note">Nothing runs here.</p>`}
         <//>
-        <div class="stack"><${Card} id="picture" title="Slots"><${Grid} model=${model} focus=${`node:${id}`} height=${220} onfocus=${() => {}} label="This node" /><//></div>
+        <div class="stack"><${Card} id="picture" title="Slots"><${Grid} model=${model} focus=${`node:${id}`} height=${220} fixed onfocus=${() => {}} label="This node" /><//></div>
       </div>`}
     ${!store.source.embedded && html`<${Card} id="story" title="Story"><${Failed} text=${story.error} /><${Story} story=${story.value} /><//>`}
     <${Log} fixed=${{ node: id }} height=${360} />`;
