@@ -28,6 +28,7 @@ _COMMANDS = {
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
+    "cluster.serve": ("serve",),
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
     "schema": ("schema",),

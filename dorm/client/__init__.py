@@ -2,6 +2,7 @@
 
     client   submit an app, watch it, change it, cancel it
     tail     events in order, filtered, from any position
+    masters  which master leads
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

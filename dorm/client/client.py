@@ -26,7 +26,7 @@ import getpass
 import math
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.settings import all_after
-from dorm.core.state import App, Settings, State
+from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.snapshots import newest
 from events import subjects
 from events.appending import append_event, is_stored_at
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from events.nats.shadows import Comparisons
     from events.positions import Logged, Position
 
+T = TypeVar("T")
 
 _AGENT_BACK_S = 15.0
 """Seconds that an agent may take to answer again after an outage."""
@@ -97,6 +98,8 @@ class Client:
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or _login_name())
+        self.stored = 0
+        """The sequence of this client's latest request on the log, 0 before the first."""
         self._bus = bus
         self._connection = connection
         self._clock = clock
@@ -148,6 +151,10 @@ class Client:
             for record in batch:
                 self._fold(record)
         return self._state
+
+    async def look(self, question: Callable[[State], T]) -> T:
+        """Return what `question` finds in the state at the end of the log."""
+        return question(await self.state())
 
     async def _begin(self) -> None:
         """Load a snapshot, once, before the state is first used."""
@@ -208,7 +215,7 @@ class Client:
 
     async def app(self, name_or_id: str) -> App:
         """Return an app by name or id.  Raises NotFound."""
-        return find_app(await self.state(), name_or_id)
+        return await self.look(lambda state: find_app(state, name_or_id))
 
     async def wait(self, name_or_id: str) -> App:
         """Wait until the app has ended.  Raises NotFound."""
@@ -239,9 +246,9 @@ class Client:
         app = app_id(checked.name, event_id)
         with _stored("the submission"):
             # A repeat whose answer is folded already gets no second answer.
-            if id is None or app not in (await self.state()).apps:
+            if id is None or not await self.look(lambda state: app in state.apps):
                 await self._answer_to(event, seq, answer_timeout)
-            found = find_app(await self.state(), app)
+            found = await self.app(app)
             await self._check_own(event, seq, found.seq)
             return found
         raise AssertionError("it returns or raises")
@@ -319,7 +326,7 @@ class Client:
 
     async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:
         """Empty a node by adjustments, or use it again.  Raises NotFound."""
-        if node not in (await self.state()).nodes:
+        if not await self.look(lambda state: node in state.nodes):
             raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them", code="node.not_found")
         await self._publish(
             NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
@@ -336,21 +343,27 @@ class Client:
         Raises Refused before anything is published for an invalid policy or parameters, for harmful times and for a folder
         of checkpoints that no node has; and afterwards where the fold refuses the change because another client changed the
         settings meanwhile."""
+
+        def check(state: State) -> None:
+            all_after(state.settings, change, state.policy_plugins)
+            check_folder(state, change)
+
+        def outcome(state: State) -> tuple[RefusedChange | None, Settings]:
+            refused = next((one for one in state.refused_changes if one.id == said.id), None)
+            return refused, msgspec.structs.replace(state.settings)
+
         try:
-            before = await self.state()
-            all_after(before.settings, change, before.policy_plugins)
-            check_folder(before, change)
+            await self.look(check)
         except SettingRefused as error:
             raise Refused(str(error), code=error.code) from None
         said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
         await self._publish(said)
         with _stored("the change"):
-            state = await self.state()
-            for refused in state.refused_changes:
-                if refused.id == said.id:
-                    text = f"somebody else changed the settings at the same moment: {refused.reason}"
-                    raise Refused(text, code=refused.code)
-            return msgspec.structs.replace(state.settings)
+            refused, settings = await self.look(outcome)
+            if refused is not None:
+                text = f"somebody else changed the settings at the same moment: {refused.reason}"
+                raise Refused(text, code=refused.code)
+            return settings
         raise AssertionError("it returns or raises")
 
     def comparisons(self, policy: str) -> Comparisons | None:
@@ -389,7 +402,8 @@ class Client:
         sent = False
         while True:
             try:
-                return (await append_event(self.log, subject, event, timeout=min(_TRY_S, self._settle_s))).seq
+                self.stored = (await append_event(self.log, subject, event, timeout=min(_TRY_S, self._settle_s))).seq
+                return self.stored
             except (LogUnavailable, LogRefused) as error:
                 sent = sent or not isinstance(error, NotSent | LogFull | LogRefused)
                 if not sent:

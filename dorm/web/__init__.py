@@ -1,6 +1,6 @@
 """The dashboard: a page of plain ES modules, and what serves or embeds it.
 
-files     the page's files with their types, as `dorm serve` serves them, and the live page's Content-Security-Policy
+files     the page's files by name
 offline   the same page as one file with its data inside
 vendored  the modules of others in `page/vendor`: where they come from, their hashes; refreshes and checks them
 

@@ -147,7 +147,7 @@ class _Seen:
         most = max(min(MOST_CHANGES, MOST_WORK // size), 200)
         self._every = max(self._every, -(-(self._last - self._from) // most))
         reached = fold(state, batch, self._last, seen=self._see)
-        self._watcher.bound()
+        self._watcher.keep_within_bounds()
         return reached
 
     def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:

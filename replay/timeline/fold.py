@@ -146,11 +146,11 @@ class Watcher:
     def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
         """Fold one batch; return whether `last` was reached."""
         reached = fold(state, batch, last, seen=self.see)
-        self.bound()
+        self.keep_within_bounds()
         return reached
 
-    def bound(self) -> None:
-        """Thin the picture where it exceeds its bounds; for a fold that calls `see` itself, now and then."""
+    def keep_within_bounds(self) -> None:
+        """Thin what exceeds its bound; a caller of `see` does this now and then."""
         self._bounds.keep(self._time)
 
     def done(self, state: State, finish: int = 0) -> Timeline:

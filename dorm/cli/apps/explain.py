@@ -119,14 +119,10 @@ def explain(
 
 async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:
     """Return when an app that waits will start; None for other apps."""
-    from replay.simulator.forks.starting import starting
+    from replay.simulator.forks.starting import forecast
 
-    if found.state != "live" or found.containers or outlook.history is None:
-        return None
-    if not isinstance(state.policy_failure, msgspec.UnsetType):
-        return None  # Nothing starts while the policy fails, and no simulation says for how long.
     with progress_of("simulating"), solver_prints_elsewhere():
-        return await asyncio.to_thread(starting, outlook.history, state, found.id, found.at)
+        return await asyncio.to_thread(forecast, outlook, state, found.id, found.at)
 
 
 def _show(found: Explanation, start: Start | None, *, live: bool) -> None:

@@ -3,6 +3,8 @@
 up, demo        a whole cluster on this machine
 master, agent   one process of a cluster
 masters         which master leads
+serve           the HTTP API and the dashboard
+serve           the HTTP API and the dashboard
 nodes           list nodes, drain them
 policy          show and change settings;  policy_dry_run: what a change would do
 """

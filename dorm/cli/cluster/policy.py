@@ -13,7 +13,7 @@ from dorm.cli.errors import FAILED, USAGE, Fail, complain, run
 from dorm.cli.output import Format, Output, console, show, show_document
 
 if TYPE_CHECKING:
-    from dorm.cli.changes import Setting
+    from dorm.core.query.in_force import Setting
     from dorm.core.settings import Plugins
     from dorm.core.state import Settings, State
     from events.kinds import PolicyChanged, PolicyPlugin
@@ -25,13 +25,13 @@ app = typer.Typer(
 
 
 def _complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    from dorm.cli.changes import words
+    from dorm.core.query.in_force import words
 
     return complete(ctx, incomplete, lambda state: words(state.settings, state.policy_plugins))
 
 
 def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
-    from dorm.cli.changes import words
+    from dorm.core.query.in_force import words
     from dorm.policies.registry import names
 
     def pairs(state: State) -> list[str]:
@@ -60,7 +60,7 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
     set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`; `checkpoints`, the id of the cluster's
     folder; `refused`, the last changes that the cluster did not accept, with `reason`, `by` and `seq`.
     """
-    from dorm.cli.changes import gist_of, in_force
+    from dorm.core.query.in_force import gist_of, in_force
     from replay.words import moment
 
     async def work() -> None:
@@ -114,7 +114,7 @@ def _failure(state: State) -> dict[str, Any] | None:
 
 
 def _print_settings(settings: list[Setting], output: Format) -> None:
-    from dorm.cli.changes import shown
+    from dorm.core.query.in_force import shown
 
     rows = [
         {"word": one.word, "value": shown(one, one.value), "default": shown(one, one.default), "meaning": one.meaning}
@@ -141,7 +141,7 @@ def get(
 
       dorm policy get policy
     """
-    from dorm.cli.changes import POLICY, in_force, shown, words
+    from dorm.core.query.in_force import POLICY, in_force, shown, words
 
     async def work() -> None:
         async with client(url, cluster) as connected:
@@ -204,6 +204,7 @@ def set_policy(
     """
     from dorm.cli.changes import change_of
     from dorm.cli.cluster.policy_dry_run import dry_run as shown_dry
+    from dorm.core.query.trying import differences
     from dorm.core.settings import all_after, asked_of
 
     async def work() -> None:
@@ -214,7 +215,7 @@ def set_policy(
             change = change_of(pairs, before, plugins)
             if dry_run:
                 if not await shown_dry(
-                    connected, state, change, output, _differences(before, asked_of(before, change, plugins), plugins)
+                    connected, state, change, output, differences(before, asked_of(before, change, plugins), plugins)
                 ):
                     raise typer.Exit(FAILED)
                 return
@@ -222,7 +223,7 @@ def set_policy(
                 console.print(Text("nothing to change: the settings already have these values"))
                 return
             after = await connected.change_policy(change)
-        for line in (*_differences(before, after, plugins), *_from_when(before, after)):
+        for line in (*differences(before, after, plugins), *_from_when(before, after)):
             console.print(Text(line))
         if all_after(after, change, plugins) != after:
             raise Fail(
@@ -240,24 +241,6 @@ def _settings_after(before: Settings, change: PolicyChanged, plugins: Plugins) -
         return all_after(before, change, plugins)
     except ValueError as error:
         raise Fail.of(error, USAGE) from None
-
-
-def _differences(before: Settings, after: Settings, plugins: Plugins) -> list[str]:
-    """Return `theta2: 0.1 -> 0.2` for every changed setting."""
-    from dorm.cli.changes import in_force, shown
-
-    lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
-    if before.checkpoints != after.checkpoints:
-        lines.append(f"checkpoints: {before.checkpoints or 'by the nodes'} -> {after.checkpoints or 'by the nodes'}")
-    old = {one.name: one for part in in_force(before, plugins) for one in part}
-    new = {one.name: one for part in in_force(after, plugins) for one in part}
-    for name, one in new.items():
-        was = shown(old[name], old[name].value) if name in old else None
-        if was is None:
-            lines.append(f"{one.word}: {shown(one, one.value)}")
-        elif old[name].value != one.value:
-            lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
-    return lines or ["the values are what they were"]
 
 
 def _from_when(before: Settings, after: Settings) -> list[str]:
@@ -282,7 +265,7 @@ def list_policies(output: Output = Format.table) -> None:
 
       dorm policy list
     """
-    from dorm.cli.changes import gist_of
+    from dorm.core.query.in_force import gist_of
     from dorm.policies.registry import DEFAULT, names, policy
 
     plugins = _plugins()

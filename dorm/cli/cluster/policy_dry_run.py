@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.query.touched import Touched
+    from dorm.core.query.trying import ResizedApp
     from dorm.core.state import State
     from events.kinds import PolicyChanged
 
@@ -26,14 +26,16 @@ async def dry_run(
 ) -> bool:
     """Show it; return whether the change would be accepted.  `differences` are the values that it would change, in words."""
     from dorm.core.query.touched import touched
+    from dorm.core.query.trying import document, resized
 
     now = max(state.time, time.time_ns())
     found = touched(state, change, await _heard(connected, state), now)
-    resized = [] if found.refused else _resized(state, change, found.unmounted, now)
+    with solver_prints_elsewhere():
+        apps = [] if found.refused else resized(state, change, found.unmounted, now)
     if output in (Format.json, Format.yaml):
-        show_document(_document(found, differences, resized), output)
+        show_document(document(found, differences, apps), output)
     else:
-        for line in _lines(found, differences, resized):
+        for line in _lines(found, differences, apps):
             console.print(Text(line))
     return not found.refused
 
@@ -47,39 +49,7 @@ async def _heard(connected: Client, state: State) -> dict[str, int]:
     return heard
 
 
-def _resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now: int) -> list[dict[str, Any]]:
-    """Return apps to which the next decision would give other containers than without the change."""
-    from dorm.core.query.plans import Assumed, plan
-    from dorm.core.settings import all_after, parameters_in_force
-
-    after = all_after(state.settings, change, state.policy_plugins)
-    settings: dict[str, Any] = {}
-    if (after.policy, after.params) != (state.settings.policy, state.settings.params):
-        settings = {"policy": after.policy, **parameters_in_force(after, state.policy_plugins)}
-    if not settings and not unmounted:
-        return []
-    with solver_prints_elsewhere():
-        without = {app.id: app for app in plan(copy.deepcopy(state), now).apps}
-        then = plan(copy.deepcopy(state), now, Assumed(settings=settings, drained=tuple(unmounted))).apps
-    return [
-        {"name": app.name, "id": app.id, "now": app.before, "otherwise": without[app.id].after, "then": app.after}
-        for app in then
-        if app.id in without and app.nodes_after != without[app.id].nodes_after
-    ]
-
-
-def _document(found: Touched, differences: list[str], resized: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "accepted": not found.refused,
-        "refused": found.refused,
-        "changes": differences,
-        "constraints": [{"text": rule.text, "holds": rule.holds} for rule in found.rules],
-        "nodes": {"lease_changes": found.leases, "would_be_lost": found.lost, "would_be_unmounted": found.unmounted},
-        "apps": {"resized": resized, "dropped": found.ended},
-    }
-
-
-def _lines(found: Touched, differences: list[str], resized: list[dict[str, Any]]) -> list[str]:
+def _lines(found: Touched, differences: list[str], resized: list[ResizedApp]) -> list[str]:
     lines = [f"refused: {found.refused}"] if found.refused else ["accepted; nothing has been changed"]
     lines += [f"  {line}" for line in differences]
     lines.append("constraints:")
@@ -96,7 +66,7 @@ def _lines(found: Touched, differences: list[str], resized: list[dict[str, Any]]
     if found.ended:
         touches.append(f"  {_named(found.ended, 'ended app')}: dropped at once, with logs and checkpoints")
     touches += [
-        f"  {app['name']}: {app['then']} containers after the next decision, instead of {app['otherwise']} (now {app['now']})"
+        f"  {app.name}: {app.then} containers after the next decision, instead of {app.otherwise} (now {app.now})"
         for app in resized
     ]
     return [*lines, *(touches or ["  nobody right now"])]

@@ -5,7 +5,9 @@
     plans      what the next decision would be if something happened first
     planned    what a plan holds
     playing_live  what members of live apps would say, for plans
+    trying     what a change of settings would do
     touched    which apps and nodes a change of settings would affect
+    in_force   the settings in force, with what each means
     speaking   synthetic agent events, for plans and simulations
     concerns   which app, user and node an event is about
 

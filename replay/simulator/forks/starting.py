@@ -93,6 +93,17 @@ class _Enough(Exception):
     """The run has shown what it was made for."""
 
 
+def forecast(outlook: Outlook, state: State, app: str, now: int) -> Start | None:
+    """Return when an app that waits will start; None for other apps, and while the policy fails: nothing starts then, and no
+    simulation says for how long."""
+    known = state.apps.get(app)
+    if known is None or known.ended or known.current is not None or outlook.history is None:
+        return None
+    if not isinstance(state.policy_failure, msgspec.UnsetType):
+        return None
+    return starting(outlook.history, state, app, now)
+
+
 def starting(history: History, state: State, app: str, now: int) -> Start:
     """Return when `app`, the id of a live app of `state` without containers, will start; `now` is UTC ns."""
     if affordable(state) < _LEAST:

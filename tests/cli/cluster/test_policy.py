@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from dorm.cli.changes import change_of, gist_of, in_force, meaning_of, shown, words
+from dorm.cli.changes import change_of
 from dorm.cli.errors import WrongUsage
 from dorm.client.client import Client
 from dorm.client.errors import Refused
+from dorm.core.query.in_force import gist_of, in_force, meaning_of, shown, words
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
 from dorm.master.master import Master

@@ -1,0 +1,21 @@
+"""The HTTP API: a door to the log for pages, programs and other languages.
+
+    serving      the server: application, sockets, what starts and ends with it; start here
+    options      where it listens, and its limits
+    routes       what a route is: its parameters, body and answer by their types; how a request becomes a call
+    answers      bodies as bytes, encoded and compressed off the loop
+    problems     every error as an RFC 9457 document, in one place;  errors: the API's own
+    guards       hosts, origins and content types that are refused;  connections: limits of each address
+    identity     which user makes a request
+    openapi      the description of all routes, from their types
+    page         the dashboard's files
+    following/   this process's own fold of the log: now, and any moment of the past
+    streams/     events, changes of the view and container output as server-sent events
+    resources/   what the routes answer
+
+A process of the API folds the log like any other reader and asks the master for nothing, so any number of them run beside each
+other and none can harm the cluster.  The loop only moves bytes: folding, answering, encoding and compressing run in threads.
+Everything that a client can make grow is bounded: bodies, headers, connections, streams, what is waiting for them, caches.
+
+Imports the client, replay, the core and the layers below.  It imports no master, no agent and no command line.
+"""

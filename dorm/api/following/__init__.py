@@ -1,0 +1,13 @@
+"""This process's own fold of the log.
+
+    follower    folds the log as it grows, and answers from the state; start here
+    moments     states of the past: the nearest copy or snapshot, and a short fold from there
+    threads     threads that answers are computed in, with a bound on what waits for them
+    recent      the log up to what is folded, its newest records from memory
+    courses     what apps reported of their work, for curves
+    picture     partitions over time, for drawings
+    masters     who leads, by the lease, without making a request wait for it
+    requester   a client for one request of one user, which reads from the follower
+
+Imports the client, replay and the core.
+"""

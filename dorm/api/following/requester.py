@@ -1,0 +1,38 @@
+"""A client for one request of one user: it asks as `dorm.client` does, and reads from the follower."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from dorm.client.client import Client, find_app
+from dorm.core.state import App
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.api.following.follower import Follower
+    from dorm.core.state import State
+    from events.log.interface import Bus
+
+T = TypeVar("T")
+
+_CATCH_UP_S = 5.0
+
+
+class Requester(Client):
+    """Made for each request that changes something, and for container output."""
+
+    def __init__(self, follower: Follower, bus: Bus, user: str, clock: Callable[[], int]) -> None:
+        super().__init__(follower.log, bus, follower.cluster, user=user, clock=clock)
+        self._follower = follower
+
+    async def look(self, question: Callable[[State], T]) -> T:
+        await self._follower.latest(_CATCH_UP_S)
+        return await self._follower.look(question)
+
+    async def app(self, name_or_id: str) -> App:
+        """Return a copy: the follower goes on folding."""
+        taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id)))
+        return msgspec.msgpack.decode(taken, type=App)

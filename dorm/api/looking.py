@@ -1,0 +1,102 @@
+"""Answers from a state: the present one, or that of the moment which a request names.
+
+The answer follows from state and request alone, so it is kept with its position, and requests that ask the same at once share
+one computation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from dorm.api.answers import Answer, answer
+from dorm.api.routes import Call, Parameters
+from events.positions import PositionError
+from events.positions import parse as position_of
+from replay.moments import AtSequence, MomentError
+from replay.moments import parse as moment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.state import State
+    from replay.moments import Moment
+
+At = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "
+        "before the log's last record (-10m).  Default: now.",
+    ),
+]
+MinSeq = Annotated[
+    int,
+    msgspec.Meta(
+        ge=0,
+        le=2**53,
+        description="Answer from a state that includes this record: the position that a write returned.",
+    ),
+]
+
+
+class Seen(Parameters, frozen=True, kw_only=True):
+    """Parameters of every read of a state."""
+
+    at: At | None = None
+    min_seq: MinSeq | None = None
+
+
+def parse_moment(text: str) -> Moment:
+    """Return a moment as people write it; a position stands for its whole record.  Raises MomentError."""
+    try:
+        return AtSequence(position_of(text).seq)
+    except PositionError:
+        return moment_of(text.replace(" ", "+"))  # A `+` in a query that was not quoted is a space.
+
+
+async def settled(call: Call[Any, Any]) -> None:
+    """Wait until this process has folded what the request wants to see (`min_seq`).  Raises Missing, Unavailable."""
+    if (wanted := getattr(call.query, "min_seq", None)) is not None:
+        await call.services.follower.reach(wanted, call.services.options.limits.behind_s)
+
+
+async def seq_of(call: Call[Any, Any], text: str | None) -> int | None:
+    """Return the sequence of a moment of the past, None for the present.  Raises MomentError, Missing, Unavailable."""
+    await settled(call)
+    if text is None:
+        return None
+    seq = await call.services.moments.seq_of(parse_moment(text))
+    wanted = getattr(call.query, "min_seq", None)
+    if wanted is not None and seq < wanted:
+        raise MomentError(f"at {text} is before min_seq {wanted}", code="moment.before_min_seq")
+    return None if seq == call.services.follower.seq else seq
+
+
+async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
+    """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded."""
+    services, pack = call.services, call.packs
+
+    def made(state: State) -> Answer:
+        return answer(build(state), state.seq, pack=pack)
+
+    seq = await seq_of(call, getattr(call.query, "at", None))
+    key = (call.request.path_qs, pack)
+    kept = services.answers.get(key, services.follower.seq if seq is None else seq)
+    if kept is not None:
+        return kept
+    if seq is not None:
+        found = await services.moments.look(seq, made)
+    else:
+        # It is computed after everything that was folded by now, whoever asked first.
+        if key not in services.computing:
+            task = asyncio.create_task(services.follower.look(made))
+            services.computing[key] = task
+            task.add_done_callback(lambda _: services.computing.pop(key, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        found = await asyncio.shield(services.computing[key])
+    services.answers.keep(key, found)
+    return found

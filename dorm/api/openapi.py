@@ -1,0 +1,205 @@
+"""The description of all routes (OpenAPI 3.1), generated from their types and served at /v1/openapi.json."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.api import problems
+from dorm.api.answers import JSON, POSITION
+from dorm.api.guards import YAML
+from dorm.api.identity import HEADER as USER
+from dorm.api.problems import Problem
+from events.spec import spec_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.api.routes import Link, Parameters, Route
+
+_REF = "#/components/schemas/{name}"
+_SPEC = "AppSpec"
+_ALWAYS = {
+    400: "The request cannot be read.",
+    404: "There is no such thing, or not at that moment.",
+    421: "The request names another host.",
+    422: "The request can be read and not done.",
+    429: "Too much at once.",
+    502: "The log does not let the API do this.",
+    503: "Not now; `Retry-After` says when to try again.",
+}
+_OF_BODIES = {
+    403: "A page of another origin may not change anything.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is of another type.",
+}
+_OTHER = {
+    409: "Refused: it contradicts what is on the log.",
+    503: "It is behind the log, or does not follow it.",
+    504: "It is not known in time what became of the request; the problem says what to do.",
+}
+_TAGS = {
+    "apps": "Apps: submit, look at, change, cancel.",
+    "nodes": "Nodes: look at, drain.",
+    "log": "Events and decisions, in the log's order.",
+    "moments": "The cluster at any moment of the log.",
+    "policy": "What the cluster decides by, and what it would decide.",
+    "cluster": "This process, and who leads.",
+}
+_PATTERNS = {"position": r"^[0-9]{1,15}(\.[0-9]{1,9})?$"}
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """Return the description."""
+    types = [one for route in routes for one in (route.answer, route.body) if one is not None]
+    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
+    known = {id(one): schema for one, schema in zip([*types, Problem], schemas, strict=True)}
+    described = _Described(known)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = described.operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Dorm",
+            "version": version("dorm"),
+            "description": "Shares one cluster among many machine-learning applications. Every answer names in the header "
+            f"`{POSITION}` the position of the log that it shows; a write names where it is stored, and a read with "
+            "that as `min_seq` shows what follows from it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
+        "paths": paths,
+        "components": {"schemas": {**_named(components), _SPEC: _spec()}},
+    }
+
+
+def _named(components: dict[str, Any]) -> dict[str, Any]:
+    """Component names may have only some characters."""
+    return {name: schema for name, schema in sorted(components.items()) if re.fullmatch(r"[A-Za-z0-9._-]+", name)}
+
+
+def _spec() -> dict[str, Any]:
+    """Return the schema of an app spec, with its own definitions inside."""
+    found = {name: value for name, value in spec_schema().items() if name != "$schema"}
+    definitions: dict[str, Any] = found["$defs"]
+    prefix = f"#/components/schemas/{_SPEC}/$defs/"
+    changed: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(found).replace(b'"#/$defs/', f'"{prefix}'.encode())
+    )
+    assert set(changed["$defs"]) == set(definitions)
+    return changed
+
+
+class _Described:
+    """Operations in terms of the components."""
+
+    def __init__(self, known: dict[int, Any]) -> None:
+        self._known = known
+
+    def operation(self, route: Route) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "operationId": route.operation,
+            "summary": route.summary,
+            "description": inspect.getdoc(route.handler) or "",
+            "tags": [route.tag],
+            "parameters": [*_of_path(route.path), *_of_query(route.query), *_of_headers(route)],
+            "responses": self._responses(route),
+        }
+        if route.body is not None:
+            schema = {"$ref": f"#/components/schemas/{_SPEC}"} if route.yaml else self._known[id(route.body)]
+            content: dict[str, Any] = {JSON: {"schema": schema}}
+            if route.yaml:
+                content[YAML[0]] = {"schema": schema}
+            made["requestBody"] = {"required": True, "content": content}
+        return made
+
+    def _responses(self, route: Route) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        if route.answer is not None:
+            content[JSON] = {"schema": self._known[id(route.answer)]}
+        content |= {media: {"schema": {"type": "string"}} for media in route.media}
+        done: dict[str, Any] = {
+            "description": "Stored; what follows from it is on the log." if route.status == 202 else "Done.",
+            "headers": {
+                POSITION: {"description": "The position of the log.", "required": True, "schema": {"type": "string"}}
+            },
+            "content": content,
+        }
+        if route.links:
+            done["links"] = {link.operation: _link(link) for link in route.links}
+        statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
+        statuses |= {status: _OTHER[status] for status in route.problems}
+        problem = {problems.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
+        found = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
+        if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
+            found["503"] = {**done, "description": _OTHER[503]}
+        return {str(route.status): done, **found}
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {"operationId": link.operation, "parameters": {f"{link.within}.{link.parameter}": link.source}}
+
+
+def _of_path(path: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": _PATTERNS.get(name, r"^[^/]+$")},
+        }
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+
+
+def _of_query(kind: type[Parameters]) -> list[dict[str, Any]]:
+    (reference,), components = msgspec.json.schema_components([kind], ref_template=_REF)
+    schema = components[reference["$ref"].rpartition("/")[2]]
+    required = schema.get("required", [])
+    return [_parameter(name, dict(found), name in required) for name, found in schema["properties"].items()]
+
+
+def _parameter(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
+    choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(choices) == 1:
+        schema = {**schema, **choices[0]}
+        schema.pop("anyOf")
+    if schema.get("default", 0) in (None, []):
+        schema.pop("default")
+    made = {"name": name, "in": "query", "required": required, "description": schema.pop("description", "")}
+    if schema.get("type") == "array":
+        made |= {"style": "form", "explode": True}
+    return {**made, "schema": schema}
+
+
+def _of_headers(route: Route) -> list[dict[str, Any]]:
+    headers = {USER: "Who makes the request; nothing proves it."} if route.body is not None else {}
+    headers |= route.headers
+    return [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": about,
+            "schema": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[A-Za-z0-9._@+=-]+$"},
+        }
+        for name, about in headers.items()
+        if name != "Last-Event-ID"
+    ] + [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": about,
+            "schema": {"type": "string", "maxLength": 40, "pattern": _PATTERNS["position"]},
+        }
+        for name, about in headers.items()
+        if name == "Last-Event-ID"
+    ]

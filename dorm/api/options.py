@@ -1,0 +1,68 @@
+"""Where the API listens, and its limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_PORT = 4280
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of the API takes at most.  Sizes in bytes, times in seconds."""
+
+    body: int = 1 << 20
+    """A request's body.  The largest spec is far below."""
+    line: int = 8190
+    """The request line."""
+    header: int = 8190
+    """One header."""
+    headers: int = 64
+    """How many headers."""
+    connections: int = 4096
+    connections_per_address: int = 2048
+    streams: int = 2048
+    streams_per_address: int = 1024
+    idle_s: float = 30.0
+    """A connection without a whole request for this long is closed."""
+    body_s: float = 10.0
+    """For a request's body to arrive."""
+    answer_s: float = 30.0
+    """For an answer to be computed."""
+    long_answer_s: float = 90.0
+    """The same for plans, stories and forecasts."""
+    write_s: float = 30.0
+    """For a client to take an answer, or anything of a stream that waits for it."""
+    behind_s: float = 5.0
+    """How long a read waits for the sequence that it names as `min_seq`."""
+    heartbeat_s: float = 15.0
+    """Between two signs of life on a stream where nothing happens."""
+    waiting: int = 1 << 20
+    """Bytes that may wait for the reader of a stream; one that is further behind is ended, and resumes."""
+    heavy: int = 2
+    """Plans, stories, folds of the past and forecasts that are computed at once."""
+    heavy_waiting: int = 64
+    """How many more of them may wait."""
+    writes: int = 64
+    """Requests to the cluster in progress at once."""
+    past: int = 128 << 20
+    """Of states of the past that are kept."""
+    answers: int = 32 << 20
+    """Of answers that are kept."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How `dorm serve` runs."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    """0 takes any free one."""
+    allow_hosts: tuple[str, ...] = ()
+    """Further host names in requests, such as the name of a reverse proxy."""
+    user: str | None = None
+    """Who makes requests that name no user; None for the login name of the process."""
+    limits: Limits = Limits()
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")

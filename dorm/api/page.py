@@ -1,0 +1,123 @@
+"""The dashboard's files, from the package `dorm.web`, with a strict Content-Security-Policy.
+
+They are read once, when the server starts, so a path in a request is looked up among names that exist and reaches no file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from dorm.api.answers import packed, packs
+from dorm.api.errors import Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+PACKAGE = "dorm.web"
+_MEDIA = {
+    "html": "text/html", "js": "text/javascript", "mjs": "text/javascript", "css": "text/css", "svg": "image/svg+xml",
+    "png": "image/png", "ico": "image/x-icon", "woff2": "font/woff2", "json": "application/json", "txt": "text/plain",
+    "webmanifest": "application/manifest+json", "map": "application/json",
+}  # fmt: skip
+_INLINE = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file, ready to be sent."""
+
+    body: bytes
+    packed: bytes | None
+    media: str
+    tag: str
+
+
+class Page:
+    """All files of the page."""
+
+    def __init__(self, files: dict[str, File]) -> None:
+        self._files = files
+        index = files.get("index.html")
+        self._policy = policy(index.body.decode()) if index is not None else policy("")
+
+    @classmethod
+    def load(cls) -> Page:
+        """Read the package; without it, or without files in it, there is no page."""
+        try:
+            root = resources.files(PACKAGE) / "page"
+        except ModuleNotFoundError:
+            return cls({})
+        if not root.is_dir():
+            return cls({})
+        return cls({name: _file(name, body) for name, body in _walk(root, "")})
+
+    async def index(self, request: web.Request) -> web.StreamResponse:
+        return self._send(request, "index.html")
+
+    async def asset(self, request: web.Request) -> web.StreamResponse:
+        return self._send(request, request.match_info["path"])
+
+    def _send(self, request: web.Request, name: str) -> web.Response:
+        """Raises Missing."""
+        found = self._files.get(name)
+        if found is None:
+            if not self._files:
+                text = (
+                    "the dashboard is not part of this installation; the API is at /v1, described by /v1/openapi.json"
+                )
+                raise Missing(text, code="page.not_installed")
+            raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
+        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if found.media == "text/html":
+            headers["Content-Security-Policy"] = self._policy
+        if request.headers.get("If-None-Match") == found.tag:
+            return web.Response(status=304, headers=headers)
+        use_packed = found.packed is not None and packs(request)
+        if use_packed:
+            headers["Content-Encoding"] = "gzip"
+        body = found.packed if use_packed else found.body
+        charset = "utf-8" if found.media.startswith("text/") or found.media == "application/json" else None
+        return web.Response(body=body, content_type=found.media, charset=charset, headers=headers)
+
+
+def policy(html: str) -> str:
+    """Return the Content-Security-Policy of a page: nothing from elsewhere, no inline script but those that it has (an import
+    map is one)."""
+    scripts = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _INLINE.findall(html)]
+    hashes = "".join(f" 'sha256-{one}'" for one in scripts)
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self'{hashes}",
+            "style-src 'self'",
+            "img-src 'self' data: blob:",
+            "font-src 'self'",
+            "connect-src 'self'",
+            "worker-src 'self'",
+            "manifest-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _walk(one, f"{prefix}{one.name}/")
+        elif one.name.rpartition(".")[2] in _MEDIA:
+            yield f"{prefix}{one.name}", one.read_bytes()
+
+
+def _file(name: str, body: bytes) -> File:
+    media = _MEDIA[name.rpartition(".")[2]]
+    text = media.startswith("text/") or media in ("image/svg+xml", "application/json")
+    return File(body, packed(body) if text else None, media, f'"{hashlib.sha256(body).hexdigest()[:20]}"')

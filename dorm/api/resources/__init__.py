@@ -1,0 +1,13 @@
+"""What the routes answer.
+
+apps       apps: list, submit, change, cancel;  app_stories: why and how, curves, container output
+nodes      nodes: list, story, drain
+events     the log: lists and streams
+decisions  the master's decisions
+moments    the state, the view and partitions at any moment, and differences
+policy     settings: those in force, changing and trying them
+plan       what the next decision would be, and when waiting apps start
+health     whether this process is up to date, who leads, schemas
+table      all routes; start here
+pages      lists in pages;  writing: requests to the cluster
+"""

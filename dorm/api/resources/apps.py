@@ -1,0 +1,282 @@
+"""Apps: list, look at, submit, change, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from dorm.api.looking import Seen, seen
+from dorm.api.resources.pages import Limit, Page, paged
+from dorm.api.resources.writing import KEY, Stored, idempotency_key, requester, stored
+from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.client.client import find_app
+from dorm.client.errors import NoAnswer
+from dorm.core.apps.admission import app_id
+from dorm.core.query.views import app_row, describe
+from events.cloudevents import rfc3339
+from events.spec import check_spec
+
+if TYPE_CHECKING:
+    from dorm.api.answers import Answer
+    from dorm.core.app import App
+    from dorm.core.state import State
+
+_ANSWER_S = 10.0
+"""How long a submission waits for the master's answer."""
+
+
+class AppItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One app in a list."""
+
+    id: str
+    name: str
+    user: str
+    phase: str
+    position: str
+    """Of its submission: apps are listed in this order."""
+    containers: int
+    nodes: int
+    """On how many nodes they are."""
+    n_min: int
+    n_max: int
+    weight: float
+    generation: int
+    step: int
+    loss: float | None
+    samples_per_s: float | None
+    adjustments: int
+    failures: int
+    submitted_at: str
+    ended_at: str | None
+    note: str
+    """Why it waits or has less than it could use, or how it ended."""
+    code: str
+    """The code of that reason."""
+
+
+class AppDetails(AppItem, frozen=True, kw_only=True):
+    """Everything about one app."""
+
+    demand: dict[str, str]
+    """Of one container."""
+    require: Any
+    placement: str
+    gang: int
+    elastic: bool
+    membership: int | None
+    """Of a live app: counts its members' changes within the generation."""
+    epoch: int | None
+    checkpoint: int | None
+    """The step of the last checkpoint."""
+    lost_steps: int
+    held: str
+    """Why it is held at a number of containers for a while."""
+    asked: str
+    """What it asked for itself."""
+    retries_used: dict[str, str]
+    adjust_s: float | None
+    """Seconds of its work that one adjustment costs, as measured."""
+    served_s: float
+    """Container-seconds that it had."""
+    steps: int | None
+    """How many it has to do."""
+    containers_now: list[dict[str, Any]]
+    adjustments_done: list[dict[str, Any]]
+    """The latest ones, with the length of each phase."""
+    spec: dict[str, Any]
+
+
+class AppsQuery(Seen, frozen=True, kw_only=True):
+    """Parameters of the list of apps."""
+
+    after: Annotated[
+        int, msgspec.Meta(ge=0, le=2**53, description="Only apps submitted after this sequence: `next` of a page.")
+    ] = 0
+    limit: Limit = 100
+    ended: Annotated[bool, msgspec.Meta(description="Include apps that ended, as long as the cluster keeps them.")] = (
+        False
+    )
+    phase: Annotated[str, msgspec.Meta(max_length=32, description="Only apps in this phase.")] | None = None
+    user: Annotated[str, msgspec.Meta(max_length=512, description="Only this user's apps.")] | None = None
+    q: (
+        Annotated[str, msgspec.Meta(max_length=512, description="Only apps whose name, id or user has this text.")]
+        | None
+    ) = None
+
+
+class Submitted(Stored, frozen=True, kw_only=True):
+    """An app is submitted."""
+
+    id: str
+    name: str
+    user: str
+    idempotency_key: str
+    """The id of the submission; a repeat with it is the same app."""
+    answered: bool
+    """Whether a master has accepted it; if not, one will answer once it runs."""
+
+
+class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to change of an app; what is left out stays."""
+
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
+    n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+
+class Updated(Stored, frozen=True, kw_only=True):
+    """A change is stored; the next decision takes it up."""
+
+    id: str
+    weight: float
+    n_min: int
+    n_max: int
+
+
+class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why something is asked for; it is written to the log."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+
+
+class Asked(Stored, frozen=True, kw_only=True):
+    """A request is stored; what follows from it is on the log."""
+
+    id: str
+
+
+def item_of(app: App) -> AppItem:
+    return AppItem(**_fields(app))
+
+
+def _fields(app: App) -> dict[str, Any]:
+    row = app_row(app, app.submitted_at)
+    return {
+        "id": app.id,
+        "name": app.name,
+        "user": app.user,
+        "phase": row.phase,
+        "position": str(app.seq),
+        "containers": row.containers,
+        "nodes": row.nodes,
+        "n_min": app.n_min,
+        "n_max": app.n_max,
+        "weight": app.weight,
+        "generation": app.generation,
+        "step": app.step,
+        "loss": app.loss,
+        "samples_per_s": app.samples_per_s,
+        "adjustments": app.adjustments,
+        "failures": app.failures,
+        "submitted_at": rfc3339(app.submitted_at),
+        "ended_at": rfc3339(app.ended_at) if app.ended_at else None,
+        "note": row.note,
+        "code": app.waiting.code if app.waiting is not None and not app.ended else "",
+    }
+
+
+def details_of(app: App, now: int) -> AppDetails:
+    told = describe(app, now)
+    known = {field: told[field] for field in AppDetails.__struct_fields__ if field in told}
+    adjustments = [{**one, "decided_at": rfc3339(one["decided_at"])} for one in told["adjustments_done"]]
+    return AppDetails(**{**known, **_fields(app), "adjustments_done": adjustments})
+
+
+async def list_apps(call: Call[AppsQuery, None]) -> Answer:
+    """In order of submission."""
+    query = call.query
+
+    def wanted(app: App) -> bool:
+        return (
+            app.seq > query.after
+            and (query.ended or not app.ended)
+            and (query.phase is None or app.phase == query.phase)
+            and (query.user is None or app.user == query.user)
+            and (query.q is None or any(query.q in text for text in (app.name, app.id, app.user)))
+        )
+
+    def build(state: State) -> Page[AppItem]:
+        found = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
+        apps, after = paged(found, lambda app: str(app.seq), query.limit)
+        return Page(items=[item_of(app) for app in apps], next=after, previous=None, position=str(state.seq))
+
+    return await seen(call, build)
+
+
+async def get_app(call: Call[Seen, None]) -> Answer:
+    """By id, or by the name of an app that runs or ran last."""
+    return await seen(call, lambda state: details_of(find_app(state, call.path("app")), state.time))
+
+
+async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
+    """The spec as JSON or YAML.  It waits for the master's answer for a while; a refusal is a problem with its code."""
+    key = idempotency_key(call)
+    document = call.body
+    checked = await asyncio.to_thread(check_spec, document)
+    async with requester(call) as client:
+        id = key or f"{client.user}.{secrets.token_hex(8)}"
+        answered = True
+        try:
+            await client.submit(document, id=id, answer_timeout=_ANSWER_S)
+        except NoAnswer:
+            answered = False
+        user = checked.user if checked.user != "anonymous" else client.user
+        return stored(
+            Submitted(
+                position=str(client.stored),
+                id=app_id(checked.name, id),
+                name=checked.name,
+                user=user,
+                idempotency_key=id,
+                answered=answered,
+            ),
+            client,
+        )
+
+
+async def update_app(call: Call[Parameters, Update]) -> Answer:
+    """Weight and bounds; the next decision takes them up."""
+    change = call.body
+    async with requester(call) as client:
+        app = await client.update(call.path("app"), weight=change.weight, n_min=change.n_min, n_max=change.n_max)
+        found = Updated(position=str(client.stored), id=app.id, weight=app.weight, n_min=app.n_min, n_max=app.n_max)
+        return stored(found, client)
+
+
+async def cancel_app(call: Call[Parameters, Why]) -> Answer:
+    """It checkpoints nothing more and ends; checkpoints and output stay for a while."""
+    async with requester(call) as client:
+        app = await client.cancel(call.path("app"), call.body.reason)
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
+_APP = (
+    Link("get_app", "app", "$response.body#/id"),
+    Link("cancel_app", "app", "$response.body#/id"),
+    Link("update_app", "app", "$response.body#/id"),
+    Link("app_story", "app", "$response.body#/id"),
+    Link("explain_app", "app", "$response.body#/id"),
+)
+ROUTES = [
+    Route(
+        "GET", "/v1/apps", list_apps, "List apps", query=AppsQuery, answer=Page[AppItem], tag="apps",
+        links=(Link("get_app", "app", "$response.body#/items/0/id"),),
+    ),
+    Route(
+        "POST", "/v1/apps", submit_app, "Submit an app", body=dict[str, Any], answer=Submitted, status=202, yaml=True,
+        tag="apps", problems=(409, 504), links=_APP,
+        headers={KEY: "The id of the submission: a repeat with the same key is the same app."},
+    ),
+    Route("GET", "/v1/apps/{app}", get_app, "Look at an app", query=Seen, answer=AppDetails, tag="apps"),
+    Route(
+        "PATCH", "/v1/apps/{app}", update_app, "Change an app", body=Update, answer=Updated, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/cancel", cancel_app, "Cancel an app", body=Why, answer=Asked, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+]  # fmt: skip

@@ -1,0 +1,144 @@
+"""Nodes: list, look at, drain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from dorm.api.looking import Seen, seen
+from dorm.api.resources.apps import Why
+from dorm.api.resources.pages import Limit, Page, paged
+from dorm.api.resources.writing import Stored, requester, stored
+from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.client.errors import NotFound
+from dorm.core.query.views import NodeRow, leaving, node_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dorm.api.answers import Answer
+    from dorm.core.state import State
+
+
+class NodesQuery(Seen, frozen=True, kw_only=True):
+    """Parameters of the list of nodes."""
+
+    after: Annotated[str, msgspec.Meta(max_length=512, description="Only nodes whose names sort after this.")] = ""
+    limit: Limit = 100
+    condition: Annotated[str, msgspec.Meta(max_length=32, description="Only nodes in this condition.")] | None = None
+
+
+class NodeContainer(msgspec.Struct, frozen=True):
+    """A container on a node."""
+
+    app: str
+    name: str
+    generation: int
+    slot: int
+    state: str
+    port: int
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """What a node still holds of one app, and what happens to it next."""
+
+    app: str
+    name: str
+    containers: int
+    next: str
+
+
+class NodeDetails(NodeRow, frozen=True, kw_only=True):
+    """Everything about one node."""
+
+    containers_now: list[NodeContainer]
+    leaving: list[Leaving]
+    """Of a node that is being drained."""
+
+
+class Drained(Stored, frozen=True, kw_only=True):
+    """A request is stored; the next decision takes it up."""
+
+    node: str
+    drain: bool
+
+
+async def list_nodes(call: Call[NodesQuery, None]) -> Answer:
+    """By name."""
+    query = call.query
+
+    def wanted(row: NodeRow) -> bool:
+        return row.name > query.after and (query.condition is None or row.condition == query.condition)
+
+    def build(state: State) -> Page[NodeRow]:
+        rows, after = paged((row for row in node_rows(state) if wanted(row)), lambda row: row.name, query.limit)
+        return Page(items=rows, next=after, previous=None, position=str(state.seq))
+
+    return await seen(call, build)
+
+
+async def get_node(call: Call[Seen, None]) -> Answer:
+    """With the containers that are there."""
+    name = call.path("node")
+
+    def build(state: State) -> NodeDetails:
+        row = next((row for row in node_rows(state) if row.name == name), None)
+        if row is None:
+            raise NotFound(f"there is no node {name!r}; `/v1/nodes` lists them", code="node.not_found")
+        known: dict[str, Any] = {field: getattr(row, field) for field in NodeRow.__struct_fields__}
+        drained = [Leaving(one.id, one.name, one.containers, one.next) for one in leaving(state, name)]
+        return NodeDetails(
+            **known,
+            containers_now=list(_containers(state, name)),
+            leaving=drained if state.nodes[name].draining else [],
+        )
+
+    return await seen(call, build)
+
+
+def _containers(state: State, node: str) -> Iterator[NodeContainer]:
+    for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
+        for generation in app.generations.values():
+            for container in generation.all_containers():
+                if container.node == node:
+                    yield NodeContainer(
+                        app.id, app.name, generation.number, container.slot, container.state, container.port
+                    )
+
+
+async def drain_node(call: Call[Parameters, Why]) -> Answer:
+    """Empty it by adjustments; it takes nothing new until it is used again."""
+    return await _drain(call, drain=True)
+
+
+async def undrain_node(call: Call[Parameters, Why]) -> Answer:
+    """Use it again."""
+    return await _drain(call, drain=False)
+
+
+async def _drain(call: Call[Parameters, Why], *, drain: bool) -> Answer:
+    node = call.path("node")
+    async with requester(call) as client:
+        await client.drain(node, drain=drain, reason=call.body.reason)
+        return stored(Drained(position=str(client.stored), node=node, drain=drain), client)
+
+
+ROUTES = [
+    Route(
+        "GET", "/v1/nodes", list_nodes, "List nodes", query=NodesQuery, answer=Page[NodeRow], tag="nodes",
+        links=(
+            Link("get_node", "node", "$response.body#/items/0/name"),
+            Link("node_story", "node", "$response.body#/items/0/name"),
+        ),
+    ),
+    Route("GET", "/v1/nodes/{node}", get_node, "Look at a node", query=Seen, answer=NodeDetails, tag="nodes"),
+    Route(
+        "POST", "/v1/nodes/{node}/drain", drain_node, "Drain a node", body=Why, answer=Drained, status=202, tag="nodes",
+        problems=(504,), links=(Link("undrain_node", "node", "$response.body#/node"),),
+    ),
+    Route(
+        "POST", "/v1/nodes/{node}/undrain", undrain_node, "Use a node again", body=Why, answer=Drained, status=202,
+        tag="nodes", problems=(504,), links=(Link("get_node", "node", "$response.body#/node"),),
+    ),
+]  # fmt: skip

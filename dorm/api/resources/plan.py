@@ -1,0 +1,253 @@
+"""What the next decision would be, if something happened first or as things are; and when waiting apps start."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from dorm.api.answers import Answer, answer
+from dorm.api.looking import Seen, seq_of
+from dorm.api.resources.pages import Page
+from dorm.api.routes import Call, Route
+from dorm.core.query.planned import Figures, PlannedApp, Round
+from dorm.core.query.plans import MOST_ROUNDS, Assumed, NewNodes, plan
+from events.cloudevents import rfc3339
+from events.kinds import AppUpdated, Waiting
+from events.spec import check_spec
+from replay.moments import AtSequence
+from replay.simulator.forks.starting import Outlook, Start, forecast
+from replay.story.story import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.core.state import State
+
+_MOST = 64
+"""Most apps or nodes of one kind in an assumption."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+Names = Name | Annotated[list[Name], msgspec.Meta(max_length=_MOST)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+
+
+class PlannedUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another weight or other bounds."""
+
+    app: Name
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
+    n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+
+class PlannedNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nodes that join, of one shape."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    capacity: dict[Name, Amount] = {}
+    """In base units; with `like` only the differences."""
+    labels: dict[Name, str] = {}
+    like: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """A node whose capacity and labels they have."""
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens before the decision; nothing, if empty."""
+
+    submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | None = None
+    """A spec, or several."""
+    cancel: Names | None = None
+    update: PlannedUpdate | None = None
+    drain: Names | None = None
+    without: Names | None = None
+    """Nodes that are gone."""
+    nodes: Annotated[list[PlannedNodes], msgspec.Meta(max_length=_MOST)] = []
+    """Nodes that join."""
+    policy: dict[str, Any] | None = None
+    """Parameters of the policy; `policy` names another one."""
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=min(20, MOST_ROUNDS))] = 1
+    """How many decisions, each after the adjustments of the one before."""
+
+    def assumed(self) -> Assumed:
+        """Raises SpecError."""
+        specs = self.submit if isinstance(self.submit, list) else [self.submit] if self.submit is not None else []
+        updates: tuple[AppUpdated, ...] = ()
+        if self.update is not None:
+            change = self.update
+            updates = (AppUpdated(app=change.app, weight=change.weight, n_min=change.n_min, n_max=change.n_max),)
+        return Assumed(
+            settings=self.policy or {},
+            joins=tuple(NewNodes(one.count, one.capacity, one.labels, one.like) for one in self.nodes),
+            removed=_names(self.without),
+            drained=_names(self.drain),
+            cancelled=_names(self.cancel),
+            updated=updates,
+            specs=tuple(check_spec(spec) for spec in specs),
+        )
+
+
+class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """An app that would have other containers than now."""
+
+    app: str
+    name: str
+    before: int
+    after: int
+    nodes_before: dict[str, int]
+    nodes_after: dict[str, int]
+    kind: str
+    """`start`, `restart`, `live` or `stop`."""
+    adjust_s: float | None
+    """Seconds of its work that this is expected to cost."""
+    measured: bool
+    end: str
+    """How it would end, "" if it goes on."""
+    reason: Waiting | None
+
+
+class PlannedWait(msgspec.Struct, frozen=True):
+    """An app that would have nothing."""
+
+    app: str
+    name: str
+    code: str
+    text: str
+
+
+class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The next decision."""
+
+    position: str
+    """The record that it starts from."""
+    at: str
+    assumed: list[str]
+    """In words."""
+    changes: list[PlannedChange]
+    waiting: list[PlannedWait]
+    utilization: float
+    utilization_max: int
+    fairness_loss: float
+    before: Figures
+    after: Figures
+    rounds: list[Round]
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """When an app that waits will start."""
+
+    app: str
+    name: str
+    position: str
+    start: Start | None
+    """Null where nothing can be said: the policy fails."""
+
+
+class ForecastsQuery(Seen, frozen=True, kw_only=True):
+    """Parameters of forecasts: each takes some seconds of computing, so a page has few."""
+
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**53, description="Only apps submitted after this sequence.")] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=5, description="Most items of the page.")] = 3
+    app: Annotated[str, msgspec.Meta(max_length=512, description="Only this app, by id or name.")] | None = None
+
+
+def _names(given: str | list[str] | None) -> tuple[str, ...]:
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+async def plan_next(call: Call[Seen, Assumptions]) -> Answer:
+    """Computed by the policy as the master would; nothing happens."""
+    services, body = call.services, call.body
+    seq = await seq_of(call, call.query.at)
+    if seq is None:
+        state = await services.moments.present()
+        now = max(state.time, services.clock())
+    else:
+        state = await services.moments.state(seq)
+        now = state.time
+    async with services.heavy.turn():
+        return await services.heavy.run(partial(_planned, state, now, body, call.packs))
+
+
+def _planned(state: State, now: int, body: Assumptions, pack: bool) -> Answer:
+    found = plan(state, now, body.assumed(), rounds=body.rounds)
+    made = PlanDocument(
+        position=str(found.seq),
+        at=rfc3339(found.at),
+        assumed=found.assumed,
+        changes=[_change(app) for app in found.apps if app.kind or app.end],
+        waiting=[
+            PlannedWait(app.id, app.name, app.reason.code if app.reason else "", app.reason.text if app.reason else "")
+            for app in found.apps
+            if not app.after and not app.end
+        ],
+        utilization=found.after.utilization,
+        utilization_max=found.after.utilization_max,
+        fairness_loss=found.after.fairness_loss,
+        before=found.before,
+        after=found.after,
+        rounds=found.rounds,
+    )
+    return answer(made, found.seq, pack=pack)
+
+
+def _change(app: PlannedApp) -> PlannedChange:
+    return PlannedChange(
+        app=app.id,
+        name=app.name,
+        before=app.before,
+        after=app.after,
+        nodes_before=app.nodes_before,
+        nodes_after=app.nodes_after,
+        kind=app.kind,
+        adjust_s=app.adjust_s,
+        measured=app.measured,
+        end=app.end,
+        reason=app.reason,
+    )
+
+
+async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
+    """For apps that wait, by short simulations: a range where it is not known how much others still have to do."""
+    services, query = call.services, call.query
+    seq = await seq_of(call, query.at)
+    upto = services.follower.seq if seq is None else seq
+
+    def waiting(state: State) -> list[tuple[str, str, int]]:
+        return [
+            (app.id, app.name, app.seq)
+            for app in state.live_apps()
+            if app.current is None and app.seq > query.after and query.app in (None, app.id, app.name)
+        ][: query.limit + 1]
+
+    if seq is None:
+        found = await services.follower.look(waiting)
+    else:
+        found = await services.moments.look(seq, waiting)
+    shown = found[: query.limit]
+    items: list[Forecast] = []
+    if shown:
+        outlook = Outlook()
+        async with services.heavy.turn():
+            state = await follow(services.follower.log, shown[0][0], [outlook], AtSequence(upto))
+            now = max(state.time, services.clock()) if seq is None else state.time
+            items = await services.heavy.run(partial(_forecasts, outlook, state, shown, now))
+    after = str(shown[-1][2]) if len(found) > query.limit else None
+    return answer(Page(items=items, next=after, previous=None, position=str(upto)), upto, pack=call.packs)
+
+
+def _forecasts(outlook: Outlook, state: State, apps: Sequence[tuple[str, str, int]], now: int) -> list[Forecast]:
+    return [Forecast(app, name, str(seq), forecast(outlook, state, app, now)) for app, name, seq in apps]
+
+
+ROUTES = [
+    Route(
+        "POST", "/v1/plan", plan_next, "Plan the next decision", query=Seen, body=Assumptions, answer=PlanDocument,
+        tag="policy", long=True,
+    ),
+    Route(
+        "GET", "/v1/forecasts", list_forecasts, "When waiting apps start", query=ForecastsQuery, answer=Page[Forecast],
+        tag="policy", long=True,
+    ),
+]  # fmt: skip

@@ -1,0 +1,76 @@
+"""What handlers have at hand: one process's fold of one log, and what is computed from it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from typing import TYPE_CHECKING
+
+from dorm.api.answers import Kept
+from dorm.api.connections import Addresses
+from dorm.api.following.courses import Courses
+from dorm.api.following.follower import Follower
+from dorm.api.following.masters import MastersWatch
+from dorm.api.following.moments import Moments
+from dorm.api.following.picture import Pictures
+from dorm.api.following.recent import RecentLog
+from dorm.api.following.requester import Requester
+from dorm.api.following.threads import Heavy
+from dorm.api.streams.events import EventStreams
+from dorm.api.streams.view import ViewStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.api.answers import Answer
+    from dorm.api.options import Options
+    from events.nats.log import Connection
+
+
+class Services:
+    """Made once; `run` keeps all of it up to date."""
+
+    def __init__(self, connection: Connection, options: Options, clock: Callable[[], int]) -> None:
+        limits = options.limits
+        self.options = options
+        self.clock = clock
+        self.cluster = connection.cluster
+        self.user = options.user or _login_name()
+        self.connection = connection
+        self.follower = Follower(connection.log, connection.cluster)
+        self.recent = RecentLog(self.follower)
+        self.heavy = Heavy(limits.heavy, limits.heavy_waiting)
+        self.moments = Moments(self.follower, self.heavy, limits.past, clock)
+        self.pictures = Pictures(self.follower, self.heavy)
+        self.courses = Courses(self.recent, connection.cluster)
+        self.masters = MastersWatch(connection.leadership, clock)
+        self.events = EventStreams(self.follower, self.recent, limits)
+        self.view = ViewStream(self.follower, limits)
+        self.addresses = Addresses(limits)
+        self.answers = Kept(limits.answers)
+        self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
+        """Answers from the present state that are being computed: the same question is answered once."""
+        self.writes = asyncio.Semaphore(limits.writes)
+        self.follower.on_restart.append(self.moments.forget)
+
+    def requester(self, user: str) -> Requester:
+        """Return a client for one request."""
+        return Requester(self.follower, self.connection.bus, user, self.clock)
+
+    async def run(self) -> None:
+        """Follow the log until cancelled.  Raises LogClosed."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.follower.run(), name="follower")
+                tasks.create_task(self.masters.run(), name="masters")
+                tasks.create_task(self.events.run(), name="event streams")
+                tasks.create_task(self.view.run(), name="view stream")
+        finally:
+            self.heavy.close()
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "anonymous"

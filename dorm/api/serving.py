@@ -1,0 +1,180 @@
+"""The server: the application, its sockets, and what starts and ends with it.
+
+    async with serving(connection, Options()) as server:
+        print(server.url)
+        await server.run()
+
+`run` follows the log until it is cancelled.  Leaving the block ends streams in good order: their readers resume elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from dorm.api import openapi, problems
+from dorm.api.answers import POSITION, Answer, answer
+from dorm.api.connections import Connection
+from dorm.api.guards import SECURITY, Hosts, check_origin
+from dorm.api.page import Page
+from dorm.api.resources.table import ROUTES
+from dorm.api.routes import Call, Parameters, Route, handler_of
+from dorm.api.services import Services
+from events.errors import DormError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from dorm.api.options import Options
+    from events.nats.log import Connection as LogConnection
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_END_S = 2.0
+"""How long requests in progress may take when the server ends."""
+_BACKLOG = 1024
+
+
+class Server:
+    """A process's API on one address."""
+
+    def __init__(self, services: Services, options: Options) -> None:
+        self.services = services
+        self.options = options
+        self.url = ""
+        """Where it is; known once it listens."""
+        self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+
+    async def listen(self) -> None:
+        """Start to answer.  Raises OSError where the address is taken."""
+        page = await asyncio.to_thread(Page.load)
+        application = await asyncio.to_thread(_application, self.services, page)
+        limits = self.options.limits
+        self._runner = web.AppRunner(
+            application, handle_signals=False, access_log=None, shutdown_timeout=_END_S, handler_cancellation=True
+        )
+        await self._runner.setup()
+        manager = self._runner.server
+        assert manager is not None
+        loop = asyncio.get_running_loop()
+
+        def connection() -> Connection:
+            return Connection(
+                manager,
+                self.services.addresses,
+                loop=loop,
+                access_log=None,
+                keepalive_timeout=limits.idle_s,
+                max_line_size=limits.line,
+                max_field_size=limits.header,
+                max_headers=limits.headers,
+                lingering_time=1.0,
+                auto_decompress=False,
+            )
+
+        self._listening = await loop.create_server(
+            connection, self.options.host, self.options.port, backlog=_BACKLOG, reuse_address=True
+        )
+        host, port = self._listening.sockets[0].getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run(self) -> None:
+        """Follow the log until cancelled.  Raises LogClosed."""
+        await self.services.run()
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        self.services.events.finish()
+        self.services.view.finish()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._listening is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._listening.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    connection: LogConnection, options: Options, clock: Callable[[], int] = time.time_ns
+) -> AsyncIterator[Server]:
+    """Listen for the length of the block.  Raises OSError where the address is taken."""
+    server = Server(Services(connection, options, clock), options)
+    await server.listen()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def _application(services: Services, page: Page) -> web.Application:
+    application = web.Application(middlewares=[_middleware(services)], client_max_size=services.options.limits.body)
+    description = msgspec.json.encode(openapi.document(ROUTES))
+
+    async def describe(call: Call[Parameters, None]) -> Answer:
+        """The description of all routes."""
+        return answer(msgspec.Raw(description), services.follower.seq, pack=call.packs)
+
+    for route in (*ROUTES, Route("GET", "/v1/openapi.json", describe, "This description")):
+        application.router.add_route(route.method, route.path, handler_of(route, services))
+        if route.method == "GET" and not route.streams:
+            application.router.add_route("HEAD", route.path, handler_of(route, services))
+    application.router.add_get("/", page.index)
+    application.router.add_get("/assets/{path:.+}", page.asset)
+    return application
+
+
+def _middleware(services: Services) -> Any:
+    """Return what every request passes: guards before the handler, a problem document for what fails, and a bound on how long
+    the client may take for the answer."""
+    hosts = Hosts(services.options)
+    write_s = services.options.limits.write_s
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        made: web.StreamResponse
+        try:
+            hosts.check(request)
+            check_origin(request)
+            made = await handler(request)
+        except (DormError, web.HTTPException, TimeoutError) as error:
+            made = _refused(error)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            made = _refused(error)
+        if made.prepared:
+            return made
+        made.headers.update(SECURITY)
+        made.headers.setdefault(POSITION, str(services.follower.seq))
+        return await _written(request, made, write_s)
+
+    return guarded
+
+
+def _refused(error: BaseException) -> web.Response:
+    kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
+    made = problems.response(problems.problem_of(error), kept)
+    if made.status in (408, 413, 421):
+        made.force_close()  # What is left of the request is not worth reading.
+    return made
+
+
+async def _written(request: web.Request, made: web.StreamResponse, seconds: float) -> web.StreamResponse:
+    """Write an answer, and give up on a client that does not take it."""
+    try:
+        async with asyncio.timeout(seconds):
+            await made.prepare(request)
+            await made.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the client does not take the answer") from None
+    return made

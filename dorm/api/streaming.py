@@ -1,0 +1,41 @@
+"""Answers that are streams: opened, counted, and ended with a problem where something fails after they began."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.api.answers import POSITION
+from dorm.api.connections import address_of
+from dorm.api.problems import problem_of
+from dorm.api.streams.sse import Stream, frame
+from events.errors import DormError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp import web
+
+    from dorm.api.routes import Call
+
+
+async def streamed(
+    call: Call[Any, Any], serve: Callable[[Stream], Awaitable[None]], position: str
+) -> web.StreamResponse:
+    """Open a stream and let `serve` write to it until it is over.  Raises TooMany, Unavailable, NotAcceptable."""
+    services, request = call.services, call.request
+    with services.addresses.stream(address_of(request.transport)):
+        stream = Stream(request, services.options.limits)
+        response = await stream.open({POSITION: position})
+        try:
+            await serve(stream)
+        except ConnectionError:
+            pass  # The reader has gone; one that comes back resumes.
+        except DormError as error:
+            with contextlib.suppress(ConnectionError):
+                await stream.write([frame("", "problem", msgspec.json.encode(problem_of(error)))])
+        finally:
+            await stream.close()
+        return response

@@ -1,0 +1,260 @@
+"""The log's events as streams.
+
+Readers with the same filter share a channel, which filters and encodes each record once.  A channel keeps its newest frames.
+A reader that resumes further back reads the log, in its own time, up to where the channel is, and takes the frames from there:
+nothing is lost and nothing comes twice, since a position says exactly what was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, NamedTuple
+
+from dorm.api.errors import Missing, Unavailable
+from dorm.api.items import encoded
+from dorm.api.streams.sse import HEARTBEAT, Readers, frame
+from dorm.client.tail import Filter, Tail
+from events.positions import Position, logged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.api.following.follower import Follower
+    from dorm.api.following.recent import RecentLog
+    from dorm.api.options import Limits
+    from dorm.api.streams.sse import Stream
+    from dorm.core.query.concerns import Concerns
+    from dorm.core.state import State
+    from events.log.records import Record
+    from events.positions import Logged
+
+_PAUSE_S = 0.05
+"""Between two pieces of news: each costs every reader a write."""
+_MOST_FRAMES = 5000
+_FRAMES_ROOM = 8 << 20
+"""Frames that a channel keeps, and their bytes."""
+_MOST_CHANNELS = 64
+_UNUSED_S = 30.0
+"""How long a channel without readers goes on, for those that come back."""
+_MOST_WAITING = 50_000
+"""Records that wait for a channel; if there are more, its readers resume from the log."""
+_WRITTEN_AT_ONCE = 256 << 10
+_CHECK_S = 2.0
+
+
+class _Frame(NamedTuple):
+    position: Position
+    body: bytes
+
+
+class _Channel:
+    """All readers with one filter."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self.wanted = wanted
+        self.readers = Readers()
+        self.queue: list[Record] = []
+        self.floor = self.position = Position(0)
+        """Frames are kept of everything after `floor`, up to `position`."""
+        self.begun = asyncio.Event()
+        self.unused_since = 0.0
+        self._frames: deque[_Frame] = deque()
+        self._bytes = 0
+        self._concerns: Concerns | None = wanted.concerns() if wanted != Filter() else None
+
+    def know(self, state: State) -> int:
+        """Learn from a state what earlier events would have taught; return its sequence."""
+        if self._concerns is not None:
+            self._concerns.know(state)
+        return state.seq
+
+    def begin(self, seq: int) -> None:
+        """Start after a record."""
+        self.floor = self.position = Position(seq)
+        self.begun.set()
+
+    def encode(self, records: Sequence[Record]) -> list[_Frame]:
+        """Filter and encode, in a thread."""
+        return [
+            _Frame(one.position, frame(str(one.position), "event", encoded(one)))
+            for record in records
+            if record.seq > self.position.seq
+            for one in logged(record)
+            if self._concerns is None or self._concerns.wants(one)
+        ]
+
+    def publish(self, frames: list[_Frame], upto: int) -> None:
+        for one in frames:
+            self._frames.append(one)
+            self._bytes += len(one.body)
+        while len(self._frames) > _MOST_FRAMES or self._bytes > _FRAMES_ROOM:
+            gone = self._frames.popleft()
+            self._bytes -= len(gone.body)
+            self.floor = gone.position
+        self.position = Position(max(upto, self.position.seq))
+        if frames:
+            self.readers.push(b"".join(one.body for one in frames))
+
+    def reaches_back_to(self, position: Position) -> bool:
+        """Return whether all frames after a position are kept."""
+        floor = self.floor
+        if position.seq != floor.seq or position.index is None:
+            return position.seq >= floor.seq
+        return floor.index is not None and position.index >= floor.index
+
+    def after(self, position: Position) -> list[_Frame]:
+        """Return the frames after a position, as many as are written at once."""
+        found: list[_Frame] = []
+        for one in reversed(self._frames):
+            if position.covers(one.position):
+                break
+            found.append(one)
+        found.reverse()
+        size = 0
+        for index, one in enumerate(found):
+            size += len(one.body)
+            if size > _WRITTEN_AT_ONCE:
+                return found[: index + 1]
+        return found
+
+
+class EventStreams:
+    """All streams of events."""
+
+    def __init__(self, follower: Follower, recent: RecentLog, limits: Limits) -> None:
+        self._follower = follower
+        self._recent = recent
+        self._limits = limits
+        self._channels: dict[Filter, _Channel] = {}
+        self._news = asyncio.Event()
+        follower.watch(self._take)
+        follower.on_restart.append(self.finish)
+
+    def _take(self, batch: list[Record]) -> None:
+        for channel in self._channels.values():
+            channel.queue += batch
+        if self._channels:
+            self._news.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pump(), name="pump")
+            tasks.create_task(self._watch(), name="heartbeats")
+
+    async def _pump(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            for channel in list(self._channels.values()):
+                if not channel.begun.is_set() or not channel.queue:
+                    continue
+                records, channel.queue = channel.queue, []
+                if len(records) > _MOST_WAITING:
+                    self._drop(channel)
+                    continue
+                frames = await asyncio.to_thread(channel.encode, records)
+                if self._channels.get(channel.wanted) is channel:
+                    channel.publish(frames, records[-1].seq)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat = loop.time()
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            now = loop.time()
+            beats = now - beat >= self._limits.heartbeat_s
+            beat = now if beats else beat
+            for channel in list(self._channels.values()):
+                channel.readers.check(now)
+                if beats:
+                    channel.readers.push(HEARTBEAT)
+                if len(channel.readers):
+                    channel.unused_since = 0.0
+                elif not channel.unused_since:
+                    channel.unused_since = now
+                elif now - channel.unused_since > _UNUSED_S:
+                    self._drop(channel)
+
+    def _drop(self, channel: _Channel) -> None:
+        self._channels.pop(channel.wanted, None)
+        channel.begun.set()
+        channel.readers.finish()
+
+    def finish(self) -> None:
+        """End all streams in good order."""
+        for channel in list(self._channels.values()):
+            self._drop(channel)
+
+    async def begin(self, text: Position | None) -> Position:
+        """Return where a stream starts: at a position, or at the end.  Raises Missing for one beyond the log."""
+        if text is None:
+            return Position(self._follower.seq)
+        if text.seq > self._follower.seq:
+            end = await self._follower.log.end()
+            if text.seq > end:
+                raise Missing(f"the log ends at {end}, before {text}", code="moment.after_end")
+            await self._follower.reach(text.seq, self._limits.behind_s)
+        return text
+
+    async def serve(self, stream: Stream, wanted: Filter, after: Position) -> None:
+        """Write the events after a position, until the stream is over.  Raises ConnectionError, Unavailable, and what reading
+        the log raises."""
+        channel = await self._channel(wanted)
+        try:
+            await self._catch_up(stream, channel, after)
+            await stream.over()
+        finally:
+            channel.readers.drop(stream)
+
+    async def _channel(self, wanted: Filter) -> _Channel:
+        found = self._channels.get(wanted)
+        if found is None:
+            if len(self._channels) >= _MOST_CHANNELS:
+                raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
+            found = self._channels[wanted] = _Channel(wanted)
+            try:
+                # Records that come meanwhile wait in its queue; those that the state includes are left out.
+                found.begin(
+                    await self._follower.look(found.know) if wanted.users or wanted.nodes else self._follower.seq
+                )
+            except BaseException:
+                self._drop(found)
+                raise
+            self._news.set()
+        await found.begun.wait()
+        return found
+
+    async def _catch_up(self, stream: Stream, channel: _Channel, position: Position) -> None:
+        while True:
+            if not channel.reaches_back_to(position):
+                upto = channel.position.seq
+                await self._write_from_log(stream, channel.wanted, position, upto)
+                position = Position(max(upto, position.seq))
+                continue
+            frames = channel.after(position)
+            if not frames:
+                if self._channels.get(channel.wanted) is not channel:
+                    stream.finish()  # It was dropped meanwhile; the reader resumes.
+                channel.readers.add(stream)
+                return
+            await stream.write(one.body for one in frames)
+            position = frames[-1].position
+
+    async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: int) -> None:
+        tail = Tail(self._recent, self._follower.cluster, wanted, after=after, until=upto)
+        piece: list[Logged] = []
+        async with aclosing(tail.events()) as events:
+            async for one in events:
+                piece.append(one)
+                if len(piece) >= 200:
+                    await stream.write(await asyncio.to_thread(_frames, piece))
+                    piece = []
+        if piece:
+            await stream.write(await asyncio.to_thread(_frames, piece))
+
+
+def _frames(events: Sequence[Logged]) -> list[bytes]:
+    return [frame(str(one.position), "event", encoded(one)) for one in events]

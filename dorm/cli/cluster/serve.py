@@ -1,0 +1,111 @@
+"""`dorm serve`: the HTTP API and the dashboard."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, where
+from dorm.cli.errors import Fail, run
+from dorm.cli.output import console
+from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.signals import run_until_stopped
+
+if TYPE_CHECKING:
+    from dorm.api.options import Options
+
+_SWITCH_S = 0.001
+"""Seconds after which a thread that computes leaves the interpreter to the loop: Python's own 5 ms are a part of an answer's
+time on a busy process."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(serve)
+
+
+def serve(
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[:PORT]", envvar="DORM_LISTEN", help="Address to listen on; port 0 takes any free one."
+        ),
+    ] = "127.0.0.1:4280",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Answer requests for this host name too, such as a proxy's; may be repeated."
+        ),
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+    verbose: Verbose = 0,
+    log_json: LogJson = False,
+) -> None:
+    """Serve the HTTP API and the dashboard of a cluster.
+
+    It folds the log like any other reader and asks the master for nothing:
+    any number of these processes run beside each other, and none can harm
+    the cluster.  The API is at /v1, described by /v1/openapi.json; the
+    dashboard is at /.
+
+    It listens on this machine alone unless told otherwise, because it knows
+    no users yet: all who reach it can do all that it can do.  It waits for
+    NATS servers that do not answer yet, and ends on Ctrl-C or SIGTERM.
+
+    [bold]Examples[/]
+
+      dorm serve
+
+      dorm serve --listen 127.0.0.1:0 --url nats://10.0.0.1:4222 --cluster lab
+
+      curl -s http://127.0.0.1:4280/v1/apps | jq '.items[].name'
+
+      curl -N http://127.0.0.1:4280/v1/events/stream
+    """
+    from dorm.api.options import Options
+
+    configure(verbose, log_json)
+    host, port = address_of(listen)
+    options = Options(host=host, port=port, allow_hosts=tuple(allow_host or ()), user=user)
+
+    async def work() -> None:
+        from dorm.api.serving import serving
+        from events.nats.log import Connection
+
+        address, name = where(url, cluster)
+        connection = await Connection.open(address, name, name="dorm-api", patient=True)
+        try:
+            async with serving(connection, options) as server:
+                announce(server.url, name, options)
+                await server.run()
+        finally:
+            await connection.close()
+
+    sys.setswitchinterval(_SWITCH_S)
+    run(run_until_stopped(work()))
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`, `[ADDRESS]:PORT`, `HOST` or `:PORT`.  Raises Fail."""
+    from dorm.api.options import DEFAULT_PORT
+
+    host, sign, port = text.rpartition(":")
+    if not sign or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
+        raise Fail(f"{text[:80]!r} is no address to listen on; write 127.0.0.1:4280", 2, code="api.listen.malformed")
+    return host, int(port)
+
+
+def announce(url: str, cluster: str, options: Options) -> None:
+    """Print where it is, and what it means if others reach it."""
+    from dorm.api.identity import warning
+
+    console.print(Text(f"cluster {cluster!r} is at {url}: the dashboard at /, the API at /v1"), soft_wrap=True)
+    if not options.loopback:
+        console.print(Text(f"warning: {warning(options.host)}", style="yellow"), soft_wrap=True)

@@ -1,0 +1,134 @@
+"""The settings in force in words: every parameter of the policy and every time of the master, with default and meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dorm.core.settings import parameters_in_force
+from dorm.core.state import Settings
+from dorm.policies.parameters import OPTIMIZER, SPEED
+from dorm.policies.registry import built_in
+from events.times import written
+
+if TYPE_CHECKING:
+    from dorm.core.settings import Plugins
+
+_NONE: Plugins = {}
+POLICY = "policy"
+CHECKPOINTS = "checkpoints"
+"""The cluster's folder of checkpoints, by the id in its marker."""
+
+
+class Time(NamedTuple):
+    """One of the master's times: its name for people, its unit in the log, and its purpose."""
+
+    word: str
+    unit: float
+    """Seconds."""
+    meaning: str
+
+
+TIMES = {
+    "quiet_ms": Time("quiet", 0.001, "how long the log must be quiet before an allocation is computed"),
+    "quiet_limit_ms": Time("quiet_limit", 0.001, "the longest time for which a busy log can delay an allocation"),
+    "idle_s": Time("idle", 1.0, "how long nothing happens before the allocation is reconsidered"),
+    "heartbeat_s": Time("heartbeat", 1.0, "the longest time from one heartbeat of a node to the next"),
+    "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
+    "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
+    "retention_s": Time("retention", 1.0, "how long an ended app, its containers and logs stay"),
+}
+"""By their names in `PolicyChanged`."""
+
+_OTHERS = {
+    "count": "containers of an app that has no entry in counts",
+    "counts": "containers by app id; a key that ends in * stands for all ids that start with it",
+    "backfill": "whether a later app may start while an earlier one waits for room",
+    "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
+    "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+    "slot_s": "seconds of a slot: the counts of a plan change only between slots",
+    "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
+    "grow": "whether apps that run take further offers, each of which restarts them",
+    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the less, the fairer",
+    "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
+    "population": "allocations that the search keeps",
+    "generations": "generations of the search, at most",
+    "probes": "nodes that are probed for each task",
+    "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
+    "lease_s": "seconds for which an app holds what it has won in an auction",
+}
+"""Parameters of the other policies."""
+_GISTS = {
+    "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
+    "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
+    "dorm-speed": "the promises of dorm, and containers where they finish most work, by the speed of each app",
+    "dorm-speed-exact": "the same as one mixed-integer program: the reference, for small clusters",
+    "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
+    "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
+    "oasis": "apps are admitted by prices and run by plans made when they arrive, as in OASiS: needs utility and work",
+    "drf": "one container after the other goes to the app with the lowest weighted dominant share, as in DRF",
+    "fifo": "the app that came first starts first, with all that it asks for, and is never resized or stopped",
+    "gavel": "fair parts of time on types of nodes that are not equally fast, in rounds with preemption, as in Gavel",
+    "market": "apps bid for nodes with their weights as budgets, and get the part of a node that they bid of all bids",
+    "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
+    "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
+    "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
+    "srtf": "the app that ends soonest goes first, with all that it asks for, and preempts others",
+    "themis": "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease",
+    "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
+    "static": "a fixed number of containers per app, first come first served, never resized",
+}
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One line of `dorm policy show`: values in the units of the log."""
+
+    name: str
+    word: str
+    """The key in `dorm policy set`."""
+    value: Any
+    default: Any
+    meaning: str
+
+
+def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting], list[Setting]]:
+    """Return the policy's parameters, and the master's times.  `plugins` are those that the leading master announced."""
+    defaults = parameters_in_force(Settings(policy=settings.policy), plugins)
+    parameters = [
+        Setting(name, name, value, defaults.get(name), meaning_of(name) if built_in(settings.policy) else "")
+        for name, value in parameters_in_force(settings, plugins).items()
+    ]
+    times = [
+        Setting(name, time.word, getattr(settings, name), getattr(Settings(), name), time.meaning)
+        for name, time in TIMES.items()
+    ]
+    return parameters, times
+
+
+def meaning_of(parameter: str) -> str:
+    """Return the meaning of a policy's parameter in a few words; '' if it has no description."""
+    known = OPTIMIZER | {name: given for name, given in SPEED.items() if name not in OPTIMIZER}
+    return known[parameter].meaning if parameter in known else _OTHERS.get(parameter, "")
+
+
+def gist_of(policy: str) -> str:
+    """Return what a policy does in a few words; '' if it has no description."""
+    return _GISTS.get(policy, "")
+
+
+def words(settings: Settings, plugins: Plugins = _NONE) -> list[str]:
+    """Return the keys of all settings."""
+    parameters, times = in_force(settings, plugins)
+    return [POLICY, CHECKPOINTS, *(one.word for one in parameters), *(one.word for one in times)]
+
+
+def shown(setting: Setting, value: Any) -> str:
+    """Format a value as people write it."""
+    if setting.name in TIMES:
+        return written(value * TIMES[setting.name].unit)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
