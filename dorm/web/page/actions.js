@@ -78,18 +78,17 @@ function Preview({ what, quiet = "" }) {
 }
 
 function Planned({ plan }) {
-  const rows = (plan.apps ?? plan.changes ?? []).filter((app) => app.kind || app.end);
-  const waiting = (plan.apps ?? []).filter((app) => !app.after && !app.end && app.reason);
-  const name = (app) => app.name ?? app.app;
+  const rows = plan.changes, waiting = plan.waiting;
   return html`
+    ${plan.assumed.length > 0 && html`<p class="small dim">If ${clean(plan.assumed.join("; "))}:</p>`}
     ${rows.length === 0 && html`<p class="note">No app would have other containers than now.</p>`}
     ${rows.length > 0 && html`<table class="plain"><thead><tr><th>App</th><th class="num">now</th><th class="num">then</th><th>how</th><th class="num">costs</th></tr></thead><tbody>
-      ${rows.slice(0, 40).map((app) => html`<tr><td><bdi>${clean(name(app))}</bdi></td><td class="num">${app.before}</td><td class="num"><b>${app.after}</b></td>
+      ${rows.slice(0, 40).map((app) => html`<tr><td><bdi>${clean(app.name)}</bdi></td><td class="num">${app.before}</td><td class="num"><b>${app.after}</b></td>
         <td><${Chip} tone=${{ start: "start", live: "good", restart: "stop", stop: "bad" }[app.kind] ?? ""}>${app.end || app.kind}<//></td>
         <td class="num">${app.adjust_s == null ? "" : `${app.measured ? "" : "~"}${number(app.adjust_s, 1)} s`}</td></tr>`)}
     </tbody></table>`}
     ${rows.length > 40 && html`<p class="note">and ${rows.length - 40} more apps</p>`}
-    ${waiting.length > 0 && html`<ul class="reasons">${waiting.slice(0, 6).map((app) => html`<li><b><bdi>${clean(name(app))}</bdi></b> waits: ${clean(app.reason.text)}</li>`)}</ul>`}
+    ${waiting.length > 0 && html`<ul class="reasons">${waiting.slice(0, 6).map((app) => html`<li><b><bdi>${clean(app.name)}</bdi></b> waits: ${clean(app.text)}</li>`)}</ul>`}
     ${plan.after && html`<p class="small dim">utilization ${number(plan.before?.utilization, 2)} → ${number(plan.after.utilization, 2)} of ${plan.after.utilization_max};
       fairness loss ${number(plan.before?.fairness_loss, 3)} → ${number(plan.after.fairness_loss, 3)}${plan.after.fairness_budget >= 0 ? ` of ${number(plan.after.fairness_budget, 3)}` : ""}; ${plural(plan.after.waiting, "app")} waiting</p>`}`;
 }
@@ -141,7 +140,7 @@ function Update({ app, idempotency }) {
 function Drain({ node, on, idempotency }) {
   return html`<${Form} action=${on ? "Drain the node" : "End the drain"} tone=${on ? "danger" : "primary"} run=${async () => { await store.source.drain(node, on, idempotency); done(on ? `${clean(node)} is being emptied by adjustments.` : `${clean(node)} gets containers again.`); }}>
     <p>${on ? "Nothing new goes there, and what runs there is moved by the next decisions." : "The node may get containers again."}</p>
-    <${Preview} what=${on ? { drain: node } : { undrain: node }} />
+    ${on && html`<${Preview} what=${{ drain: node }} />`}
   <//>`;
 }
 
@@ -151,28 +150,33 @@ function Plan() {
 
 function Policy({ idempotency }) {
   const [found, take] = useState({ policy: null, error: "" });
-  const [name, choose] = useState(""), [params, write] = useState("");
-  useEffect(() => {
-    store.source.policy().then((policy) => {
-      take({ policy, error: "" });
-      choose(policy.policy ?? policy.name ?? "");
-      write(JSON.stringify(policy.params ?? {}, null, 2));
-    }, (error) => take({ policy: null, error: error.message }));
-  }, []);
-  const read = json(params);
-  const before = found.policy ?? {};
-  const change = found.policy && read.value ? { ...(name !== (before.policy ?? before.name) ? { policy: name } : {}), ...(JSON.stringify(read.value) !== JSON.stringify(before.params ?? {}) ? { params: read.value } : {}) } : {};
-  const some = Object.keys(change).length > 0;
-  const known = before.policies ?? before.known ?? [];
-  return html`<${Form} action="Change the policy" ready=${some && !read.error} run=${async () => { await store.source.setPolicy(change, idempotency); done("The policy is changed."); }}>
+  const [name, choose] = useState(""), [values, write] = useState({});
+  useEffect(() => { store.source.policy().then((policy) => { take({ policy, error: "" }); choose(policy.policy); }, (error) => take({ policy: null, error: error.message })); }, []);
+  const before = found.policy, other = before && name.trim() && name.trim() !== before.policy;
+  const changed = {};
+  let wrong = "";
+  for (const one of before?.parameters ?? []) {
+    const text = values[one.name];
+    if (other || text === undefined || text === shownValue(one.value)) continue;
+    const read = text.trim() === "" ? { value: null } : json(text);
+    if (read.error) wrong = `${one.word || one.name}: ${read.error}`; else changed[one.name] = read.value;
+  }
+  const params = Object.keys(changed).length ? changed : null, some = other || params;
+  return html`<${Form} action="Change the policy" ready=${Boolean(some) && !wrong} run=${async () => {
+      await store.source.setPolicy({ ...(other ? { policy: name.trim() } : {}), ...(params ? { set_params: params } : {}) }, idempotency);
+      done("The policy is changed.");
+    }}>
     <${Failed} text=${found.error} />
-    <label class="field"><span>Policy</span><input value=${name} list="policies" onInput=${(event) => choose(event.target.value)} spellcheck="false" /></label>
-    <datalist id="policies">${known.map((one) => html`<option value=${one.name ?? one}></option>`)}</datalist>
-    <label class="field"><span>Parameters (JSON)</span><textarea rows="6" value=${params} onInput=${(event) => write(event.target.value)} spellcheck="false"></textarea></label>
-    ${read.error && html`<p class="note bad">${read.error}</p>`}
-    <${Preview} what=${some && !read.error ? { policy: change } : null} quiet="Change something to see what would follow." />
+    ${before && html`<label class="field"><span>Policy</span><input value=${name} onInput=${(event) => choose(event.target.value)} spellcheck="false" /></label><p class="small dim">${clean(before.policy)}: ${clean(before.gist)}</p>
+      ${!other && html`<div class="params">${before.parameters.map((one) => html`<label class="field" key=${one.name}><span>${clean(one.word || one.name)}</span>
+        <input value=${values[one.name] ?? shownValue(one.value)} onInput=${(event) => write({ ...values, [one.name]: event.target.value })} spellcheck="false" placeholder=${`default ${shownValue(one.default)}`} /><span class="about">${clean(one.meaning)}</span></label>`)}</div>`}
+      ${other && html`<p class="note">It starts with its own defaults.</p>`}`}
+    ${wrong && html`<p class="note bad" role="alert">${clean(wrong)}</p>`}
+    <${Preview} what=${some && !wrong ? { policy: { ...(other ? { policy: name.trim() } : {}), ...changed } } : null} quiet="Change something to see what would follow." />
   <//>`;
 }
+
+const shownValue = (value) => (value === null || value === undefined ? "" : JSON.stringify(value));
 
 function json(text) {
   try { return { value: JSON.parse(text || "{}"), error: "" }; } catch (error) { return { value: null, error: `This is no JSON: ${error.message}` }; }
@@ -208,9 +212,8 @@ function Submit({ idempotency }) {
   };
   return html`<${Form} action="Submit the app" ready=${text.trim() !== ""} run=${async () => {
       const answer = await store.source.submit(text, isJson ? "application/json" : "application/yaml", idempotency);
-      done(`Submitted at ${answer?.position ?? answer?.seq ?? "the log's end"}.`);
-      const id = answer?.app ?? answer?.id;
-      if (id && store.live?.apps.has(id)) visit("app", id);
+      done(answer.answered ? `${answer.name} is submitted.` : `${answer.name} is submitted; a master will answer once one leads.`);
+      visit("app", answer.id);
     }}>
     <div class="editor">
       <label class="field"><span>Spec (YAML or JSON)</span>

@@ -8,7 +8,8 @@ import { amounts, clean, percent, plural, short } from "./format.js";
 import { groupsOf, layOut } from "./gridlayout.js";
 import { go, recall, remember, visit } from "./store.js";
 
-const HEIGHT_LINES = 40;
+/** Pixels of a cell from which on a second line says what the node has. */
+const DETAILS = 200;
 
 /** How much of a node each of its apps takes: its largest part of any kind. */
 export function fills(node, apps) {
@@ -303,7 +304,7 @@ function drawSmall(context, inside, size, model, tones) {
 
 /** Where the slots of a large cell are. */
 function slots(node, apps, cell, x, y) {
-  const pad = Math.min(8, cell * 0.06), head = cell > 46 ? Math.min(HEIGHT_LINES, Math.max(15, cell * 0.14)) : 0;
+  const pad = Math.min(8, cell * 0.06), head = cell > DETAILS ? 42 : cell > 46 ? Math.min(24, Math.max(15, cell * 0.14)) : 0;
   const wide = cell - 2 * pad, high = cell - head - 2 * pad;
   const found = [];
   for (const one of fills(node, apps)) for (let slot = 0; slot < one.count; slot++) {
@@ -337,13 +338,13 @@ function drawLarge(context, inside, size, model, tones) {
       round(context, x + 1, y + 1, size - 2, size - 2, Math.min(8, size * 0.06));
       context.stroke();
     }
-    const font = Math.min(17, Math.max(9.5, size * 0.11));
+    const font = Math.min(15, Math.max(9.5, size * 0.11));
     context.font = `600 ${font}px system-ui, sans-serif`;
     context.textBaseline = "alphabetic";
     context.fillStyle = tones.ink;
     const pad = Math.min(8, size * 0.06);
     context.fillText(fitText(context, clean(node.id), size - 2 * pad), x + pad, y + pad + font * 0.9);
-    if (size > 220) {
+    if (size > DETAILS) {
       context.font = "12px system-ui, sans-serif";
       context.fillStyle = tones.muted;
       const text = `${node.state} · ${Object.keys(node.capacity).map((kind) => `${kind} ${percent((node.used[kind] ?? 0) / (node.capacity[kind] || 1))}`).join(" · ")} · ${amounts(node.capacity)}`;

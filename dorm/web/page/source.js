@@ -103,7 +103,10 @@ export class HttpSource {
   nodeStory = (id, at) => this.#ask(`/nodes/${encodeURIComponent(id)}/story${query({ at })}`);
   policy = () => this.#ask("/policy");
   schema = () => this.#ask("/schema/app");
-  plan = (what, signal) => this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal });
+  /** `what.submit` may be a spec as text in YAML. */
+  plan = (what, signal) => (typeof what.submit === "string"
+    ? this.#ask("/plan", { method: "POST", body: `submit:\n${what.submit.split("\n").map((line) => `  ${line}`).join("\n")}\n`, type: "application/yaml", signal })
+    : this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal }));
 
   /** Follows a container's output: calls `line` for each line, `end` with a message when there is no more. */
   logs(id, slot, line, end) {
@@ -128,7 +131,10 @@ export class HttpSource {
           rest = lines.pop();
           for (const one of lines) {
             if (!stream) line({ text: one });
-            else if (one.startsWith("data:")) line(parsed(one.slice(5).trimStart()));
+            else if (one.startsWith("data:")) {
+              const said = parsed(one.slice(5).trimStart());
+              if (said.text !== undefined) line(said);
+            }
           }
         }
         end("The output has ended.");
@@ -264,7 +270,7 @@ export class EmbeddedSource {
 
   async app() { return null; }
   async story(id) { return this.recording.stories?.[id] ?? this.#none("The story of this app"); }
-  async explain() { return this.#none("The explanation"); }
+  async explain() { return null; }
   async progress(id) { return this.recording.progress?.[id] ?? { points: [] }; }
   async speed() { return this.#none("The speed curve"); }
   async nodeStory() { return this.#none("The story of this node"); }

@@ -145,6 +145,11 @@ export const position = () => (store.route.at ? store.past?.position ?? store.ro
 export const DECISIONS = ["Resized"];
 export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed"];
 
+/** What the first page lists: everything but reports of progress, single containers and seals. */
+export const NOTABLE = [...DECISIONS, ...FAILURES, "AppSubmitted", "AppAccepted", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppCancelled",
+  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "PolicyChanged",
+  "MasterElected"];
+
 /** Jumps to the next (1) or previous (-1) event of these kinds. */
 export async function jump(kinds, direction) {
   const here = position();
@@ -206,7 +211,7 @@ export async function connect() {
 
 export async function fillTail() {
   try {
-    const found = await store.source.events({ limit: 60 });
+    const found = await store.source.events({ limit: 40, kind: NOTABLE });
     const seen = new Set(store.tail.map((one) => one.position));
     store.tail = [...found.items.filter((one) => !seen.has(one.position)), ...store.tail];
     redraw();

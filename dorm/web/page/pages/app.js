@@ -31,9 +31,10 @@ export function App() {
       <div class="tile"><h3>Containers</h3><p class="big">${known.containers}</p><${Meter} value=${known.containers} max=${known.n_max} mark=${known.n_min} label="Containers of n_max" /><p class="small dim">n_min ${known.n_min}, n_max ${known.n_max}, ${known.running} running</p></div>
       <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, weight ${number(known.weight, 2)}</p></div>
       <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
-      <div class="tile"><h3>Progress</h3><p class="big">${more.value?.step != null ? number(more.value.step) : "–"}</p><p class="small dim">${more.value?.steps ? `of ${number(more.value.steps)} steps` : "steps"}${more.value?.loss != null ? `, loss ${number(more.value.loss, 4)}` : ""}</p><p class="small dim">${known.failures ? plural(known.failures, "failure") : "no failures"}</p></div>
+      <div class="tile"><h3>Progress</h3><p class="big">${more.value?.step != null ? number(more.value.step) : "–"}</p>${more.value?.steps ? html`<${Meter} value=${more.value.step} max=${more.value.steps} label="Steps done" />` : ""}<p class="small dim">${more.value?.steps ? `of ${number(more.value.steps)} steps` : "steps"}${more.value?.loss != null ? `, loss ${number(more.value.loss, 4)}` : ""}</p><p class="small dim">${known.failures ? plural(known.failures, "failure") : "no failures"}</p></div>
       <div class="tile"><h3>Container</h3><p>${clean(amounts(known.demand))}</p><p class="small dim">generation ${known.generation}, ${known.phase} since <${When} at=${known.since} /></p></div>
     </section>
+    <${Why} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase} ${known.reason?.code}`} />
     <${Card} id="partition" title="Partition over time"><${Lanes} apps=${[known.id]} height=${120} compact /><//>
     <div class="columns even">
       <${Progress} id=${known.id} at=${at} fresh=${fresh} />
@@ -48,8 +49,15 @@ export function App() {
 /** An app that is no longer in views, from what the API says of it. */
 function shape(one) {
   if (!one || !one.id) return null;
-  return { reason: null, end_reason: "", share: 0, fair_share: 0, dominant: "", running: 0, engine: one.spec?.engine ?? "", since: null, live: false, weight: 1, ...one,
-    demand: {}, submitted_at: typeof one.submitted_at === "number" ? new Date(one.submitted_at / 1e6).toISOString() : one.submitted_at, end_reason: one.note ?? one.end_reason ?? "" };
+  return { reason: null, failures: 0, end_reason: "", share: 0, fair_share: 0, dominant: "", running: 0, engine: one.spec?.engine ?? "", since: null, live: false, weight: 1, ...one,
+    demand: {}, submitted_at: one.submitted_at, end_reason: one.ended_at ? one.note : "" };
+}
+
+/** Why it has what it has, in words, and when it will start. */
+function Why({ id, at, turn }) {
+  const { value } = useLoaded(() => store.source.explain(id, at), `${id} ${at} ${turn}`);
+  if (!value?.text) return null;
+  return html`<${Card} id="why" title="Why"><p class="prose">${clean(value.text)}</p>${value.start?.text && html`<p class="prose"><b>Forecast:</b> ${clean(value.start.text)}</p>`}<//>`;
 }
 
 function Progress({ id, at, fresh }) {
@@ -61,9 +69,9 @@ function Progress({ id, at, fresh }) {
   return html`<${Card} id="progress" title="Progress">
     <${Failed} text=${error} />
     ${value && points.length === 0 && html`<p class="note">The app has not reported any.</p>`}
-    ${has("step") && html`<${Chart} lines=${[line("step", "step", "accent")]} label="Steps over time" height=${130} />`}
-    ${has("loss") && html`<${Chart} lines=${[line("loss", "loss", "warn")]} label="Loss over time" zero=${false} height=${120} />`}
-    ${has("samples_per_s") && html`<${Chart} lines=${[line("samples_per_s", "samples/s", "good")]} label="Samples per second over time" height=${110} />`}
+    ${has("step") && html`<${Chart} lines=${[line("step", "step", "accent")]} label="Steps over time" title="Steps" height=${130} />`}
+    ${has("loss") && html`<${Chart} lines=${[line("loss", "loss", "warn")]} label="Loss over time" title="Loss" zero=${false} height=${120} />`}
+    ${has("samples_per_s") && html`<${Chart} lines=${[line("samples_per_s", "samples/s", "good")]} label="Samples per second over time" title="Samples per second" height=${110} />`}
   <//>`;
 }
 
@@ -129,7 +137,7 @@ function Adjustments({ list }) {
   const longest = Math.max(...list.map((one) => one.total_s ?? 0), 1e-9);
   return html`<${Card} id="adjustments" title="Adjustments and what they cost" extra=${html`<span class="legend">${PARTS.map(([, name, tone]) => html`<span><i class="key ${tone}"></i>${name}</span>`)}</span>`}>
     <div class="scrollbox short"><table class="plain"><thead><tr><th>when</th><th class="num">generation</th><th class="num">containers</th><th>phases</th><th class="num">total</th><th class="num">lost steps</th></tr></thead><tbody>
-    ${[...list].reverse().map((one) => html`<tr><td><${When} at=${one.decided_at / 1e6} day /></td><td class="num">${one.from_generation} → ${one.to_generation}</td><td class="num">${one.containers.replace("->", "→")}</td>
+    ${[...list].reverse().map((one) => html`<tr><td><${When} at=${one.decided_at} day /></td><td class="num">${one.from_generation} → ${one.to_generation}</td><td class="num">${one.containers.replace("->", "→")}</td>
       <td class="phases"><span class="bar" ref=${(bar) => { if (bar) bar.style.width = `${Math.max(1, ((one.total_s ?? 0) / longest) * 100)}%`; }}>${PARTS.map(([name, title, tone]) => one[name] > 0 && html`<i class="key ${tone}" title=${`${title} ${number(one[name], 2)} s`} ref=${(part) => { if (part) part.style.flexGrow = String(one[name]); }}></i>`)}</span></td>
       <td class="num">${one.live ? `pause ${number((one.pause_s ?? 0) * 1000, 0)} ms` : one.total_s == null ? "…" : `${number(one.total_s, 1)} s`}</td><td class="num">${one.lost_steps || ""}</td></tr>`)}
     </tbody></table></div><//>`;

@@ -30,7 +30,7 @@ export function Apps() {
       <label class="small">Phase <select value=${phase} onChange=${(event) => go({ q: { phase: event.target.value } })}><option value="">all</option>${phases.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
     </div>
     <${Rows} items=${items} height=${31} most=${Math.max(300, window.innerHeight - 320)} label="Apps"
-      head=${html`<tr>${COLUMNS.map(([name, title, , tone]) => html`<th scope="col" class=${tone} aria-sort=${sort === name ? (down ? "descending" : "ascending") : "none"}><button type="button" class="quiet" onClick=${() => { turn(sort === name ? !down : false); go({ q: { sort: name } }, { replace: true }); }}>${title}</button></th>`)}</tr>`}
+      head=${html`<tr>${COLUMNS.map(([name, title, , tone]) => html`<th scope="col" class="${tone ?? ""} c-${name}" aria-sort=${sort === name ? (down ? "descending" : "ascending") : "none"}><button type="button" class="quiet" onClick=${() => { turn(sort === name ? !down : false); go({ q: { sort: name } }, { replace: true }); }}>${title}</button></th>`)}</tr>`}
       row=${(app) => html`<tr key=${app.id}>
         <td><${AppLink} id=${app.id} name=${app.name} /></td><td><bdi>${clean(app.user)}</bdi></td><td><${Phase} phase=${app.phase} /></td>
         <td class="num"><b>${app.containers}</b> <span class="dim">${app.n_min}–${app.n_max}</span></td>

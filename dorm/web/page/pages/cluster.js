@@ -6,7 +6,7 @@ import { amount, clean, msOf, number, percent, plural, span } from "../format.js
 import { Grid } from "../grid.js";
 import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
-import { shown, store } from "../store.js";
+import { NOTABLE, shown, store } from "../store.js";
 
 export function Cluster() {
   const model = shown();
@@ -107,11 +107,8 @@ export function Decision({ model }) {
 
 const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline" };
 
-/** Reports of progress are the bulk of any log; they are in the whole log and on the pages of apps. */
-const BULK = new Set(["AppProgressed", "AppCheckpointed", "EpochCompleted"]);
-
 export function Tail({ most = 12 }) {
-  const items = store.tail.filter((one) => !BULK.has(one.kind)).slice(-most).reverse();
+  const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
     ${items.length === 0 && html`<p class="note">Nothing has happened since this page was opened.</p>`}`;
 }

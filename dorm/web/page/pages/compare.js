@@ -24,7 +24,7 @@ export function Compare() {
     </div>
     <p class="center"><button type="button" onClick=${() => go({ at: store.route.vs === "now" ? null : store.route.vs, vs: store.route.at ?? "now" })}>⇄ Swap</button>
       <button type="button" onClick=${() => go({ page: "cluster", vs: null })}>End the comparison</button></p>
-    <${Card} id="figures" title="Figures"><table class="plain"><thead><tr><th></th><th class="num">${moment(left.at)}</th><th class="num">${store.route.at ? moment(right.at) : "now"}</th></tr></thead>
+    <${Card} id="figures" title="Figures"><table class="plain figures"><thead><tr><td></td><th class="num">${moment(left.at)}</th><th class="num">${store.route.at ? moment(right.at) : "now"}</th></tr></thead>
       <tbody>${figures.map(([name, read]) => html`<tr><th scope="row">${clean(name)}</th><td class="num">${read(left)}</td><td class="num">${read(right)}</td></tr>`)}</tbody></table><//>
     <${Card} id="differs" title="What differs" extra=${html`<span class="small dim">${rows.length}</span>`}>
       <div class="scrollbox"><table class="plain"><thead><tr><th>What</th><th>then</th><th>${store.route.at ? "later" : "now"}</th><th>why</th></tr></thead><tbody>

@@ -1,24 +1,26 @@
 // What happened to an app or a node, in chapters, each with its cause.
 
 import { html } from "../vendor/preact.js";
-import { clean, clock, msOf, span } from "../format.js";
-import { MomentLink, When } from "../parts.js";
-
-/** Times come as UTC nanoseconds, or as text. */
-const ms = (at) => (typeof at === "number" ? at / 1e6 : msOf(at));
+import { clean, span } from "../format.js";
+import { Chip, MomentLink, When } from "../parts.js";
 
 export function Story({ story }) {
   const chapters = story?.chapters ?? [];
+  if (!story) return null;
   if (!chapters.length) return html`<p class="note">Nothing so far.</p>`;
-  return html`<ol class="story">${chapters.map((one) => {
-    const begin = ms(one.begin ?? one.at ?? one.start ?? one.time), end = ms(one.end ?? one.until ?? null);
-    const lines = [one.text ?? one.what ?? "", ...(one.lines ?? [])].filter(Boolean);
-    const cause = one.cause;
-    return html`<li class=${clean(one.kind ?? "")}>
-      <span class="t">${one.position ? html`<${When} at=${begin} position=${one.position} />` : html`<time>${clock(begin)}</time>`}</span>
-      <div><b>${clean(one.title ?? one.kind ?? lines.shift() ?? "")}</b>${end && end > begin ? html` <span class="dim">${span(end - begin)}</span>` : ""}
-        ${lines.map((line) => html`<p>${clean(line)}</p>`)}
-        ${cause && html`<p class="dim">because ${clean(cause.text ?? cause.what ?? cause)} ${cause.position && html`(<${MomentLink} position=${cause.position} />)`}</p>`}
-      </div></li>`;
-  })}</ol>`;
+  return html`${story.earlier > 0 && html`<p class="note">The last ${chapters.length} chapters; ${story.earlier} came before.</p>`}
+  <ol class="story scrollbox tall" tabindex="0" role="region" aria-label="Story">${[...chapters].reverse().map((one) => html`<li key=${one.position + one.what}>
+      <span class="t"><${When} at=${one.time / 1e6} position=${one.position} /></span>
+      <div><p><${Chip} tone=${TONES[one.what] ?? ""}>${clean(one.what.replaceAll("_", " "))}<//> <bdi>${clean(one.text)}</bdi></p>
+        ${(one.causes ?? []).map((cause) => html`<p class="small dim">because of <${MomentLink} position=${cause.position} />: ${clean(cause.text)}</p>`)}
+        ${one.phases && html`<p class="small dim">${phases(one.phases)}</p>`}
+      </div></li>`)}</ol>`;
+}
+
+const TONES = { failed: "bad", node_lost: "bad", refused: "bad", lost: "bad", running: "good", completed: "good", grown: "accent", shrunk: "stop", waiting: "warn", started: "start", moved: "stop", cancelled: "" };
+
+function phases(one) {
+  const parts = [["prepare", one.prepare_s], ["stop", one.stop_s], ["wait", one.wait_s], ["start", one.start_s]].filter(([, value]) => value > 0.0005).map(([name, value]) => `${name} ${span(value * 1000)}`);
+  const cost = one.cost_s != null ? `; cost ${span(one.cost_s * 1000)} of its work` : "";
+  return `${parts.join(", ")}${cost}${one.lost_steps ? `; ${one.lost_steps} steps repeated` : ""}`;
 }
