@@ -30,8 +30,8 @@ from events.errors import DormError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from dorm.api.archived import Cluster
     from dorm.api.options import Options
-    from events.nats.log import Connection as LogConnection
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,7 +53,7 @@ class Server:
 
     async def listen(self) -> None:
         """Start to answer.  Raises OSError where the address is taken."""
-        page = await asyncio.to_thread(Page.load)
+        page = await asyncio.to_thread(Page.load, self.options.archive)
         application = await asyncio.to_thread(_application, self.services, page)
         limits = self.options.limits
         self._runner = web.AppRunner(
@@ -103,7 +103,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    connection: LogConnection, options: Options, clock: Callable[[], int] = time.time_ns
+    connection: Cluster, options: Options, clock: Callable[[], int] = time.time_ns
 ) -> AsyncIterator[Server]:
     """Listen for the length of the block.  Raises OSError where the address is taken."""
     server = Server(Services(connection, options, clock), options)

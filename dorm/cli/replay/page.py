@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,6 +14,10 @@ from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import console, progress_console
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
+if TYPE_CHECKING:
+    from replay.moments import Moment
+
+PAGES = (".html", ".htm")
 _MOMENT = "SEQ|TIME|-10m"
 
 
@@ -23,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _target(path: Path) -> Path:
-    if str(path) != "-" and path.suffix.lower() not in (".html", ".htm"):
+    if str(path) != "-" and path.suffix.lower() not in PAGES:
         raise WrongUsage(f"{path}: name a file that ends in .html, or - for standard output", code="usage.file_name")
     return path
 
@@ -50,26 +54,29 @@ def page(
 
       dorm replay page -o incident.html --file incident.dorm
     """
-    begin, end = parse_moment(since), parse_moment(until)
+    run(write(output, parse_moment(since), parse_moment(until), force=force, file=file, url=url, cluster=cluster))
 
-    async def work() -> None:
-        from dorm.web.offline import page as offline
-        from replay.page.recording import record
-        from replay.whole_file import in_thread, whole_file
 
-        name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
-        async with log_of(file, url, cluster) as log, whole_file(output, force=force) as target:
-            with progress_of("folding") as report:
-                recording = await record(log, name, begin, end, progress=report)
-            written = await asyncio.to_thread(lambda: offline(msgspec.json.encode(recording), name).encode())
-            await in_thread(target.write, written)
-        for note in recording.notes:
-            progress_console.print(note, markup=False)
-        if str(output) != "-":
-            console.print(
-                f"{len(recording.changes)} moments, {len(recording.timeline.apps)} apps and "
-                f"{len(recording.timeline.decisions)} decisions are in {output} ({len(written):,} bytes)",
-                markup=False,
-            )
+async def write(
+    output: Path, since: Moment | None, until: Moment | None, *, force: bool, file: Path | None, url: str | None,
+    cluster: str | None,
+) -> None:  # fmt: skip
+    """Write the page, and print what it holds and leaves out."""
+    from dorm.web.offline import page as offline
+    from replay.page.recording import record
+    from replay.whole_file import in_thread, whole_file
 
-    run(work())
+    name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
+    async with log_of(file, url, cluster) as log, whole_file(output, force=force) as target:
+        with progress_of("folding") as report:
+            recording = await record(log, name, since, until, progress=report)
+        written = await asyncio.to_thread(lambda: offline(msgspec.json.encode(recording), name).encode())
+        await in_thread(target.write, written)
+    for note in recording.notes:
+        progress_console.print(note, markup=False)
+    if str(output) != "-":
+        console.print(
+            f"{len(recording.timeline.apps)} apps, {len(recording.changes)} moments and "
+            f"{len(recording.timeline.decisions)} decisions are in {output} ({len(written):,} bytes)",
+            markup=False,
+        )

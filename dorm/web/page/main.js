@@ -25,7 +25,7 @@ function Frame() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
-      <${Link} to="cluster" class="brand" aria-label="Dorm, the cluster"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
+      <${Link} to="cluster" class="brand"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
       <nav aria-label="Pages">${TABS.map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
       <${Search} />
       <${Status} />
@@ -43,10 +43,12 @@ function Frame() {
     <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
 }
 
-const name = () => clean(store.source?.recording?.title ?? "Dorm");
+const archive = document.querySelector("meta[name=dorm-archive]")?.content ?? "";
+
+const name = () => clean(store.source?.recording?.title ?? (archive || "Dorm"));
 
 function Status() {
-  const text = { live: "live", recording: "recording", connecting: "connecting", reconnecting: "reconnecting" }[store.status] ?? store.status;
+  const text = { live: archive ? "archive" : "live", recording: "recording", connecting: "connecting", reconnecting: "reconnecting" }[store.status] ?? store.status;
   return html`<span class="status ${store.status}" role="status" title=${store.live ? `position ${store.live.position}` : ""}><i aria-hidden="true"></i>${text}</span>`;
 }
 
@@ -109,7 +111,7 @@ function keys(event) {
 async function start() {
   const theme = recall("theme", "auto");
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
-  store.source = (await embedded()) ?? new HttpSource();
+  store.source = (await embedded()) ?? new HttpSource("v1", !archive);
   window.addEventListener("popstate", () => { close(); arrived(); });
   window.addEventListener("hashchange", arrived);
   window.addEventListener("keydown", keys);

@@ -30,9 +30,9 @@ const query = (map) => {
 };
 
 export class HttpSource {
-  constructor(base = "v1") {
+  constructor(base = "v1", actions = true) {
     this.base = base;
-    this.actions = true;
+    this.actions = actions;
     this.embedded = false;
   }
 

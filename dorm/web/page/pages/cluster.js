@@ -79,14 +79,14 @@ function Waiting({ model }) {
   const below = model.live.filter((app) => app.reason && app.containers > 0);
   return html`<${Card} id="waiting" title="Who waits, and why" extra=${html`<${Chip} tone=${waiting.length ? "warn" : ""}>${waiting.length}<//>`}>
     ${waiting.length === 0 && html`<p class="note">No app waits for a partition.</p>`}
-    <ul class="reasons scroll" tabindex="0" role="region" aria-label="Apps that wait">
+    <div class="scroll" tabindex="0" role="region" aria-label="Apps that wait"><ul class="reasons">
       ${waiting.slice(0, 100).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.user} · ${model.at && app.since ? span(model.at - msOf(app.since)) : ""}</span>
         <p>${clean(app.reason?.text ?? (app.phase === "retrying" ? "pauses after a failure" : "not decided yet"))}</p></li>`)}
       ${waiting.length > 100 && html`<li class="dim">and ${waiting.length - 100} more (<${Link} to="apps" q=${{ phase: "waiting" }}>all of them<//>)</li>`}
       ${below.length > 0 && html`<li class="sub">Below their n_max</li>`}
       ${below.slice(0, 40).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.containers} of ${app.n_max}</span><p>${clean(app.reason.text)}</p></li>`)}
       ${below.length > 40 && html`<li class="dim">and ${below.length - 40} more</li>`}
-    </ul>
+    </ul></div>
   <//>`;
 }
 
@@ -97,11 +97,11 @@ export function Decision({ model }) {
     ${one && html`
       <p class="small"><${MomentLink} position=${one.position} /> <span class="dim"><${When} at=${one.at} day /> by ${clean(one.policy)} ${one.policy_version} (${clean(one.status)}), on ${TRIGGERS[one.trigger] ?? clean(one.trigger)}</span></p>
       <p class="small dim">utilization ${number(one.utilization, 2)}${one.bound > 0 ? ` (bound ${number(one.bound, 2)})` : ""}, fairness loss ${number(one.fairness_loss, 3)}${one.fairness_budget === null ? "" : ` of ${number(one.fairness_budget, 3)}`}, ${plural(one.overhead, "running app")} changed</p>
-      <ul class="changes scroll" tabindex="0" role="region" aria-label="Changes of the last decision">
+      <div class="scroll low" tabindex="0" role="region" aria-label="Changes of the last decision"><ul class="changes">
         ${one.changes.slice(0, 60).map((change) => html`<li key=${change.app}><${AppLink} id=${change.app} name=${change.name} /> <span class="num">${change.before ?? "?"} → <b>${change.after}</b></span> <${Chip} tone=${{ start: "start", live: "good", restart: "stop", stop: "bad" }[change.kind] ?? ""}>${change.kind}<//></li>`)}
         ${one.all_changes > 60 && html`<li class="dim">and ${one.all_changes - 60} more</li>`}
         ${one.all_changes === 0 && html`<li class="dim">No changes, only new reasons.</li>`}
-      </ul>`}
+      </ul></div>`}
   <//>`;
 }
 

@@ -9,12 +9,12 @@ export function Story({ story }) {
   if (!story) return null;
   if (!chapters.length) return html`<p class="note">Nothing so far.</p>`;
   return html`${story.earlier > 0 && html`<p class="note">The last ${chapters.length} chapters; ${story.earlier} came before.</p>`}
-  <ol class="story scrollbox tall" tabindex="0" role="region" aria-label="Story">${[...chapters].reverse().map((one) => html`<li key=${one.position + one.what}>
+  <div class="scrollbox tall" tabindex="0" role="region" aria-label="Story"><ol class="story">${[...chapters].reverse().map((one) => html`<li key=${one.position + one.what}>
       <span class="t"><${When} at=${one.time / 1e6} position=${one.position} /></span>
       <div><p><${Chip} tone=${TONES[one.what] ?? ""}>${clean(one.what.replaceAll("_", " "))}<//> <bdi>${clean(one.text)}</bdi></p>
         ${(one.causes ?? []).map((cause) => html`<p class="small dim">because of <${MomentLink} position=${cause.position} />: ${clean(cause.text)}</p>`)}
         ${one.phases && html`<p class="small dim">${phases(one.phases)}</p>`}
-      </div></li>`)}</ol>`;
+      </div></li>`)}</ol></div>`;
 }
 
 const TONES = { failed: "bad", node_lost: "bad", refused: "bad", lost: "bad", running: "good", completed: "good", grown: "accent", shrunk: "stop", waiting: "warn", started: "start", moved: "stop", cancelled: "" };
