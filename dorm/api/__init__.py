@@ -8,7 +8,7 @@
     guards       hosts, origins and content types that are refused;  connections: limits of each address
     identity     which user makes a request
     openapi      the description of all routes, from their types
-    page         the dashboard's files;  archived: a log in a file in the place of a cluster
+    page         the dashboard's files
     following/   this process's own fold of the log: now, and any moment of the past
     streams/     events, changes of the view and container output as server-sent events
     resources/   what the routes answer

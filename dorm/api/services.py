@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.answers import Answer
-    from dorm.api.archived import Cluster
+    from dorm.api.following.archived import Cluster
     from dorm.api.options import Options
 
 

@@ -30,7 +30,7 @@ from events.errors import DormError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from dorm.api.archived import Cluster
+    from dorm.api.following.archived import Cluster
     from dorm.api.options import Options
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

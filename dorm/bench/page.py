@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.bench import BenchError
 from dorm.web.files import ASSETS, read
 from dorm.web.offline import page
 from events.cloudevents import rfc3339
-from events.errors import DormError
 from events.quantities import SECOND
 from replay.page.changes import Change
 from replay.page.recording import Recording
@@ -35,12 +35,6 @@ PER_NODE = 8
 """Containers that fit on a node."""
 _DEMAND = {"cpu": 4000, "gpu": 1, "memory": 16 << 30}
 _CAPACITY = {kind: amount * PER_NODE for kind, amount in _DEMAND.items()}
-
-
-class PageBenchError(DormError):
-    """There is no browser, or no library to drive it."""
-
-    code = "package.missing"
 
 
 class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,14 +138,14 @@ def page_bytes() -> int:
 
 
 async def measure(folder: Path, apps: int = 2000, nodes: int = 10_000, frames: int = 60) -> PageFigures:
-    """Draw a large cluster in a browser, with files in `folder`.  Raises PageBenchError."""
+    """Draw a large cluster in a browser, with files in `folder`.  Raises BenchError."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        raise PageBenchError("this bench needs a browser: apt install chromium")
+        raise BenchError("this bench needs a browser: apt install chromium", code="package.missing")
     try:
         from playwright.async_api import async_playwright
     except ImportError:
-        raise PageBenchError("this bench needs Playwright: pip install playwright") from None
+        raise BenchError("this bench needs Playwright: pip install playwright", code="package.missing") from None
     file = folder / "large.html"
     recording = await asyncio.to_thread(lambda: page(msgspec.json.encode(large_cluster(apps, nodes)), "bench"))
     await asyncio.to_thread(file.write_text, recording)
@@ -162,7 +156,8 @@ async def measure(folder: Path, apps: int = 2000, nodes: int = 10_000, frames: i
             begun = time.perf_counter()
             await tab.goto(file.absolute().as_uri())
             await tab.wait_for_selector(".gridcanvas")
-            await tab.wait_for_function("(window.__frames ?? []).length > 2")
+            while not await tab.evaluate("(window.__frames ?? []).length > 2"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             load_s = time.perf_counter() - begun
             times = await _frames(tab, frames)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from pathlib import Path
@@ -77,6 +78,13 @@ async def visit(tab: Page, hash_: str) -> None:
     await tab.evaluate("hash => { location.hash = hash; }", hash_)
     await tab.wait_for_timeout(50)
     await drawn(tab)
+
+
+async def holds(tab: Page, script: str) -> None:
+    """Wait until an expression is true.  Playwright's own waiting evaluates text in the page, which its policy forbids."""
+    async with asyncio.timeout(TIMEOUT_MS / 1000):
+        while not await tab.evaluate(script):  # noqa: ASYNC110
+            await asyncio.sleep(0.03)
 
 
 async def rows(tab: Page) -> list[list[str]]:

@@ -15,13 +15,15 @@ from dorm.local.cluster import LocalCluster, LocalOptions
 from events.nats.log import Connection
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
-from tests.web.browsing import chrome, drawn, opened, rows, violations, visit
+from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from playwright.async_api import Page
+
+    from dorm.core.state import State
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 PATIENCE_S = 30.0
@@ -95,7 +97,7 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
     async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
         await tab.locator(".status.live").wait_for()
         await submit(tab, SPEC.format(name="first"))
-        await tab.wait_for_function("location.hash.startsWith('#/app/first-')")
+        await holds(tab, "location.hash.startsWith('#/app/first-')")
         await tab.locator(".pagehead .chip", has_text="running").wait_for()
         await visit(tab, "#/cluster")
         await tab.locator(".lanenames", has_text="first").wait_for()
@@ -118,16 +120,14 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
         await tab.keyboard.press("/")
         await tab.keyboard.type("second")
         await tab.keyboard.press("Enter")
-        await tab.wait_for_function("location.hash.startsWith('#/app/second-')")
+        await holds(tab, "location.hash.startsWith('#/app/second-')")
         await drawn(tab)
         await focus_on(tab, "Cancel")
         await tab.keyboard.press("Enter")
         await tab.locator("dialog .preview").get_by_text("first").first.wait_for()
         await focus_on(tab, "Cancel the app")
         await tab.keyboard.press("Enter")
-        await until(
-            cluster.client, lambda now: not now.find_app("second") or bool(now.find_app("second").ended), "ended"
-        )  # type: ignore[union-attr]
+        await until(cluster.client, _second_ended, "the second is cancelled")
         await tab.locator(".pagehead .chip", has_text="cancelled").wait_for()
 
         # What follows is only asked, with the dialog in the page.
@@ -139,7 +139,7 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-async def test_drain_update_policy_and_a_restarted_server(tmp_path: Path) -> None:
+async def test_drain_update_and_policy(tmp_path: Path) -> None:
     async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
         app = await cluster.client.submit(_document("first"))
         await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
@@ -169,6 +169,11 @@ def _document(name: str) -> Any:
     }  # fmt: skip
 
 
-def _shrunk(state: Any) -> bool:
+def _second_ended(state: State) -> bool:
+    second = state.find_app("second")
+    return second is not None and second.ended == "cancelled"
+
+
+def _shrunk(state: State) -> bool:
     first, second = state.find_app("first"), state.find_app("second")
     return bool(first and second and first.phase == second.phase == "running" and first.adjustments)

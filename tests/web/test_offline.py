@@ -20,7 +20,7 @@ from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
 from tests.tries import tries
 from tests.web import vendored
-from tests.web.browsing import chrome, drawn, opened, rows, violations, visit
+from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tm
             for one in records[:seq]:
                 evolve(state, one)
             await visit(tab, f"#/apps?at={seq}")
-            await tab.wait_for_function(f"document.querySelector('.exact input').value === '{seq}'")
+            await holds(tab, f"document.querySelector('.exact input').value === '{seq}'")
             shown = {row[0]: (row[2], row[3].split()[0]) for row in await rows(tab) if row[0]} if state.apps else {}
             assert {
                 app.name: (app.phase, str(sum(sizes(app).values()))) for app in state.live_apps()
@@ -79,7 +79,7 @@ async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tm
         await slider.focus()
         for key in ("Home", "PageUp", "PageUp", "PageUp", "ArrowRight"):
             await slider.press(key)
-        await tab.wait_for_function("/at=\\d+/.test(location.hash)")
+        await holds(tab, "/at=\\d+/.test(location.hash)")
         await tab.wait_for_timeout(400)
         await drawn(tab)
         seen = await tab.inner_text("main")

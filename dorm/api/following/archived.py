@@ -70,6 +70,9 @@ class ArchivedLog(EventLog):
     def snapshots(self) -> Snapshots:
         return self._snapshots
 
+    async def close(self) -> None:
+        """The archive is closed by its opener."""
+
     async def append(
         self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
     ) -> Appended:
