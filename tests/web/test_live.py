@@ -48,10 +48,12 @@ async def dashboard(folder: Path, agents: int = 2) -> AsyncIterator[tuple[LocalC
         try:
             async with serving(connection, Options(port=0, user="tester")) as server:
                 following = asyncio.create_task(server.run())
-                await server.services.follower.reach(1, PATIENCE_S)
-                yield cluster, f"{server.url}/"
-                following.cancel()
-                await asyncio.wait({following})
+                try:
+                    await server.services.follower.reach(1, PATIENCE_S)
+                    yield cluster, f"{server.url}/"
+                finally:
+                    following.cancel()
+                    await asyncio.wait({following})
         finally:
             await connection.close()
             await cluster.stop_now()
