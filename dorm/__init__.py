@@ -11,9 +11,11 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     snapshots   which snapshot of a cluster's log to start from
     client/     what a user's program calls: submit, cancel, watch, tail
     local/      a whole cluster on this machine, built from its real parts
+    api/        the HTTP API over a fold of its own
     web/        the dashboard: the page that `dorm serve` serves and an archive becomes
     bench/      measurements, all in one form
     cli/        the command line over all of them
+    remote/     a client of that API for users' environments; a distribution of its own
     elastic/    for training code: resized while it runs; a distribution of its own, so it imports none of these
 
 The vocabulary and the log are in `events`, the nodes' side in `agents`, time travel and audit in `replay`.

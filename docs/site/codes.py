@@ -24,8 +24,9 @@ _INTRODUCTION = """\
 # Error codes
 
 Every error has one line of text for people and a code for programs. The command line prints `error: TEXT [CODE]`; with
-`-o json` or `-o yaml` it prints `{"error": {"code": "…", "message": "…", "exit_code": 1}}` on standard error instead. In
-Python the exceptions of Dorm derive from `DormError` and have the attribute `code`.
+`-o json` or `-o yaml` it prints `{"error": {"code": "…", "message": "…", "exit_code": 1}}` on standard error instead.
+The HTTP API answers with problem documents that have it as `code`. In Python the exceptions of Dorm derive from `DormError`
+and have the attribute `code`.
 
 Codes keep their meaning from release to release; texts may be reworded. `*` stands for a part that depends on the error, such
 as the name of a field. Exit code 2 means wrong usage, of the command line or of a file that it names. Commands that report

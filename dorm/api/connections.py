@@ -112,7 +112,8 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer is sent already")
         if status < 500:
-            text = (message or "").partition("\n")[0].strip() or "this is not HTTP/1.1"
+            # What was read comes after the library's text, and says nothing to people.
+            text = (message or "").partition("\n")[0].partition(": b")[0].strip(" :") or "this is not HTTP/1.1"
             problem = problems.make(status, "api.request.malformed", text)
         else:
             problem = problems.problem_of(exc or RuntimeError(message))

@@ -12,7 +12,8 @@ ApiError
 ├── Misdirected      421  it names another host
 ├── Invalid          422  it can be read and not done
 ├── TooMany          429  one address asks for too much at once
-└── Unavailable      503  not now
+├── Unavailable      503  not now
+└── CannotListen          the server cannot have its address
 """
 
 from __future__ import annotations
@@ -109,3 +110,9 @@ class Unavailable(ApiError):
 
     code = "api.unavailable"
     status = 503
+
+
+class CannotListen(ApiError):
+    """The server cannot have its address."""
+
+    code = "api.listen.failed"

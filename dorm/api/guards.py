@@ -27,6 +27,7 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
+    "Server": "dorm",
 }
 """Headers of every answer."""
 

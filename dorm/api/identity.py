@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 HEADER = "Dorm-User"
-_USER = re.compile(r"[^\x00-\x20\x7f]{1,64}")
+PATTERN = r"^[A-Za-z0-9._@+=-]{1,64}$"
 
 
 def user_of(request: web.Request, default: str) -> str:
@@ -24,15 +24,15 @@ def user_of(request: web.Request, default: str) -> str:
     given = request.headers.get(HEADER)
     if given is None:
         return default
-    if not _USER.fullmatch(given):
-        raise Malformed(f"{HEADER}: a user's name has 1 to 64 characters without spaces", code="api.user.malformed")
+    if not re.fullmatch(PATTERN, given):
+        raise Malformed(f"{HEADER}: use 1 to 64 letters, digits and any of . _ @ + = -", code="api.user.malformed")
     return given
 
 
 def warning(host: str) -> str:
     """Return what it means that the API listens beyond this machine."""
     return (
-        f"the API listens on {host}, beyond this machine, and knows no users yet: whoever reaches it can read the whole log, "
+        f"the API listens on {host}, beyond this machine, and knows no users yet: all who reach it can read the whole log, "
         "submit and cancel apps and change settings in anyone's name; put a proxy that authenticates in front of it, or "
         "let it listen on 127.0.0.1"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from events.kinds import AppSubmitted
 from replay.gist import gist
 
 if TYPE_CHECKING:
-    from events.positions import Logged
+    from events.positions import Logged, Position
 
 
 class EventItem(msgspec.Struct, frozen=True):
@@ -59,6 +60,8 @@ def _name(value: Any) -> str | None:
 
 
 _encoder = msgspec.json.Encoder()
+_ROOM = 8 << 20
+"""Bytes of events that are kept as they are sent."""
 
 
 def encoded(logged: Logged) -> bytes:
@@ -68,3 +71,24 @@ def encoded(logged: Logged) -> bytes:
         return _encoder.encode(item)
     except (TypeError, ValueError, RecursionError, UnicodeError):
         return _encoder.encode(msgspec.structs.replace(item, body={"kind": item.kind}, text=ascii(item.text)))
+
+
+class Encoded:
+    """Events as they are sent, the latest that were asked for: lists of the newest events overlap."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Position, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, logged: Logged) -> bytes:
+        found = self._kept.get(logged.position)
+        if found is None:
+            found = self._kept[logged.position] = encoded(logged)
+            self._bytes += len(found)
+            while self._bytes > _ROOM and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return found
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 At = Annotated[
     str,
     msgspec.Meta(
-        min_length=1,
+        pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+ -][0-9]{2}:[0-9]{2})?)?)$",
         max_length=64,
         description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "
         "before the log's last record (-10m).  Default: now.",
@@ -84,19 +85,21 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
         return answer(build(state), state.seq, pack=pack)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
-    key = (call.request.path_qs, pack)
+    key, now = (call.request.path_qs, pack), asyncio.get_running_loop().time()
     kept = services.answers.get(key, services.follower.seq if seq is None else seq)
+    if kept is None and seq is None and getattr(call.query, "min_seq", None) is None:
+        kept = services.answers.fresh(key, now)
     if kept is not None:
         return kept
     if seq is not None:
         found = await services.moments.look(seq, made)
     else:
-        # It is computed after everything that was folded by now, whoever asked first.
+        # One that is being computed sees everything that is folded by now: the state has one thread.
         if key not in services.computing:
             task = asyncio.create_task(services.follower.look(made))
             services.computing[key] = task
             task.add_done_callback(lambda _: services.computing.pop(key, None))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         found = await asyncio.shield(services.computing[key])
-    services.answers.keep(key, found)
+    services.answers.keep(key, found, now)
     return found

@@ -13,7 +13,9 @@ from dorm.api import problems
 from dorm.api.answers import JSON, POSITION
 from dorm.api.guards import YAML
 from dorm.api.identity import HEADER as USER
+from dorm.api.identity import PATTERN as USER_PATTERN
 from dorm.api.problems import Problem
+from dorm.api.routes import Header
 from events.spec import spec_schema
 
 if TYPE_CHECKING:
@@ -180,26 +182,14 @@ def _parameter(name: str, schema: dict[str, Any], required: bool) -> dict[str, A
 
 
 def _of_headers(route: Route) -> list[dict[str, Any]]:
-    headers = {USER: "Who makes the request; nothing proves it."} if route.body is not None else {}
-    headers |= route.headers
+    who = Header(USER, "Who makes the request; nothing proves it.", USER_PATTERN, 64)
     return [
         {
-            "name": name,
+            "name": header.name,
             "in": "header",
             "required": False,
-            "description": about,
-            "schema": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[A-Za-z0-9._@+=-]+$"},
+            "description": header.about,
+            "schema": {"type": "string", "maxLength": header.longest, "pattern": header.pattern},
         }
-        for name, about in headers.items()
-        if name != "Last-Event-ID"
-    ] + [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": about,
-            "schema": {"type": "string", "maxLength": 40, "pattern": _PATTERNS["position"]},
-        }
-        for name, about in headers.items()
-        if name == "Last-Event-ID"
+        for header in (*((who,) if route.body is not None else ()), *route.headers)
     ]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_origin, get_type_hints
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -26,8 +28,14 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound="Parameters")
 B = TypeVar("B")
 
-_SMALL = 64
-"""Most parameters of a query."""
+
+def _number(text: str) -> float:
+    """JSON has one kind of number: 2.0 is an integer."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+_json = msgspec.json.Decoder(float_hook=_number)
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +74,15 @@ class Link(msgspec.Struct, frozen=True):
     within: str = "path"
 
 
+class Header(msgspec.Struct, frozen=True):
+    """A request header."""
+
+    name: str
+    about: str
+    pattern: str
+    longest: int
+
+
 class Route(msgspec.Struct, frozen=True):
     """One method of one path."""
 
@@ -90,8 +107,8 @@ class Route(msgspec.Struct, frozen=True):
     problems: tuple[int, ...] = ()
     """Statuses of problems beside those that any route has."""
     links: tuple[Link, ...] = ()
-    headers: dict[str, str] = {}
-    """Request headers that it reads, with what they are for."""
+    headers: tuple[Header, ...] = ()
+    """Request headers that it reads."""
 
     @property
     def operation(self) -> str:
@@ -138,23 +155,43 @@ def response_of(done: Answer, *, packed: bool) -> web.Response:
 def read_query(request: web.Request, kind: type[Q]) -> Q:
     """Return the parameters.  Raises Malformed."""
     given = request.rel_url.query
-    if len(given) > _SMALL:
-        raise Malformed(f"more than {_SMALL} parameters", code="api.parameter.malformed")
-    hints = get_type_hints(kind)
+    known = _parameters(kind)
     found: dict[str, Any] = {}
-    renamed = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
     for name in dict.fromkeys(given):
+        if name not in known:
+            there = f"; there are {', '.join(known)}" if known else ""
+            raise Malformed(f"there is no parameter {name[:80]!r}{there}", code="api.parameter.unknown")
+        field, one = known[name]
         values = given.getall(name)
-        if get_origin(hints.get(renamed.get(name, name))) is tuple:
-            found[name] = values
-        elif len(values) > 1:
+        many = get_origin(_bare(one)) is tuple
+        if len(values) > 1 and not many:
             raise Malformed(f"{name}: given {len(values)} times", code="api.parameter.malformed")
-        else:
-            found[name] = values[0]
+        try:
+            found[field] = msgspec.convert(values if many else values[0], one, strict=False)
+        except msgspec.ValidationError as error:
+            raise Malformed(f"{name}: {error}", code="api.parameter.malformed") from None
     try:
-        return msgspec.convert(found, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise Malformed(_in_words(error), code="api.parameter.malformed") from None
+        return kind(**found)
+    except TypeError:
+        missing = [name for name, (field, _) in known.items() if field not in found]
+        raise Malformed(f"a parameter is missing: {', '.join(missing)}", code="api.parameter.missing") from None
+
+
+@cache
+def _parameters(kind: type[Parameters]) -> dict[str, tuple[str, Any]]:
+    """Return field and type of each parameter by its name.  What is given is never null, so `int | None` is `int`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {one.encode_name: (one.name, _without_none(hints[one.name])) for one in msgspec.structs.fields(kind)}
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = [one for one in get_args(hint) if one is not type(None)]
+    return hint
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
 def _in_words(error: msgspec.ValidationError) -> str:
@@ -176,7 +213,7 @@ async def _read_body(request: web.Request, route: Route, services: Services) -> 
         document = await asyncio.to_thread(parse, text)
         return _checked(document, route.body)
     try:
-        document = msgspec.json.decode(raw or b"{}")
+        document = _json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}", code="api.body.malformed") from None
     return _checked(document, route.body)

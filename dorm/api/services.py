@@ -16,6 +16,7 @@ from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
 from dorm.api.following.requester import Requester
 from dorm.api.following.threads import Heavy
+from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
 
@@ -48,10 +49,11 @@ class Services:
         self.view = ViewStream(self.follower, limits)
         self.addresses = Addresses(limits)
         self.answers = Kept(limits.answers)
+        self.encoded = Encoded()
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes = asyncio.Semaphore(limits.writes)
-        self.follower.on_restart.append(self.moments.forget)
+        self.follower.on_restart += [self.moments.forget, self.encoded.clear]
 
     def requester(self, user: str) -> Requester:
         """Return a client for one request."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from aiohttp import web
 from dorm.api import openapi, problems
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import Connection
+from dorm.api.errors import CannotListen
 from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
 from dorm.api.resources.table import ROUTES
@@ -52,7 +55,7 @@ class Server:
         self._listening: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        """Start to answer.  Raises OSError where the address is taken."""
+        """Start to answer.  Raises CannotListen."""
         page = await asyncio.to_thread(Page.load, self.options.archive)
         application = await asyncio.to_thread(_application, self.services, page)
         limits = self.options.limits
@@ -78,9 +81,18 @@ class Server:
                 auto_decompress=False,
             )
 
-        self._listening = await loop.create_server(
-            connection, self.options.host, self.options.port, backlog=_BACKLOG, reuse_address=True
-        )
+        where = f"{self.options.host}:{self.options.port}"
+        try:
+            self._listening = await loop.create_server(
+                connection, self.options.host, self.options.port, backlog=_BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CannotListen(
+                    f"{where} is in use; choose another with --listen", code="api.listen.in_use"
+                ) from None
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise CannotListen(f"{where} cannot be listened on ({reason}); choose another with --listen") from None
         host, port = self._listening.sockets[0].getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -105,10 +117,10 @@ class Server:
 async def serving(
     connection: Cluster, options: Options, clock: Callable[[], int] = time.time_ns
 ) -> AsyncIterator[Server]:
-    """Listen for the length of the block.  Raises OSError where the address is taken."""
+    """Listen for the length of the block.  Raises CannotListen."""
     server = Server(Services(connection, options, clock), options)
-    await server.listen()
     try:
+        await server.listen()
         yield server
     finally:
         await server.close()

@@ -9,6 +9,7 @@ import msgspec
 
 from dorm.api.answers import POSITION
 from dorm.api.connections import address_of
+from dorm.api.guards import SECURITY
 from dorm.api.problems import problem_of
 from dorm.api.streams.sse import Stream, frame
 from events.errors import DormError
@@ -28,7 +29,7 @@ async def streamed(
     services, request = call.services, call.request
     with services.addresses.stream(address_of(request.transport)):
         stream = Stream(request, services.options.limits)
-        response = await stream.open({POSITION: position})
+        response = await stream.open({**SECURITY, POSITION: position})
         try:
             await serve(stream)
         except ConnectionError:

@@ -8,6 +8,7 @@
     calibration  real adjustments and completion times beside simulated ones
     optimizer/   one round of a policy: CPU time, distance from the best answer, changed apps
     replay/      folds from archives and servers, the state at a moment, decisions verified
+    api/         the HTTP API: reads, submissions, a thousand readers, any moment of a long log
     elastic/     live resizing: pauses, convergence, balance, what a partition costs, each sample's fate
     oasis/       admission by prices, beside other schedulers and the optimum
     evaluation/  Dorm beside other policies, simulated, as a report

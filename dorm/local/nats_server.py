@@ -158,7 +158,7 @@ class EmbeddedServer:
                 f"the data folder {self._folder} can't be written ({error.strerror}); choose another with --data",
                 code="data.not_writable",
             ) from None
-        if _in_use(self._host, self._port):
+        if in_use(self._host, self._port):
             raise EmbeddedError(
                 f"port {self._port} on {self._host} is in use; choose another with --port (0 takes any free one)",
                 code="port.in_use",
@@ -268,7 +268,7 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _in_use(host: str, port: int) -> bool:
+def in_use(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

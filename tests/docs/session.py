@@ -75,7 +75,7 @@ class Session:
     async def _up(self, words: list[str]) -> None:
         """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run
         beside each other."""
-        chosen = [*words[1:], "--runtime", "process", "--port", "0"]
+        chosen = [*words[1:], "--runtime", "process", "--port", "0", "--no-api"]
         process = await self._stack.enter_async_context(running(self._home, self._log, *chosen))
         said = await until_said(self._log, "Ctrl-C stops", process)
         (self._url,) = (line.split()[1] for line in said.splitlines() if line.split()[:1] == ["log"])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 _UP = ["up", "--runtime", "process", "--port", "0", "--capacity", "cpu=1,memory=1GiB"]
+_NO_API = ["--no-api"]
+"""Most tests need no API, and its process would cost each of them two seconds."""
 TALKER = """\
 import os, sys, time
 print("I am", os.environ["DORM_APP"], os.environ["DORM_SLOT"], "of", os.environ["DORM_WORLD_SIZE"], flush=True)
@@ -55,10 +57,12 @@ class Up:
 
 
 @contextlib.asynccontextmanager
-async def up(folder: Path, *more: str, agents: int = 2, ready: bool = True) -> AsyncIterator[Up]:
+async def up(folder: Path, *more: str, agents: int = 2, ready: bool = True, api: bool = False) -> AsyncIterator[Up]:
     """Start it on the data in a folder; it is stopped in the end, in good order."""
     log = folder / f"up-{len(list(folder.glob('up-*.log')))}.log"
-    async with running(folder / "home", log, *_UP, "--agents", str(agents), *more) as process:
+    async with running(
+        folder / "home", log, *_UP, *([] if api else _NO_API), "--agents", str(agents), *more
+    ) as process:
         cluster = Up(folder, process, log)
         try:
             if ready:

@@ -53,7 +53,7 @@ class RecentLog(ReadableLog):
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         if follow:
-            raise LogRefused("the newest records of a log cannot be followed", code="log.cannot_follow")
+            raise LogRefused("the newest records of a log cannot be followed", code="log.not_growing")
         until = self._follower.seq
         while after < until and self._records and self._records[0].seq <= after + 1:
             begin = after + 1 - self._records[0].seq

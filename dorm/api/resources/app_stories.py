@@ -13,6 +13,7 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import address_of
 from dorm.api.errors import Missing
+from dorm.api.guards import SECURITY
 from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
@@ -225,10 +226,8 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
 
             return await streamed(call, serve, str(services.follower.seq))
         with services.addresses.stream(address_of(request.transport)):
-            response = web.StreamResponse(
-                headers={"Content-Type": f"{TEXT}; charset=utf-8", "Cache-Control": "no-store"}
-            )
-            response.headers[POSITION] = str(services.follower.seq)
+            headers = {"Content-Type": f"{TEXT}; charset=utf-8", "Cache-Control": "no-store", **SECURITY}
+            response = web.StreamResponse(headers={**headers, POSITION: str(services.follower.seq)})
             await response.prepare(request)
             piece = first
             while piece is not None:

@@ -10,13 +10,14 @@ import msgspec
 
 from dorm.api.looking import Seen, seen
 from dorm.api.resources.pages import Limit, Page, paged
-from dorm.api.resources.writing import KEY, Stored, idempotency_key, requester, stored
-from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
+from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client.client import find_app
 from dorm.client.errors import NoAnswer
 from dorm.core.apps.admission import app_id
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
+from events.limits import LONGEST_NAME
 from events.spec import check_spec
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     require: Any
     placement: str
     gang: int
-    elastic: bool
+    elastic: str
+    """`live` for an app that is resized while it trains."""
     membership: int | None
     """Of a live app: counts its members' changes within the generation."""
     epoch: int | None
@@ -268,7 +270,9 @@ ROUTES = [
     Route(
         "POST", "/v1/apps", submit_app, "Submit an app", body=dict[str, Any], answer=Submitted, status=202, yaml=True,
         tag="apps", problems=(409, 504), links=_APP,
-        headers={KEY: "The id of the submission: a repeat with the same key is the same app."},
+        headers=(
+            Header(KEY, "The id of the submission: a repeat is the same app.", KEY_PATTERN, LONGEST_NAME),
+        ),
     ),
     Route("GET", "/v1/apps/{app}", get_app, "Look at an app", query=Seen, answer=AppDetails, tag="apps"),
     Route(

@@ -10,7 +10,7 @@ import msgspec
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Missing
 from dorm.api.looking import MinSeq
-from dorm.api.resources.events import At, EventsQuery, list_events
+from dorm.api.resources.events import At, EventsQuery, events_page
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Link, Parameters, Route
 from events.cloudevents import plain, rfc3339
@@ -70,8 +70,7 @@ async def list_decisions(call: Call[DecisionsQuery, None]) -> Answer:
     asked = EventsQuery(
         after=query.after, before=query.before, limit=query.limit, kind=("Resized",), min_seq=query.min_seq
     )
-    page = await list_events(Call(call.services, call.request, asked, None, call.user))
-    assert isinstance(page, Answer)
+    page = await events_page(Call(call.services, call.request, asked, None, call.user))
     return await asyncio.to_thread(_as_decisions, page, call.packs)
 
 

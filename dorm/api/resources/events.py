@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.errors import Malformed, Missing
-from dorm.api.items import EventItem, encoded
+from dorm.api.errors import Invalid, Missing
+from dorm.api.items import EventItem
 from dorm.api.looking import MinSeq, settled
 from dorm.api.resources.pages import Page
-from dorm.api.routes import Call, Parameters, Route
+from dorm.api.routes import Call, Header, Parameters, Route
 from dorm.api.streaming import streamed
 from dorm.api.streams.sse import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.client.tail import Filter, Tail, check_kinds
 from events.positions import Position, parse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from dorm.api.services import Services
@@ -30,11 +32,16 @@ _TIME_S = 3.0
 _BYTES = 4 << 20
 """Most bytes of a page's items, unless one alone has more."""
 _WINDOW = 500
+_SPARE = 8
 _WIDER = 4
 _WIDEST = 64_000
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-At = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?$", max_length=40)]
+POSITION = r"^[0-9]{1,15}(\.[0-9]{1,9})?$"
+At = Annotated[str, msgspec.Meta(pattern=POSITION, max_length=40)]
+LAST_EVENT_ID = Header(
+    "Last-Event-ID", "The id of the last event that was read: the stream goes on after it.", POSITION, 40
+)
 
 
 class EventsQuery(Parameters, frozen=True, kw_only=True):
@@ -67,12 +74,15 @@ class EventsQuery(Parameters, frozen=True, kw_only=True):
 async def list_events(call: Call[EventsQuery, None]) -> Answer | web.StreamResponse:
     """In the log's order: the first after `after`, the last before `before`, by default the latest.  With rare matches a page
     may have few items, or none, and go on (`next`, `previous`).  With `Accept: text/event-stream` it is a stream."""
-    if wanted(call.request):
-        return await stream_events(call)
+    return await (stream_events(call) if wanted(call.request) else events_page(call))
+
+
+async def events_page(call: Call[EventsQuery, None]) -> Answer:
+    """Return a page of events.  Raises TailError, PositionError, Invalid, Missing, Unavailable, and the log's errors."""
     query = call.query
     which = query.filter()
     if query.after is not None and query.before is not None:
-        raise Malformed("give `after` or `before`, not both", code="api.parameter.conflict")
+        raise Invalid("give `after` or `before`, not both", code="api.parameter.conflict")
     await settled(call)
     async with asyncio.timeout(call.services.options.limits.answer_s):
         if query.after is not None:
@@ -86,14 +96,14 @@ async def list_events(call: Call[EventsQuery, None]) -> Answer | web.StreamRespo
 class _Found:
     """Items of a page, encoded, within its bounds."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, encode: Callable[[Logged], bytes]) -> None:
         self.items: list[msgspec.Raw] = []
         self.positions: list[Position] = []
-        self._limit, self._bytes = limit, 0
+        self._limit, self._bytes, self._encode = limit, 0, encode
 
     def take(self, one: Logged) -> bool:
         """Add an item; return whether the page is full without it."""
-        body = encoded(one)
+        body = self._encode(one)
         if len(self.items) >= self._limit or (self.items and self._bytes + len(body) > _BYTES):
             return True
         self.items.append(msgspec.Raw(body))
@@ -107,7 +117,7 @@ async def _after(services: Services, which: Filter, after: Position, limit: int)
     if after.seq > end:
         raise Missing(f"the log ends at {end}, before {after}", code="moment.after_end")
     tail = Tail(services.recent, services.cluster, which, after=after, until=end)
-    found = _Found(limit)
+    found = _Found(limit, services.encoded.of)
     more: Position | None = None
     try:
         async with asyncio.timeout(_TIME_S), aclosing(tail.events()) as events:
@@ -132,7 +142,9 @@ async def _before(services: Services, which: Filter, before: Position, limit: in
     if before.seq > end + 1:
         raise Missing(f"the log ends at {end}, before {before}", code="moment.after_end")
     found: list[Logged] = []
-    upto, window, started = before, _WINDOW, asyncio.get_running_loop().time()
+    upto, started = before, asyncio.get_running_loop().time()
+    # Without a filter nearly every record is an item of the page.
+    window = _WINDOW if which != Filter() else limit + _SPARE
     while len(found) <= limit and upto.seq > 0:
         # Everything up to the last record that may hold some of it.
         last = upto.seq if upto.index is not None else upto.seq - 1
@@ -152,7 +164,7 @@ async def _before(services: Services, which: Filter, before: Position, limit: in
         upto, window = Position(first + 1), min(window * _WIDER, _WIDEST)
         if first == 0:
             upto = Position(0)
-    page = _Found(limit)
+    page = _Found(limit, services.encoded.of)
     kept: list[Logged] = []
     for one in reversed(found[-limit:]):
         if page.take(one):
@@ -197,6 +209,6 @@ ROUTES = [
     ),
     Route(
         "GET", "/v1/events/stream", stream_events, "Follow events", query=EventsQuery, tag="log", media=(CONTENT_TYPE,),
-        headers={"Last-Event-ID": "The position of the last event that was read: the stream goes on after it."},
+        headers=(LAST_EVENT_ID,),
     ),
 ]  # fmt: skip

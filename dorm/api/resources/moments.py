@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.errors import Malformed
+from dorm.api.errors import Invalid, Missing
 from dorm.api.following.picture import Drawing
 from dorm.api.looking import At, MinSeq, Seen, parse_moment, seen, seq_of, settled
+from dorm.api.resources.events import LAST_EVENT_ID, POSITION
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
 from dorm.api.streams.sse import CONTENT_TYPE, last_event_id
@@ -80,7 +81,7 @@ class After(Parameters, frozen=True, kw_only=True):
         Annotated[
             str,
             msgspec.Meta(
-                pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?$",
+                pattern=POSITION,
                 max_length=40,
                 description="The position of the view to change.",
             ),
@@ -142,7 +143,7 @@ async def get_timeline(call: Call[Timespan, None]) -> Answer:
     begin = 0 if query.begin is None else await _time(call, query.begin)
     finish = None if query.to is None else await _time(call, query.to)
     if finish is not None and finish < begin:
-        raise Malformed("`to` is before `from`", code="moment.end_before_start")
+        raise Invalid("`to` is before `from`", code="moment.end_before_start")
     seq = services.follower.seq
     drawing = Drawing(query.width, query.page, frozenset(query.apps))
     found = await services.pictures.draw(begin, finish, drawing)
@@ -172,6 +173,8 @@ async def get_diff(call: Call[Between, None]) -> Answer:
     before, after = states
 
     def work() -> Answer:
+        if query.only is not None and not any(one.find_app(query.only) or query.only in one.nodes for one in states):
+            raise Missing(f"at neither moment was there an app or node {query.only!r}", code="name.not_found")
         found = difference(before, after)
         shown = found if query.only is None else concerning(found, query.only)
         return answer(shown, after.seq, pack=call.packs)
@@ -184,7 +187,7 @@ ROUTES = [
     Route("GET", "/v1/view", get_view, "What the page draws", query=Seen, answer=View, tag="moments"),
     Route(
         "GET", "/v1/view/changes", follow_view, "Follow the view", query=After, tag="moments", media=(CONTENT_TYPE,),
-        headers={"Last-Event-ID": "The position of the last change that was read."},
+        headers=(LAST_EVENT_ID,),
     ),
     Route(
         "GET", "/v1/timeline", get_timeline, "Partitions over time", query=Timespan, answer=TimelineView, tag="moments",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dorm.api.routes import Call
 
 KEY = "Idempotency-Key"
+KEY_PATTERN = rf"^[!-~]([ -~]{{0,{LONGEST_NAME - 2}}}[!-~])?$"
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,6 @@ def idempotency_key(call: Call[Any, Any]) -> str | None:
     given = call.request.headers.get(KEY)
     if given is None:
         return None
-    if not given.isascii() or not given.isprintable() or not 1 <= len(given) <= LONGEST_NAME or given != given.strip():
+    if not re.fullmatch(KEY_PATTERN, given):
         raise Malformed(f"{KEY}: 1 to {LONGEST_NAME} printable ASCII characters", code="api.idempotency_key.malformed")
     return given

@@ -47,6 +47,8 @@ class ViewStream:
         self._follower = follower
         self._limits = limits
         self._readers = Readers()
+        self._open = 0
+        """Streams, among them those that catch up."""
         self._changes: Changes | None = None
         self._upto = 0
         """In the state's thread: the sequence of the last change."""
@@ -90,10 +92,12 @@ class ViewStream:
 
     async def _pump(self) -> None:
         loop = asyncio.get_running_loop()
+        seen = -1
         while True:
-            await self._follower.moved()
-            began = loop.time()
-            if self._readers and self._follower.ready:
+            while self._follower.seq == seen:
+                await self._follower.moved()
+            seen, began = self._follower.seq, loop.time()
+            if self._open and self._follower.ready:
                 await self._follower.look(self._step)
                 self.publish()
             await asyncio.sleep(max(_PAUSE_S, 4 * (loop.time() - began)))
@@ -130,10 +134,12 @@ class ViewStream:
 
     async def serve(self, stream: Stream, after: Position | None) -> None:
         """Write the changes after a position, until the stream is over.  Raises ConnectionError, Unavailable."""
+        self._open += 1
         try:
             await self._catch_up(stream, after)
             await stream.over()
         finally:
+            self._open -= 1
             self._readers.drop(stream)
 
     async def _catch_up(self, stream: Stream, after: Position | None) -> None:

@@ -53,8 +53,8 @@ async def bench_server(one: Stretch, records: int, passes: int, tell: Tell) -> S
         await server.start()
         try:
             async with _log(server, create=True) as connection:
-                await _fill(connection, one, records, tell)
-                await _keep_snapshots(connection, records)
+                await fill(connection, one, records, tell)
+                await keep_snapshots(connection, records)
             times = [await _fold(server, records, f"{number + 1} of {passes}", tell) for number in range(passes)]
             restart_s, tail = await _restart(server, records)
             used = await asyncio.to_thread(_blocks, Path(folder))
@@ -77,7 +77,7 @@ async def _log(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator
         await connection.close()
 
 
-async def _fill(connection: Connection, one: Stretch, records: int, tell: Tell) -> None:
+async def fill(connection: Connection, one: Stretch, records: int, tell: Tell) -> None:
     """Append through the log itself, so records are stored as a cluster's are."""
     log, done = connection.log, 0
     for batch in records_of(one, records):
@@ -90,7 +90,7 @@ async def _fill(connection: Connection, one: Stretch, records: int, tell: Tell) 
             tell(f"filling a server's log, {done:,} of {records:,}")
 
 
-async def _keep_snapshots(connection: Connection, records: int) -> None:
+async def keep_snapshots(connection: Connection, records: int) -> None:
     """Store snapshots as a master would have taken them, the last one as old as possible."""
     state, build = State(), fingerprint(*FOLDED_BY)
     async with aclosing(connection.log.read()) as batches:

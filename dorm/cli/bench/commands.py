@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.bench import elastic, evaluation, oasis
+from dorm.cli.bench import api, elastic, evaluation, oasis
 from dorm.cli.bench.report import show_machine, show_report
 from dorm.cli.bench.running import end_if, measuring, show_what_was_measured, unless_stopped, wrong_usage
 from dorm.cli.errors import run
@@ -351,6 +351,7 @@ def optimizer_scale(
     end_if(scale.interrupted)
 
 
+api.register(app)
 elastic.register(app)
 evaluation.register(app)
 oasis.register(app)

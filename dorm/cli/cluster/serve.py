@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from dorm.cli.connect import ClusterName, Url, User, where
 from dorm.cli.errors import Fail, run
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.signals import run_until_stopped
+from dorm.cli.signals import first_of, run_until_stopped
 
 if TYPE_CHECKING:
     from dorm.api.options import Options
@@ -39,6 +40,7 @@ def serve(
             metavar="NAME", help="Answer requests for this host name too, such as a proxy's; may be repeated."
         ),
     ] = None,
+    while_stdin_is_open: Annotated[bool, typer.Option("--while-stdin-is-open", hidden=True)] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
@@ -81,12 +83,23 @@ def serve(
         try:
             async with serving(connection, options) as server:
                 announce(server.url, name, options)
-                await server.run()
+                if while_stdin_is_open:
+                    await first_of(server.run(), _stdin_closed())
+                else:
+                    await server.run()
         finally:
             await connection.close()
 
     sys.setswitchinterval(_SWITCH_S)
     run(run_until_stopped(work()))
+
+
+async def _stdin_closed() -> None:
+    """Wait until the program that started this one has ended."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(4096):
+        pass
 
 
 def address_of(text: str) -> tuple[str, int]:

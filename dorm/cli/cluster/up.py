@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged
 
 
+_API_PORT = 4280
+"""As of `dorm serve`."""
+
+
 class RuntimeChoice(StrEnum):
     """The runtimes for containers."""
 
@@ -68,6 +72,17 @@ def up(
     param: Annotated[
         list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
     ] = None,
+    api: Annotated[
+        int | None,
+        typer.Option(
+            "--api",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Port of the API and the dashboard; 0 takes any free one, as when it is taken; default 4280.",
+        ),
+    ] = None,
+    no_api: Annotated[bool, typer.Option("--no-api", help="Without the API and the dashboard.")] = False,
     config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
     accept_log: AcceptLog = False,
     verbose: Verbose = 0,
@@ -107,10 +122,11 @@ def up(
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
         accept_log=accept_log,
     )
-    run(_up(options, file.change()))
+    run(_up(options, file.change(), None if no_api else _API_PORT if api is None else api))
 
 
-async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
+async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int | None) -> None:
+    from dorm.local.api_process import ApiProcess
     from dorm.local.cluster import LocalCluster
 
     cluster = LocalCluster(options)
@@ -124,12 +140,16 @@ async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
             stack.callback(forget_running, running)
             if change is not None:
                 await cluster.client.change_policy(change)
-            _say_hello(cluster, other)
+            api = None
+            if api_port is not None:
+                log = options.data / "api.log"
+                api = await stack.enter_async_context(ApiProcess(cluster.server.url, options.cluster, log, api_port))
+            _say_hello(cluster, other, api.url if api is not None else "")
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
 
 
-def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
+def _say_hello(cluster: LocalCluster, other: Running | None, api: str) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -138,6 +158,7 @@ def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
         f"  containers  {cluster.runtime_note}",
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
+        *([f"  dashboard   {api}"] if api else []),
         "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
         f"{_how_to_stop()} stops everything in good order",
     ):

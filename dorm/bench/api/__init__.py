@@ -1,0 +1,7 @@
+"""The HTTP API next to a busy cluster: reads, submissions, a thousand readers of a stream, and any moment of a long log.
+
+api        the whole bench, and its figures; start here
+processes  a log's server, a master and an API, each as a process of its own
+load       what keeps the master busy, and how long its rounds take
+callers    reads, submissions and streams, from processes of their own
+"""

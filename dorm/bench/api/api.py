@@ -1,0 +1,155 @@
+"""The whole bench: see the package.
+
+`read_p99_s` is from the moment a read was due, so a late answer delays no later read.  A submission is refused by the master
+(its app is larger than any node), and its time is until that answer.  A stream's lag is from the log's own time of a record
+until its reader has it.  The moments of the long log are drawn at random; each has to be folded from the nearest snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from dorm.bench.apart import items_of
+from dorm.bench.api import callers
+from dorm.bench.api.load import Load, round_times
+from dorm.bench.api.processes import CLUSTER, api, log_server, master
+from dorm.bench.replay.log import stretch
+from dorm.bench.replay.server import fill, keep_snapshots
+from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
+from events.nats.log import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dorm.bench.api.callers import Lags
+    from dorm.bench.report import Tell
+
+T = TypeVar("T")
+
+GOALS = {
+    "read_p99_s": "<= 0.05",
+    "sse_lag_p99_s": "<= 0.5",
+    "state_at_long_log_p95_s": "<= 0.5",
+    "master_round_change_percent": "<= 5",
+}
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    seconds: float = 30.0
+    """Of each part."""
+    nodes: int = 20
+    events_per_s: float = 100.0
+    reads_per_s: float = 200.0
+    submissions_per_s: float = 5.0
+    readers: int = 1000
+    records: int = 1_000_000
+    """Of the long log; 0 for none."""
+    moments: int = 60
+
+
+QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15)
+
+
+async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
+    """Measure.  Raises BenchError, EmbeddedError."""
+    machine = this_machine()
+    figures: dict[str, Figure] = {}
+    with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
+        figures |= await _live(Path(folder), sizes, tell)
+    if sizes.records:
+        with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
+            figures |= await _long(Path(folder), sizes, tell)
+    settings: dict[str, Any] = {
+        **sizes._asdict(),
+        "reads": list(callers.READS),
+        "processes": "log server, master, API and callers are processes of their own, on this machine",
+    }
+    return Report("api", machine, settings, figures)
+
+
+async def _live(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+    async with log_server(folder / "nats", synced=True) as server:
+        connection = await Connection.open(server.url, CLUSTER, create=True)
+        try:
+            load = Load(connection, sizes.nodes, sizes.events_per_s)
+            async with master(folder, server.url), load.running(), api(folder, server.url) as url:
+                return await _measured(connection, url, sizes, tell)
+        finally:
+            await connection.close()
+
+
+async def _measured(connection: Connection, url: str, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+    log, seconds = connection.log, sizes.seconds
+    tell("warming up")
+    await asyncio.sleep(min(seconds, 5.0))
+    tell(f"reads, {sizes.reads_per_s:g} a second")
+    read = await _apart(callers.reads, url, sizes.reads_per_s, seconds)
+    tell(f"submissions, {sizes.submissions_per_s:g} a second")
+    sent = await _apart(callers.submissions, url, sizes.submissions_per_s, seconds)
+    tell("the master's rounds, without readers")
+    begin = await log.end()
+    await asyncio.sleep(seconds)
+    alone = await round_times(connection, begin)
+    tell(f"{sizes.readers:,} readers, and the master's rounds next to them")
+    begin = await log.end()
+    lags = await _apart(callers.streams, url, sizes.readers, seconds)
+    together = await round_times(connection, begin, lags.since)
+    return _figures(sizes, read, sent, lags, alone, together)
+
+
+def _figures(
+    sizes: Sizes, read: list[float], sent: list[float], lags: Lags, alone: list[float], together: list[float]
+) -> dict[str, Figure]:
+    change = (percentile(together, 50) / percentile(alone, 50) - 1) * 100
+    return {
+        "read_p50_s": figure(percentile(read, 50), "s"),
+        "read_p99_s": figure(percentile(read, 99), "s", GOALS["read_p99_s"]),
+        "submit_p50_s": figure(percentile(sent, 50), "s"),
+        "submit_p99_s": figure(percentile(sent, 99), "s"),
+        "sse_lag_p50_s": figure(percentile(lags.seconds, 50), "s"),
+        "sse_lag_p99_s": figure(percentile(lags.seconds, 99), "s", GOALS["sse_lag_p99_s"]),
+        "events_fewest_of_a_reader": figure(lags.fewest, "events"),
+        "events_most_of_a_reader": figure(lags.most, "events"),
+        "streams_ended": figure(lags.ended, "streams", "<= 0"),
+        **spread("master_round", alone),
+        **spread("master_round_with_readers", together),
+        "master_round_change_percent": figure(change, "%", GOALS["master_round_change_percent"]),
+    }
+
+
+async def _long(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+    tell("playing a cluster")
+    one = await asyncio.to_thread(stretch, min(10_000, sizes.records))
+    async with log_server(folder / "nats", synced=False) as server:
+        connection = await Connection.open(server.url, CLUSTER, create=True)
+        try:
+            await fill(connection, one, sizes.records, tell)
+            tell("snapshots, as a master would have taken them")
+            await keep_snapshots(connection, sizes.records)
+        finally:
+            await connection.close()
+        async with api(folder, server.url) as url:
+            tell(f"{sizes.moments} moments of {sizes.records:,} records")
+            chance = random.Random(0)
+            seqs = [chance.randint(1, sizes.records) for _ in range(sizes.moments)]
+            took = await _apart(callers.moments, url, seqs)
+    name = "state_at_1m" if sizes.records == 1_000_000 else "state_at"
+    found = spread(name, took)
+    p95 = f"{name}_p95_s"
+    return {**found, p95: figure(found[p95].value, "s", GOALS["state_at_long_log_p95_s"])}
+
+
+async def _apart(function: Callable[..., Iterable[Any]], *arguments: Any) -> Any:
+    """Return what a function yields in a process of its own."""
+
+    def work() -> Any:
+        (found,) = items_of([(function, arguments)])
+        return found
+
+    return await asyncio.to_thread(work)

@@ -1,0 +1,188 @@
+"""Reads, submissions and streams, each kind from a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from dorm.bench import BenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READS = (
+    "/v1/apps?limit=50", "/v1/nodes?limit=50", "/v1/view", "/v1/events?limit=50", "/v1/policy", "/v1/masters",
+    "/v1/decisions?limit=5", "/v1/health",
+)  # fmt: skip
+_AT = re.compile(rb'^data: \{"position":"[0-9.]+","at":"([^"]+)"', re.MULTILINE)
+_SAMPLED = 20
+"""One of so many readers looks at times; the others count."""
+_OPENING_S = 60.0
+_NICE = 15
+"""Callers are on other machines: what they compute must not slow down what is measured."""
+
+
+class Lags(NamedTuple):
+    """What the readers of a stream saw."""
+
+    seconds: list[float]
+    fewest: int
+    """Events that the reader with the fewest got."""
+    most: int
+    ended: int
+    """Streams that the API ended."""
+    since: int
+    """When all of them were open (UTC ns)."""
+
+
+def reads(url: str, per_s: float, seconds: float) -> Iterator[list[float]]:
+    """Yield how long each of so many reads a second took, from when it was due, in seconds."""
+    os.nice(_NICE)
+    yield asyncio.run(_reads(url, per_s, seconds))
+
+
+async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
+    found: list[float] = []
+    loop = asyncio.get_running_loop()
+    async with aiohttp.ClientSession(base_url=url, connector=aiohttp.TCPConnector(limit=64)) as session:
+
+        async def one(path: str, due: float) -> None:
+            async with session.get(path) as answer:
+                await answer.read()
+                if answer.status != 200:
+                    raise BenchError(f"{path} was answered with {answer.status}", code="bench.wrong_answer")
+            found.append(loop.time() - due)
+
+        for path in READS:
+            await one(path, loop.time())
+        found.clear()
+        async with asyncio.TaskGroup() as tasks:
+            due = loop.time()
+            for number in range(int(per_s * seconds)):
+                tasks.create_task(one(READS[number % len(READS)], due))
+                due += 1 / per_s
+                await asyncio.sleep(max(0.0, due - loop.time()))
+    return found
+
+
+def submissions(url: str, per_s: float, seconds: float) -> Iterator[list[float]]:
+    """Yield how long each of so many submissions a second took until the master's answer was there, in seconds."""
+    os.nice(_NICE)
+    yield asyncio.run(_submissions(url, per_s, seconds))
+
+
+async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
+    found: list[float] = []
+    async with aiohttp.ClientSession(base_url=url) as session:
+        for number in range(int(per_s * seconds)):
+            began = time.perf_counter()
+            spec: dict[str, Any] = {"name": f"sent-{number}", "command": ["work"], "demand": {"cpu": 400}}
+            # It asks for more than any node has, so that it is answered and leaves nothing.
+            async with session.post("/v1/apps", json=spec) as answer:
+                await answer.read()
+                if answer.status != 409:
+                    raise BenchError(f"a submission was answered with {answer.status}", code="bench.wrong_answer")
+            took = time.perf_counter() - began
+            found.append(took)
+            await asyncio.sleep(max(0.0, 1 / per_s - took))
+    return found
+
+
+def streams(url: str, readers: int, seconds: float) -> Iterator[Lags]:
+    """Yield what readers saw in this time, after all of them were connected."""
+    os.nice(_NICE)
+    loop = asyncio.new_event_loop()
+    try:
+        opened = loop.run_until_complete(_open(url, readers))
+        since = time.time_ns()
+        for one in opened:
+            one.begin()
+        loop.run_until_complete(asyncio.sleep(seconds))
+        counts = [one.count for one in opened]
+        lags = [lag for one in opened for lag in one.lags]
+        yield Lags(lags, min(counts), max(counts), sum(one.over for one in opened), since)
+        for one in opened:
+            one.close()
+    finally:
+        loop.close()
+
+
+async def _open(url: str, readers: int) -> list[_Reader]:
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+    loop = asyncio.get_running_loop()
+    opened: list[_Reader] = []
+    async with asyncio.timeout(_OPENING_S):
+        for number in range(readers):
+            _, reader = await loop.create_connection(partial(_Reader, number % _SAMPLED == 0), host, port)
+            opened.append(reader)
+        for reader in opened:
+            await reader.opened.wait()
+    return opened
+
+
+class _Reader(asyncio.Protocol):
+    """One stream."""
+
+    def __init__(self, sampled: bool) -> None:
+        self._sampled = sampled
+        self._transport: asyncio.Transport | None = None
+        self.opened = asyncio.Event()
+        self.begin()
+        self.over = False
+
+    def begin(self) -> None:
+        self.count = 0
+        self.lags: list[float] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        self.opened.set()
+        self.count += data.count(b"\nevent: event")
+        if self._sampled:
+            now = time.time()
+            self.lags += [now - _seconds(one) for one in _AT.findall(data)]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over = True
+        self.opened.set()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _seconds(text: bytes) -> float:
+    """Return the seconds of a log time."""
+    whole, _, rest = text.decode().removesuffix("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{rest or 0}")
+
+
+def moments(url: str, seqs: list[int]) -> Iterator[list[float]]:
+    """Yield how long each of these moments took, one after the other, in seconds."""
+    os.nice(_NICE)
+    yield asyncio.run(_moments(url, seqs))
+
+
+async def _moments(url: str, seqs: list[int]) -> list[float]:
+    found: list[float] = []
+    async with aiohttp.ClientSession(base_url=url) as session:
+        for seq in seqs:
+            began = time.perf_counter()
+            async with session.get(f"/v1/view?at={seq}") as answer:
+                await answer.read()
+                if answer.status != 200:
+                    raise BenchError(f"moment {seq} was answered with {answer.status}", code="bench.wrong_answer")
+            found.append(time.perf_counter() - began)
+    return found

@@ -1,0 +1,85 @@
+"""A log's server, a master and an API, each as a process of its own, as on different machines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+import aiohttp
+import psutil
+
+from dorm.bench import BenchError
+from dorm.local.api_process import NICE
+from dorm.local.nats_server import EmbeddedServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+CLUSTER = "bench"
+_DORM = (sys.executable, "-c", "from dorm.cli.main import main; main()")
+_READY_S = 120.0
+_END_S = 10.0
+
+
+@contextlib.asynccontextmanager
+async def log_server(folder: Path, *, synced: bool) -> AsyncIterator[EmbeddedServer]:
+    server = EmbeddedServer(folder, synced=synced)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _process(log: Path, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    with await asyncio.to_thread(log.open, "wb") as out:
+        process = await asyncio.create_subprocess_exec(*_DORM, *words, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(_END_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def master(folder: Path, url: str) -> AsyncIterator[None]:
+    key = str(folder / "master.nk")
+    async with _process(folder / "master.log", "master", "--url", url, "--cluster", CLUSTER, "--key", key):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def api(folder: Path, url: str) -> AsyncIterator[str]:
+    """Yield the API's URL, once it has read the log.  Raises BenchError."""
+    listen = f"{HOST}:{free_port(HOST)}"
+    words = ("serve", "--listen", listen, "--url", url, "--cluster", CLUSTER)
+    async with _process(folder / "api.log", *words) as process:
+        psutil.Process(process.pid).nice(NICE)  # As `dorm up` starts it.
+        await _ready(f"http://{listen}", process)
+        yield f"http://{listen}"
+
+
+async def _ready(url: str, process: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(_READY_S), aiohttp.ClientSession(base_url=url) as session:
+            while True:
+                if process.returncode is not None:
+                    raise BenchError("the API ended at once", code="bench.process_ended")
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get("/v1/ready") as answer:
+                        if answer.status == 200:
+                            return
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise BenchError(f"the API did not read the log within {_READY_S:g} s", code="bench.too_slow") from None

@@ -1,0 +1,52 @@
+"""`dorm bench api`: the HTTP API next to a busy cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dorm.cli.bench.report import show_report
+from dorm.cli.bench.running import measuring, unless_stopped
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output
+from dorm.cli.program_logs import Verbose
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(api)
+
+
+def api(
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long each part is measured.")] = 30.0,
+    readers: Annotated[int, typer.Option(min=1, max=2000, help="Readers of the stream of events.")] = 1000,
+    events: Annotated[float, typer.Option(min=1, max=10_000, help="Events a second on the log.")] = 100.0,
+    reads: Annotated[float, typer.Option(min=1, max=10_000, help="Reads a second.")] = 200.0,
+    records: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="Records of the log whose moments are looked up; 0 for none.")
+    ] = 1_000_000,
+    quick: Annotated[bool, typer.Option("--quick", help="Half a minute: shorter parts, a shorter log.")] = False,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """The HTTP API next to a busy master: reads, submissions, a thousand readers of the stream, any moment of a long log.
+
+    Log server, master, API and callers are processes of their own on this machine.  It takes some minutes, most of them for
+    filling a log of a million records.
+
+    [bold]Examples[/]
+
+      dorm bench api --quick
+
+      dorm bench api --readers 1000 --events 100 -o json
+    """
+    from dorm.bench.api.api import QUICK, Sizes, bench_api
+
+    sizes = (
+        QUICK
+        if quick
+        else Sizes(seconds=seconds, readers=readers, events_per_s=events, reads_per_s=reads, records=records)
+    )
+    with measuring("api", verbose) as tell:
+        report = run(unless_stopped(bench_api(sizes, tell=tell)))
+    show_report(report, output)

@@ -1,0 +1,41 @@
+"""A client of the HTTP API for users' own environments, a distribution of its own (`dorm-remote`): the standard library alone.
+
+    from dorm.remote import Client
+
+    dorm = Client("http://127.0.0.1:4280")
+    app = dorm.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
+    print(dorm.wait(app.id).phase)
+
+    client    in ordinary code; start here
+    aio       the same, to be awaited
+    asks      what can be asked: each verb as a request and what reads its answer
+    answers   the answers' types
+    wire      HTTP/1.1 and server-sent events, without I/O
+    errors    what is raised
+
+Reads are repeated through short outages, and submissions under the same key, so that a repeat is the same app.  Streams resume
+exactly.  `dorm.client` reads the log itself instead, and is for the control plane's own tools.
+"""
+
+from __future__ import annotations
+
+from dorm.remote.aio import AsyncClient
+from dorm.remote.answers import App, Event, Node, Stored, Submitted
+from dorm.remote.client import Client
+from dorm.remote.errors import NotFound, Problem, Refused, RemoteError, Unreachable, Unsettled
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Client",
+    "Event",
+    "Node",
+    "NotFound",
+    "Problem",
+    "Refused",
+    "RemoteError",
+    "Stored",
+    "Submitted",
+    "Unreachable",
+    "Unsettled",
+]

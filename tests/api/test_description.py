@@ -1,0 +1,67 @@
+"""The description (OpenAPI) is what the server does: schemathesis, with every check that it has, finds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from dorm.api.resources.table import ROUTES
+from tests.api.served import connected, filled, led, served
+from tests.core.records import document
+from tests.replay.busy import busy_log
+from tests.tries import LONG, tries
+
+if TYPE_CHECKING:
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+_STREAMS = r"/stream$|/changes$|/logs$"
+"""They do not end."""
+
+
+async def test_every_route_is_described(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, served(connection) as api:
+        found = await api.get("/v1/openapi.json")
+        there = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
+        assert there == {(route.method, route.path) for route in ROUTES}
+        operations = [one["operationId"] for methods in found["paths"].values() for one in methods.values()]
+        assert len(set(operations)) == len(operations)
+        links = [
+            link["operationId"]
+            for methods in found["paths"].values()
+            for one in methods.values()
+            for response in one["responses"].values()
+            for link in response.get("links", {}).values()
+        ]
+        assert links
+        assert set(links) <= set(operations)
+        for name, schema in found["components"]["schemas"].items():
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert name
+        assert (await api.get("/v1/schema/app"))["title"] == "Dorm app spec"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_the_description_is_what_the_server_does(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with connected(nats_server.url) as connection:
+        await filled(connection, busy_log(60, apps=4, nodes=2))
+        async with led(connection, "a", "b"), served(connection) as api:
+            await api.send("POST", "/v1/apps", document("described"))
+            process = await asyncio.create_subprocess_exec(
+                str(Path(sys.executable).with_name("st")),
+                "--config-file", str(Path(__file__).with_name("schemathesis.toml")),
+                "run", f"{api.server.url}/v1/openapi.json",
+                "--max-examples", str(tries(2, 100)), *(() if LONG else ("--seed", "1")),
+                "--exclude-path-regex", _STREAMS, "--request-timeout", "30", "--no-color",
+                cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            out, _ = await process.communicate()
+            assert process.returncode == 0, out.decode(errors="replace")[-20_000:]
+            assert (await api.get("/v1/health"))["status"] == "ok"

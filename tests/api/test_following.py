@@ -1,0 +1,143 @@
+"""A follower folds what the log has, and ends by nothing that the log does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dorm.api.errors import Missing, Unavailable
+from dorm.api.following import follower as follower_module
+from dorm.api.following.follower import Follower
+from dorm.api.following.moments import Moments
+from dorm.api.following.threads import Heavy
+from dorm.core.state import State, digest
+from events.log.memory import MemoryLog
+from events.log.records import LogDamaged
+from replay.moments import AtSequence
+from replay.travel.travel import state_at
+from tests.errors import raises
+from tests.replay.busy import busy_log
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from events.log.records import Record
+
+RECORDS = busy_log(600, apps=6, nodes=3)
+PATIENCE_S = 20.0
+
+
+class FragileLog(MemoryLog):
+    """One that cannot be read while it is broken."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 1)
+        self.broken = False
+
+    async def read(self, **how: Any) -> AsyncGenerator[list[Record], None]:
+        async with contextlib.aclosing(super().read(**how)) as batches:
+            async for batch in batches:
+                if self.broken:
+                    raise LogDamaged("a record is missing")
+                yield batch
+
+
+async def filled(log: MemoryLog, records: list[Record]) -> None:
+    for record in records:
+        await log.append(record.subject, record.body)
+
+
+@contextlib.asynccontextmanager
+async def following(log: MemoryLog) -> AsyncIterator[Follower]:
+    follower = Follower(log, "busy")
+    task = asyncio.create_task(follower.run())
+    try:
+        await until(lambda: follower.ready)
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_damaged_log_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "_AGAIN_S", 0.01)
+    log = FragileLog()
+    await filled(log, RECORDS[:200])
+    async with following(log) as follower:
+        restarts: list[int] = []
+        follower.on_restart.append(lambda: restarts.append(follower.seq))
+        log.broken = True
+        await filled(log, RECORDS[200:210])
+        await until(lambda: follower.trouble)
+        assert follower.trouble == "a record is missing"
+        with raises(Unavailable, "api.starting"):
+            await follower.look(digest)
+        log.broken = False
+        await follower.reach(210, PATIENCE_S)
+        await until(lambda: follower.ready)
+        assert await follower.look(digest) == digest(await state_at(log))
+        assert restarts
+
+
+async def test_it_waits_for_what_comes_and_not_for_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FragileLog()
+    await filled(log, RECORDS[:50])
+    async with following(log) as follower:
+        await follower.reach(50, PATIENCE_S)
+        with raises(Missing, "moment.after_end"):
+            await follower.reach(51, PATIENCE_S)
+        waiting = asyncio.create_task(follower.reach(60, PATIENCE_S))
+        await filled(log, RECORDS[50:60])
+        await waiting
+        log.broken = True
+        await filled(log, RECORDS[60:61])
+        with raises(Unavailable, "api.behind"):
+            await follower.reach(61, 0.05)
+
+
+@pytest.mark.parametrize("room", [0, 200_000, 64 << 20])
+async def test_moments_are_the_log_s_whatever_is_kept(room: int) -> None:
+    log = FragileLog()
+    await filled(log, RECORDS)
+    async with following(log) as follower:
+        moments = Moments(follower, Heavy(2, 100), room)
+        order = [600, 3, 300, 301, 299, 600, 0, 450, 300]
+
+        async def one(seq: int) -> None:
+            expected = digest(await state_at(log, AtSequence(seq)))
+            assert await moments.look(seq, digest) == expected
+            mine: State = await moments.state(seq)
+            assert digest(mine) == expected
+            mine.apps.clear()  # The caller's own: nobody else sees that.
+
+        for seq in order:
+            await one(seq)
+        await asyncio.gather(*map(one, order))
+
+
+async def test_too_much_that_waits_is_refused() -> None:
+    heavy = Heavy(1, 2)
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with heavy.turn():
+            begun.set()
+            await over.wait()
+
+    tasks = [asyncio.create_task(work()) for _ in range(3)]
+    await begun.wait()
+    await asyncio.sleep(0)
+    with raises(Unavailable, "api.busy"):
+        async with heavy.turn():
+            pass
+    over.set()
+    await asyncio.gather(*tasks)

@@ -1,0 +1,242 @@
+"""Streams: each event once and in order, through ends of readers, of the API and of the log's server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from yarl import URL
+
+from dorm.client.tail import Filter, Tail
+from events.positions import parse
+from replay.page.view import view
+from replay.travel.travel import state_at
+from tests.api.served import PATIENCE_S, Api, connected, filled, served, streaming
+from tests.replay.busy import busy_log
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log.interface import ReadableLog
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+RECORDS = busy_log(900, apps=10, nodes=4)
+EVERYTHING = Filter()
+
+
+async def positions(log: ReadableLog, cluster: str, wanted: Filter = EVERYTHING) -> list[str]:
+    return [str(one.position) async for one in Tail(log, cluster, wanted).events()]
+
+
+async def read_in_pieces(api: Api, path: str, until: str, chance: Random) -> list[str]:
+    """Read a stream from its start; break off now and then, and resume."""
+    seen: list[str] = []
+    last = "0"
+    async with asyncio.timeout(PATIENCE_S):
+        while last != until:
+            async with streaming(api, path, last) as stream:
+                seen += [one["id"] for one in await stream.take(chance.randint(1, 400), until)]
+                last = seen[-1]
+    return seen
+
+
+@pytest.mark.parametrize("query", ["", "?kind=Resized&kind=AppCompleted", "?node=gpu-02", "?user=ann&user=bob"])
+async def test_a_reader_that_breaks_off_anywhere_sees_each_event_once(nats_server: NatsServer, query: str) -> None:
+    filters = {
+        "": Filter(), "?kind": Filter(kinds=("Resized", "AppCompleted")), "?node": Filter(nodes=("gpu-02",)),
+        "?user": Filter(users=("ann", "bob")),
+    }  # fmt: skip
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:500])
+        async with served(connection) as api:
+            await filled(connection, RECORDS[500:])
+            expected = await positions(connection.log, connection.cluster, filters[query.partition("=")[0]])
+            assert expected
+            assert await read_in_pieces(api, f"/v1/events/stream{query}", expected[-1], Random(query)) == expected
+
+
+async def test_readers_of_a_growing_log_see_each_event_once(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:100])
+        async with served(connection) as api:
+            last = f"{RECORDS[-1].seq}"
+
+            async def read(after: str) -> list[str]:
+                found = []
+                async with streaming(api, "/v1/events/stream", after) as stream:
+                    while (one := await stream.next()) is not None:
+                        found.append(one["id"])
+                        if parse(one["id"]).seq == int(last) and found[-1] == expected_end:
+                            return found
+                return found
+
+            from events.positions import logged
+
+            expected_end = str([*logged(RECORDS[-1])][-1].position)
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+                readers = [tasks.create_task(read(str(start))) for start in (0, 50, 99, 100)]
+                tasks.create_task(filled(connection, RECORDS[100:]))
+            expected = await positions(connection.log, connection.cluster)
+            for start, reader in zip((0, 50, 99, 100), readers, strict=True):
+                assert reader.result() == [one for one in expected if parse(one).seq > start]
+
+
+async def test_another_process_and_a_restarted_server_lose_and_repeat_nothing(server: NatsServer) -> None:
+    """The API is killed under its readers, and then the log's server; what they read is the log."""
+    seen: list[str] = []
+    async with connected(server.url, "local") as connection:
+        await filled(connection, RECORDS[:200])
+        async with served(connection) as api, streaming(api, "/v1/events/stream", "0") as stream:
+            seen += [one["id"] for one in await stream.take(150)]
+        async with served(connection) as api, streaming(api, "/v1/events/stream", seen[-1]) as stream:
+            seen += [one["id"] for one in await stream.take(20)]
+            await server.restart()
+            async with asyncio.timeout(PATIENCE_S):
+                await connection.connected()
+                await filled(connection, RECORDS[200:260])
+            expected = await positions(connection.log, "local")
+            seen += [one["id"] for one in await stream.take(len(expected) - len(seen))]
+    assert seen == expected
+
+
+async def test_a_reader_that_does_not_keep_up_is_ended_and_resumes(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:10])
+        async with served(connection, waiting=20_000) as api:
+            reader, writer = await raw_stream(api, "/v1/events/stream")
+            others = api.server.services.events
+            await filled(connection, RECORDS[10:])
+            await api.reach(len(RECORDS))
+            # It reads nothing: what waits for it fills the system's buffers, then its own.
+            big = msgspec.structs.replace(RECORDS[-1], body=RECORDS[-1].body)
+            for _ in range(400):
+                await filled(connection, [big] * 20)
+                if not any(len(channel.readers) for channel in others._channels.values()):
+                    break
+            assert not any(len(channel.readers) for channel in others._channels.values())
+            got = b""
+            with contextlib.suppress(ConnectionError):
+                while piece := await asyncio.wait_for(reader.read(1 << 20), PATIENCE_S):
+                    got += piece
+            writer.close()
+            ids = [line[4:].decode() for line in got.split(b"\n") if line.startswith(b"id: ")]
+            whole = ids[:-1]
+            expected = [one for one in await positions(connection.log, connection.cluster) if parse(one).seq > 10]
+            assert whole == expected[: len(whole)]
+            rest = await read_on(api, whole[-1] if whole else "10", expected[-1])
+            assert whole + rest == expected
+
+
+async def read_on(api: Api, after: str, until: str) -> list[str]:
+    async with streaming(api, "/v1/events/stream", after) as stream:
+        found: list[str] = []
+        while not found or found[-1] != until:
+            one = await asyncio.wait_for(stream.next(), PATIENCE_S)
+            assert one is not None
+            found.append(one["id"])
+        return found
+
+
+async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream of which nothing is read but its head."""
+    url = URL(api.server.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port, limit=1024)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    await reader.readuntil(b"retry: 1000\n\n")
+    return reader, writer
+
+
+async def test_quiet_streams_show_signs_of_life(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dorm.api.streams.events._CHECK_S", 0.05)
+    async with connected(nats_server.url) as connection, served(connection, heartbeat_s=0.1) as api:
+        reader, writer = await raw_stream(api, "/v1/events/stream")
+        assert b"still here" in await asyncio.wait_for(reader.readuntil(b"here"), PATIENCE_S)
+        writer.close()
+
+
+async def test_streams_are_counted_by_address(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, served(connection, streams_per_address=3) as api:
+        open_ones = [await raw_stream(api, "/v1/events/stream") for _ in range(2)]
+        open_ones.append(await raw_stream(api, "/v1/view/changes"))
+        problem = await api.get("/v1/events/stream", 429)
+        assert problem["code"] == "api.streams.too_many"
+        assert (await api.get("/v1/health"))["streams"] == 3
+        for _, writer in open_ones:
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_a_position_beyond_the_log_is_a_problem(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, served(connection) as api:
+        problem = await api.get("/v1/events/stream?after=1000", 404)
+        assert problem["code"] == "moment.after_end"
+
+
+class Model:
+    """A view to which changes are applied, as the page does it."""
+
+    def __init__(self, document: dict[str, object]) -> None:
+        self.position = int(str(document["position"]))
+        apps = document["apps"]
+        assert isinstance(apps, list)
+        self.apps = {app["id"]: app for app in apps}
+        self.nodes = {
+            node["id"]: {**node, "containers": [[apps[held[0]]["id"], *held[1:]] for held in node["containers"]]}
+            for node in document["nodes"]  # type: ignore[attr-defined]
+        }
+        self.cluster = document["cluster"]
+        self.records: list[str] = []
+
+    def apply(self, change: dict[str, object]) -> None:
+        position = int(str(change["position"]))
+        assert position > self.position
+        self.position = position
+        self.cluster = change.get("cluster", self.cluster)
+        self.apps |= {app["id"]: app for app in change.get("apps", [])}  # type: ignore[attr-defined]
+        self.nodes |= {node["id"]: node for node in change.get("nodes", [])}  # type: ignore[attr-defined]
+        for gone in change.get("gone_apps", []):  # type: ignore[attr-defined]
+            del self.apps[gone]
+        for gone in change.get("gone_nodes", []):  # type: ignore[attr-defined]
+            del self.nodes[gone]
+        self.records += [record["position"] for record in change.get("records", [])]  # type: ignore[attr-defined]
+
+
+async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -> None:
+    """A page that applies them has the view of their position, and has seen each record once, through broken streams."""
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:100])
+        async with served(connection) as api:
+            model = Model(await api.get("/v1/view"))
+            first = model.position
+            for upto in (160, 400, 640):
+                adding = asyncio.create_task(filled(connection, RECORDS[model.position : upto]))
+                while model.position < upto:
+                    async with streaming(api, "/v1/view/changes", str(model.position)) as stream:
+                        for one in await stream.take(2, str(upto)):
+                            assert one["event"] == "change"
+                            model.apply(msgspec.json.decode(one["data"]))
+                await adding
+                there = Model(await api.get(f"/v1/view?min_seq={upto}"))
+                assert (model.position, model.apps, model.nodes, model.cluster) == (
+                    there.position, there.apps, there.nodes, there.cluster,
+                )  # fmt: skip
+            expected = await positions(connection.log, connection.cluster)
+            assert model.records == [one for one in expected if first < parse(one).seq <= 640]
+            past: State = await state_at(connection.log)
+            assert {app.id for app in view(past).apps} == set(model.apps)
+
+
+async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:50])
+        async with served(connection) as api, streaming(api, "/v1/view/changes", "3") as stream:
+            (one,) = await stream.take(1)
+            assert (one["event"], one["id"]) == ("reset", "50")
+            await filled(connection, RECORDS[50:60])
+            (one,) = await stream.take(1)
+            assert one["event"] == "change"

@@ -1,0 +1,114 @@
+"""Requests through the API are those of `dorm.client`: stored once, answered with their position, seen by the next read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events.codec import decode
+from events.kinds import AppCancelRequested, AppSubmitted, AppUpdated, NodeDrainRequested, PolicyChanged
+from tests.api.served import connected, led, served
+from tests.core.records import document
+
+if TYPE_CHECKING:
+    from events.log.interface import ReadableLog
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+
+async def said(log: ReadableLog, kind: type) -> list[object]:
+    return [event async for batch in log.read() for event in map(decode, batch) if isinstance(event, kind)]
+
+
+async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
+        log = connection.log
+        submitted = await api.send(
+            "POST", "/v1/apps", document("digits"), headers={"Idempotency-Key": "one", "Dorm-User": "ann"}
+        )
+        assert (submitted["answered"], submitted["user"], submitted["idempotency_key"]) == (True, "ann", "one")
+        path = f"/v1/apps/{submitted['id']}"
+        app = await api.get(f"{path}?min_seq={submitted['position']}")
+        assert (app["name"], app["user"], app["position"]) == ("digits", "ann", submitted["position"])
+        changed = await api.send("PATCH", path, {"weight": 2.5, "n_max": 3})
+        assert (changed["weight"], changed["n_max"]) == (2.5, 3)
+        app = await api.get(f"{path}?min_seq={changed['position']}")
+        assert (app["weight"], app["n_max"]) == (2.5, 3)
+        drained = await api.send("POST", "/v1/nodes/a/drain", {"reason": "disk"})
+        assert (await api.get(f"/v1/nodes/a?min_seq={drained['position']}"))["condition"] == "draining"
+        await api.send("POST", "/v1/nodes/a/undrain")
+        settings = await api.send("PUT", "/v1/policy", {"set_params": {"theta1": 0.3}, "idle_s": 60}, 200)
+        found = await api.get(f"/v1/policy?min_seq={settings['position']}")
+        assert {one["name"]: one["value"] for one in found["parameters"]}["theta1"] == 0.3
+        plan = await api.send("POST", "/v1/plan", {"cancel": "digits"}, 200)
+        assert [(one["name"], one["end"]) for one in plan["changes"]] == [("digits", "cancelled")]
+        cancelled = await api.send("POST", f"{path}/cancel", {"reason": "enough"})
+        assert cancelled["id"] == submitted["id"]
+        assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]  # type: ignore[attr-defined]
+        assert [(one.weight, one.n_max) for one in await said(log, AppUpdated)] == [(2.5, 3)]  # type: ignore[attr-defined]
+        assert [one.drain for one in await said(log, NodeDrainRequested)] == [True, False]  # type: ignore[attr-defined]
+        assert [one.reason for one in await said(log, AppCancelRequested)] == ["enough"]  # type: ignore[attr-defined]
+        assert len(await said(log, PolicyChanged)) == 2
+
+
+async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
+        key = {"Idempotency-Key": "a-key"}
+        many = await asyncio.gather(*(api.send("POST", "/v1/apps", document("once"), headers=key) for _ in range(8)))
+        assert all(one == many[0] for one in many)
+        assert len((await api.get("/v1/apps"))["items"]) == 1
+        other = await api.send("POST", "/v1/apps", document("other"), 409, key)
+        assert other["code"] == "submission.id_taken"
+        assert len(await said(connection.log, AppSubmitted)) <= 2
+
+
+async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
+        await api.send("POST", "/v1/apps", document("taken"))
+        asked = [
+            ("POST", "/v1/apps", document("huge", cpu=400), 409, "spec.demand.too_large"),
+            ("POST", "/v1/apps", document("taken"), 409, "name.taken"),
+            ("POST", "/v1/apps", {"name": "x"}, 422, "spec.command.missing"),
+            ("POST", "/v1/apps", {"name": "x", "colour": 1}, 422, "spec.colour.unknown_field"),
+            ("PATCH", "/v1/apps/taken", {"n_min": 9}, 409, "spec.n_min.above_n_max"),
+            ("PATCH", "/v1/apps/taken", {"weight": -1}, 422, "api.body.invalid"),
+            ("PATCH", "/v1/apps/taken", {"wait": 1}, 422, "api.body.invalid"),
+            ("PATCH", "/v1/apps/nobody", {"weight": 2}, 404, "app.not_found"),
+            ("POST", "/v1/apps/nobody/cancel", {}, 404, "app.not_found"),
+            ("POST", "/v1/nodes/none/drain", {}, 404, "node.not_found"),
+            ("PUT", "/v1/policy", {"policy": "none"}, 409, "policy.unknown"),
+            ("PUT", "/v1/policy", {"node_grace_s": 1}, 409, "times.*"),
+            ("POST", "/v1/plan", {"drain": "none"}, 422, "node.not_found"),
+            ("POST", "/v1/plan", {"policy": {"theta1": "much"}}, 422, "policy.*"),
+        ]
+        for method, path, body, status, code in asked:
+            before = await connection.log.end()
+            problem = await api.send(method, path, body, status)
+            if status == 422:
+                assert await connection.log.end() == before
+            assert problem["code"].startswith(code.rstrip("*")), (path, body, problem)
+
+
+async def test_without_a_master_a_submission_is_stored_and_not_answered(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dorm.api.resources.apps._ANSWER_S", 0.1)
+    async with connected(nats_server.url) as connection, served(connection) as api:
+        found = await api.send("POST", "/v1/apps", document("patient"))
+        assert not found["answered"]
+        assert len(await said(connection.log, AppSubmitted)) == 1
+
+
+async def test_yaml_is_taken_for_a_spec(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
+        headers = {"Content-Type": "application/yaml"}
+        spec = b"name: yaml\ncommand: [work]\ndemand: {cpu: 500m}\n"
+        async with api.session.post("/v1/apps", data=spec, headers=headers) as answer:
+            assert answer.status == 202
+        async with api.session.post("/v1/apps", data=b"a: [", headers=headers) as answer:
+            assert (answer.status, (await answer.json())["code"]) == (422, "file.not_yaml")
+        async with api.session.post("/v1/plan", data=b"{}", headers=headers) as answer:
+            assert answer.status == 415
