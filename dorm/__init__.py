@@ -14,6 +14,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     webhooks/   events to people's own programs, over HTTP
     local/      a whole cluster on this machine, built from its real parts
     api/        the HTTP API over a fold of its own
+    web/        the dashboard: the page that `dorm serve` serves and an archive becomes
     bench/      measurements, all in one form
     cli/        the command line over all of them
     remote/     a client of that API for users' environments; a distribution of its own

@@ -61,6 +61,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     """Who makes requests that name no user; None for the login name of the process."""
     limits: Limits = Limits()
+    archive: str = ""
+    """The name of the archive that is served in the place of a cluster; the page then offers nothing to do."""
 
     @property
     def loopback(self) -> bool:

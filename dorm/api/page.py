@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -48,15 +49,19 @@ class Page:
         self._policy = policy(index.body.decode()) if index is not None else policy("")
 
     @classmethod
-    def load(cls) -> Page:
-        """Read the package; without it, or without files in it, there is no page."""
+    def load(cls, archive: str = "") -> Page:
+        """Read the package; without it, or without files in it, there is no page.  The page of an archive says its name."""
         try:
             root = resources.files(PACKAGE) / "page"
         except ModuleNotFoundError:
             return cls({})
         if not root.is_dir():
             return cls({})
-        return cls({name: _file(name, body) for name, body in _walk(root, "")})
+        files = dict(_walk(root, ""))
+        if archive and "index.html" in files:
+            said = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
+            files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
+        return cls({name: _file(name, body) for name, body in files.items()})
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._send(request, "index.html")
@@ -87,10 +92,10 @@ class Page:
         return web.Response(body=body, content_type=found.media, charset=charset, headers=headers)
 
 
-def policy(html: str) -> str:
+def policy(text: str) -> str:
     """Return the Content-Security-Policy of a page: nothing from elsewhere, no inline script but those that it has (an import
     map is one)."""
-    scripts = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _INLINE.findall(html)]
+    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _INLINE.findall(text)]
     hashes = "".join(f" 'sha256-{one}'" for one in scripts)
     return "; ".join(
         (

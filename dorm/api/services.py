@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.answers import Answer
+    from dorm.api.following.archived import Cluster
     from dorm.api.options import Options
-    from events.nats.log import Connection
 
 
 class Services:
     """Made once; `run` keeps all of it up to date."""
 
-    def __init__(self, connection: Connection, options: Options, clock: Callable[[], int]) -> None:
+    def __init__(self, connection: Cluster, options: Options, clock: Callable[[], int]) -> None:
         limits = options.limits
         self.options = options
         self.clock = clock

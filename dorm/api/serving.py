@@ -33,8 +33,8 @@ from events.errors import DormError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from dorm.api.following.archived import Cluster
     from dorm.api.options import Options
-    from events.nats.log import Connection as LogConnection
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,7 +56,7 @@ class Server:
 
     async def listen(self) -> None:
         """Start to answer.  Raises CannotListen."""
-        page = await asyncio.to_thread(Page.load)
+        page = await asyncio.to_thread(Page.load, self.options.archive)
         application = await asyncio.to_thread(_application, self.services, page)
         limits = self.options.limits
         self._runner = web.AppRunner(
@@ -115,7 +115,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    connection: LogConnection, options: Options, clock: Callable[[], int] = time.time_ns
+    connection: Cluster, options: Options, clock: Callable[[], int] = time.time_ns
 ) -> AsyncIterator[Server]:
     """Listen for the length of the block.  Raises CannotListen."""
     server = Server(Services(connection, options, clock), options)

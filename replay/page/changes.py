@@ -145,41 +145,34 @@ class Changes:
 
     def take(self, state: State) -> Change | None:
         """Return what has changed since the last time, None for nothing.  `state` is the one that was seen last."""
-        before, known = dict(self._nodes), dict(self._apps)
         self._position, self._at = str(state.seq), state.time
         if self._shares_due and self._may_compute(state):
             self._standings = standings(problem_of(state, state.time)).apps if state.nodes else {}
             self._shares_due, self._shares_at, self._everything = False, state.time, True
         whole = self._everything or state.time >= self._next_gone
-        changed_places = self._look_at_apps(state, whole)
-        for name in sorted(state.nodes) if whole else changed_places:
-            self._look_at_node(state, name)
-        for name in [name for name in self._nodes if name not in state.nodes]:
-            del self._nodes[name]
-        cluster = cluster_view(state, self._decided)
+        apps, gone_apps, moved = self._look_at_apps(state, whole)
+        nodes, gone_nodes = self._look_at_nodes(state, sorted({**self._nodes, **state.nodes}) if whole else moved)
+        cluster = cluster_view(state, self._decided) if whole or apps or self._cluster is None else self._cluster
         news, self._cluster = (cluster if cluster != self._cluster else None), cluster
         decision = self._decision
         if self._decided is not None and (decision is None or decision.position != str(self._decided.position)):
             decision = decision_view(state, self._decided)
         said, self._decision = (decision if decision is not self._decision else None), decision
-        self._touched.clear()
-        self._everything = False
         folded, self._folded = self._folded, False
-        records, count = list(self._news), self._news_count
-        self._news.clear()
-        self._news_count = 0
         change = Change(
             position=self._position,
             at=rfc3339(state.time),
             cluster=news,
-            nodes=[node for name, node in sorted(self._nodes.items()) if before.get(name) != node],
-            apps=[app for name, app in self._apps.items() if known.get(name) != app],
-            gone_nodes=sorted(name for name in before if name not in self._nodes),
-            gone_apps=sorted(name for name in known if name not in self._apps),
+            nodes=nodes,
+            apps=apps,
+            gone_nodes=gone_nodes,
+            gone_apps=gone_apps,
             decision=said,
-            records=records,
-            more_records=count - len(records),
+            records=list(self._news),
+            more_records=self._news_count - len(self._news),
         )
+        self._news.clear()
+        self._news_count = 0
         return change if folded else None
 
     def view(self) -> View:
@@ -202,25 +195,32 @@ class Changes:
             return True
         return state.time - self._shares_at >= SHARES_EVERY_S * SECOND
 
-    def _look_at_apps(self, state: State, whole: bool) -> list[str]:
-        """Update the apps' entries; return the nodes whose containers changed."""
+    def _look_at_apps(self, state: State, whole: bool) -> tuple[list[AppView], list[str], list[str]]:
+        """Update the apps' entries; return those that changed, the apps that are gone, and the nodes whose containers
+        changed."""
+        touched = self._touched
+        self._touched, self._everything = {}, False
         if whole:
             shown = {app.id: app for app in shown_apps(state)}
-            for gone in [name for name in self._apps if name not in shown]:
-                del self._apps[gone]
-        else:
-            shown = {name: state.apps[name] for name in self._touched if name in self._apps and name in state.apps}
-        nodes: dict[str, None] = {}
-        for app in shown.values():
-            self._apps[app.id] = app_view(app, self._standings.get(app.id))
-            nodes.update(self._move(app.id, app.seq, places_of(app)))
-        for gone in [name for name in self._places if name not in self._apps]:
-            nodes.update(self._move(gone, 0, {}))
-        if whole:
-            self._apps = {name: self._apps[name] for name in shown}
             ended = [app.ended_at for app in shown.values() if app.ended]
             self._next_gone = min(ended) + ENDED_KEPT_S * SECOND + 1 if ended else 2**63
-        return sorted(nodes)
+        else:
+            shown = {name: state.apps[name] for name in touched if name in self._apps and name in state.apps}
+        changed: list[AppView] = []
+        moved: dict[str, None] = {}
+        for app in shown.values():
+            found = app_view(app, self._standings.get(app.id))
+            if self._apps.get(app.id) != found:
+                self._apps[app.id] = found
+                changed.append(found)
+            moved.update(self._move(app.id, app.seq, places_of(app)))
+        gone = sorted(name for name in self._apps if name not in shown) if whole else []
+        for name in gone:
+            del self._apps[name]
+            moved.update(self._move(name, 0, {}))
+        if whole:
+            self._apps = {name: self._apps[name] for name in shown}
+        return changed, gone, sorted(moved)
 
     def _move(self, app: str, seq: int, places: dict[str, Held]) -> dict[str, None]:
         before = self._places.get(app, {})
@@ -238,14 +238,20 @@ class Changes:
             self._places.pop(app, None)
         return changed
 
-    def _look_at_node(self, state: State, name: str) -> None:
-        node = state.nodes.get(name)
-        here = sorted(self._on.get(name, {}).items(), key=lambda one: (one[1][0], one[0]))
-        found = node_view(state, node, [held for _, (_, held) in here]) if node is not None else None
-        if found is not None:
-            self._nodes[name] = found
-        else:
-            self._nodes.pop(name, None)
+    def _look_at_nodes(self, state: State, names: list[str]) -> tuple[list[NodeView], list[str]]:
+        """Update these nodes' entries; return those that changed, and the nodes that are gone."""
+        changed: list[NodeView] = []
+        gone: list[str] = []
+        for name in names:
+            node = state.nodes.get(name)
+            here = sorted(self._on.get(name, {}).items(), key=lambda one: (one[1][0], one[0]))
+            found = node_view(state, node, [held for _, (_, held) in here]) if node is not None else None
+            if found is not None and self._nodes.get(name) != found:
+                self._nodes[name] = found
+                changed.append(found)
+            elif found is None and self._nodes.pop(name, None) is not None:
+                gone.append(name)
+        return changed, gone
 
     # --- records --------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 `timeline` folds the log once and keeps step functions: a value and the log time from which on it held.  So a picture's size
 depends on what changed, not on the number of records.  If even that is too much, changes closer together than a *grain* of
-time are drawn as one, and a note says so (`Timeline.notes`).  Its renderings are `replay.timeline.html` (a page),
-`replay.timeline.png` and `replay.timeline.trace` (for Perfetto).
+time are drawn as one, and a note says so (`Timeline.notes`).  Its renderings are `replay.timeline.png` and
+`replay.timeline.trace` (for Perfetto); the dashboard draws what `replay.page.timeline` takes from it.
 
     Timeline
     ├── AppLane     phases, how many containers in which state, partitions with the phases of their adjustments

@@ -60,6 +60,8 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay state": [["replay", "state"]],
     "replay verify": [["replay", "verify"]],
     "replay timeline": [["replay", "timeline", "--output", "timeline.html"]],
+    "replay page": [["replay", "page", "--output", "page.html"]],
+    "replay open": "prints the file's name and an address: tests/web/test_archive.py",
     "replay export": [["replay", "export", "again.dorm"]],
     "replay bisect": [["replay", "bisect", "one completed before 23:59", "--policies", "static", "--tries", "3"]],
     "top": [["top", "--once"]],

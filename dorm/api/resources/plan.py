@@ -244,7 +244,7 @@ def _forecasts(outlook: Outlook, state: State, apps: Sequence[tuple[str, str, in
 ROUTES = [
     Route(
         "POST", "/v1/plan", plan_next, "Plan the next decision", query=Seen, body=Assumptions, answer=PlanDocument,
-        tag="policy", long=True,
+        tag="policy", long=True, yaml=True,
     ),
     Route(
         "GET", "/v1/forecasts", list_forecasts, "When waiting apps start", query=ForecastsQuery, answer=Page[Forecast],

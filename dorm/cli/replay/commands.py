@@ -8,7 +8,7 @@ from dorm.cli.connect import ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.log.verdicts import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
 from dorm.cli.output import Format, Output, solver_prints_elsewhere
-from dorm.cli.replay import archive, bisect, step, timeline
+from dorm.cli.replay import archive, bisect, opened, page, step, timeline
 from dorm.cli.replay.state import state
 from dorm.cli.source import File, log_of, progress_of
 
@@ -54,5 +54,5 @@ def verify(
     run(work())
 
 
-for module in (archive, timeline, step, bisect):
+for module in (archive, opened, page, timeline, step, bisect):
     module.register(app)

@@ -1,4 +1,4 @@
-"""`dorm replay timeline`: what happened, as a page, a picture or a trace for Perfetto."""
+"""`dorm replay timeline`: what happened, as a picture or a trace for Perfetto; as a page it is the dashboard's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import typer
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import console, progress_console
+from dorm.cli.replay.page import PAGES, write
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
     from replay.timeline.model import Timeline
 
 _MOMENT = "SEQ|TIME|-10m"
-_NEEDS = {".html": "plotly", ".htm": "plotly", ".png": "matplotlib", ".json": ""}
+_NEEDS = {**dict.fromkeys(PAGES, ""), ".png": "matplotlib", ".json": ""}
 """By file extension, the package of an extra that draws it."""
 
 
@@ -48,8 +49,8 @@ def timeline(
 ) -> None:  # fmt: skip
     """Draw what happened: partitions over time, adjustments, failures, decisions with their reasons.
 
-    The page is one file that needs no network: hover over a decision for what
-    it changed and why, drag to zoom. The JSON opens in ui.perfetto.dev.
+    The page is that of `dorm replay page`: one file with the dashboard of every
+    moment. The JSON opens in ui.perfetto.dev.
 
     [bold]Examples[/]
 
@@ -60,6 +61,14 @@ def timeline(
       dorm replay timeline -o trace.json --since 2026-11-21T09:00 --until 2026-11-21T10:00
     """
     begin, end = parse_moment(since), parse_moment(until)
+    if output.suffix.lower() in PAGES:
+        if app or node:
+            raise WrongUsage(
+                "a page shows all apps and nodes, and finds them by name; leave out --app and --node, or write a .png",
+                code="usage.conflict",
+            )
+        run(write(output, begin, end, force=force, file=file, url=url, cluster=cluster))
+        return
 
     async def work() -> None:
         from replay.timeline.fold import timeline as fold
@@ -87,10 +96,6 @@ def timeline(
 
 def _draw(picture: Timeline, ending: str, title: str) -> bytes:
     """Return the whole file.  The drawing library is imported only now."""
-    if ending in (".html", ".htm"):
-        from replay.timeline.html import page
-
-        return page(picture, title).encode("utf-8", "replace")
     if ending == ".png":
         from replay.timeline.png import png
 

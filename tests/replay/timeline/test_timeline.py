@@ -18,9 +18,9 @@ from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
 from events.kinds import NodeDrainRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
+from replay.page.timeline import timeline as page_of
 from replay.timeline import bounds as timeline_bounds
 from replay.timeline.fold import timeline
-from replay.timeline.html import document
 from replay.timeline.model import Steps, Timeline, TimelineError, most_affected, only
 from replay.timeline.png import png
 from replay.timeline.trace import trace
@@ -232,7 +232,7 @@ def test_figures_that_are_no_numbers(written: list[Record], number: float) -> No
     assert math.isclose(picture.decisions[1].bound, number) or math.isnan(number)
     assert ("(inf over)" in "\n".join(decision_lines(picture.decisions[1], 1))) == (number == math.inf)
     assert json.loads(trace(picture, "strange"))["traceEvents"]
-    assert json.dumps(document(picture), allow_nan=False)
+    assert json.dumps(msgspec.to_builtins(page_of(picture)), allow_nan=False)
     assert png(picture, "strange")
 
 
@@ -247,7 +247,7 @@ def test_a_decision_whose_figures_the_state_would_keep_is_not_believed(
     assert f"{seq}.0" in [decision.position for decision in drawn(written).decisions]
     assert f"{seq}.0" not in [decision.position for decision in picture.decisions]
     assert json.loads(trace(picture, "strange"))["traceEvents"]
-    assert json.dumps(document(picture), allow_nan=False)
+    assert json.dumps(msgspec.to_builtins(page_of(picture)), allow_nan=False)
 
 
 def test_only_some_apps_and_nodes() -> None:

@@ -1,0 +1,108 @@
+"""An archive in the place of a cluster: everything can be read, and nothing more happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Protocol
+
+from events.log.interface import EventLog
+from events.log.leadership import MemoryLeadership
+from events.log.memory import MemoryBus
+from events.log.records import LogRefused
+from events.log.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from events.log.interface import Bus, ReadableLog
+    from events.log.leadership import Leadership
+    from events.log.records import Appended, Record
+    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
+
+
+class Cluster(Protocol):
+    """What the API needs of a cluster: `events.nats.log.Connection`, or an archive."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def log(self) -> EventLog: ...
+    @property
+    def bus(self) -> Bus: ...
+    @property
+    def leadership(self) -> Leadership: ...
+
+
+class ArchivedLog(EventLog):
+    """A log that has ended."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+        self._snapshots = _Kept(log.snapshots)
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        async with aclosing(self._log.read(after=after, subjects=subjects)) as batches:
+            async for batch in batches:
+                yield batch
+        if follow:
+            await asyncio.Event().wait()
+
+    async def end(self) -> int:
+        return await self._log.end()
+
+    async def start(self) -> int:
+        return await self._log.start()
+
+    async def at_time(self, time: int) -> int:
+        return await self._log.at_time(time)
+
+    async def last_on(self, subject: str) -> Record | None:
+        return await self._log.last_on(subject)
+
+    async def record_at(self, seq: int) -> Record | None:
+        return await self._log.record_at(seq)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        return self._snapshots
+
+    async def close(self) -> None:
+        """The archive is closed by its opener."""
+
+    async def append(
+        self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
+    ) -> Appended:
+        raise LogRefused("this is an archive; nothing can be asked of its cluster here", code="log.refused")
+
+
+class _Kept(Snapshots):
+    """An archive's snapshots; none is added."""
+
+    def __init__(self, kept: ReadableSnapshots) -> None:
+        self._kept = kept
+
+    async def infos(self) -> Sequence[SnapshotInfo]:
+        return await self._kept.infos()
+
+    async def get(self, info: SnapshotInfo) -> bytes | None:
+        return await self._kept.get(info)
+
+    async def put(self, info: SnapshotInfo, body: bytes) -> None:
+        return None
+
+    async def drop(self, info: SnapshotInfo) -> None:
+        return None
+
+
+class ArchivedCluster:
+    """The cluster whose log an archive holds.  Its events keep the name that it had, so any name matches."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self.cluster = "*"
+        self.log: EventLog = ArchivedLog(log)
+        self.bus: Bus = MemoryBus(time.time_ns)
+        self.leadership: Leadership = MemoryLeadership()

@@ -1,0 +1,127 @@
+// The page: its frame, its address, its keys.  Data come from `source.js`, state lives in `store.js`, pages are in `pages/`.
+
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Action, Dialogs, close } from "./actions.js";
+import { clean, moment, short } from "./format.js";
+import { Link } from "./parts.js";
+import { App } from "./pages/app.js";
+import { Apps } from "./pages/apps.js";
+import { Cluster } from "./pages/cluster.js";
+import { Compare } from "./pages/compare.js";
+import { Log } from "./pages/log.js";
+import { Node } from "./pages/node.js";
+import { Nodes } from "./pages/nodes.js";
+import { Slider } from "./slider.js";
+import { HttpSource, embedded } from "./source.js";
+import { DECISIONS, FAILURES, arrived, connect, fillTail, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
+
+const PAGES = { cluster: Cluster, apps: Apps, app: App, nodes: Nodes, node: Node, log: Log, compare: Compare };
+const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["nodes", "Nodes"], ["log", "Log"]];
+
+function Frame() {
+  useStore();
+  const model = shown(), page = PAGES[store.route.page] ?? Cluster;
+  useEffect(() => { document.title = `${store.route.id ? `${clean(model?.apps.get(store.route.id)?.name ?? store.route.id)} · ` : ""}${name()}`; });
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
+    <header class="top">
+      <${Link} to="cluster" class="brand"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
+      <nav aria-label="Pages">${TABS.map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
+      <${Search} />
+      <${Status} />
+      <${Action} what="policy">Policy<//>
+      <${Action} what="submit" tone="primary">Submit<//>
+      <${Theme} />
+    </header>
+    ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
+      <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>Compare with now</button>
+      <button type="button" onClick=${() => moveTo(null)}>${store.source.embedded ? "To the end" : "Back to now"}</button></div>`}
+    ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
+    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <${Slider} />
+    <${Dialogs} />
+    <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
+}
+
+const archive = document.querySelector("meta[name=dorm-archive]")?.content ?? "";
+
+const name = () => clean(store.source?.recording?.title ?? (archive || "Dorm"));
+
+function Status() {
+  const text = { live: archive ? "archive" : "live", recording: "recording", connecting: "connecting", reconnecting: "reconnecting" }[store.status] ?? store.status;
+  return html`<span class="status ${store.status}" role="status" title=${store.live ? `position ${store.live.position}` : ""}><i aria-hidden="true"></i>${text}</span>`;
+}
+
+function Theme() {
+  const [theme, choose] = useState(recall("theme", "auto"));
+  useEffect(() => {
+    if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
+    remember("theme", theme);
+    window.dispatchEvent(new Event("resize"));
+    set({});
+  }, [theme]);
+  const next = { auto: "dark", dark: "light", light: "auto" }[theme];
+  return html`<button type="button" class="quiet" onClick=${() => choose(next)} aria-label=${`Theme: ${theme}; change to ${next}`} title=${`Theme: ${theme}`}>${{ auto: "◐", dark: "●", light: "○" }[theme]}</button>`;
+}
+
+/** Finds apps by name, id and user, and nodes by name. */
+function Search() {
+  const [text, write] = useState(""), [index, move] = useState(0);
+  const place = useRef(null);
+  const model = shown(), wanted = text.trim().toLowerCase();
+  const found = [];
+  if (wanted && model) {
+    for (const app of model.apps.values()) {
+      if (found.length >= 8) break;
+      if (app.name.toLowerCase().includes(wanted) || app.id.includes(wanted)) found.push({ to: "app", id: app.id, title: app.name, about: `app of ${app.user}, ${app.phase}` });
+    }
+    const users = new Set([...model.apps.values()].map((app) => app.user).filter((user) => user.toLowerCase().includes(wanted)));
+    for (const user of [...users].slice(0, 4)) found.push({ to: "apps", id: "", q: { find: user }, title: user, about: "user: all apps" });
+    let nodes = 0;
+    for (const id of model.sorted) if (id.toLowerCase().includes(wanted) && ++nodes <= 6) found.push({ to: "node", id, title: id, about: `node, ${model.nodes.get(id).state}` });
+  }
+  const chosen = Math.min(index, found.length - 1);
+  const open = (one) => { if (!one) return; write(""); place.current.blur(); visit(one.to, one.id, one.q); };
+  const keys = (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); move(Math.max(0, Math.min(chosen + (event.key === "ArrowDown" ? 1 : -1), found.length - 1))); }
+    if (event.key === "Enter") { event.preventDefault(); open(found[Math.max(chosen, 0)]); }
+    if (event.key === "Escape") { write(""); event.target.blur(); }
+  };
+  return html`<div class="search">
+    <input id="search" ref=${place} type="search" value=${text} placeholder="Find an app, user or node  /" aria-label="Find an app, user or node" role="combobox" aria-expanded=${found.length > 0}
+      aria-controls="found" aria-autocomplete="list" aria-activedescendant=${found.length ? `found-${Math.max(chosen, 0)}` : undefined} autocomplete="off" spellcheck="false" onInput=${(event) => { write(event.target.value); move(0); }} onKeyDown=${keys} />
+    <ul id="found" role="listbox" aria-label="Found" hidden=${found.length === 0}>${found.map((one, at) => html`<li id=${`found-${at}`} role="option" aria-selected=${at === Math.max(chosen, 0)} onPointerDown=${(event) => { event.preventDefault(); open(one); }}><b><bdi>${short(one.title, 50)}</bdi></b> <span class="dim">${short(one.about, 50)}</span></li>`)}</ul>
+  </div>`;
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || store.dialog) return;
+  if (event.target.closest("input, textarea, select, dialog") && event.target.type !== "range") return;
+  const act = {
+    "/": () => document.getElementById("search").focus(),
+    "[": () => jump(DECISIONS, -1), "]": () => jump(DECISIONS, 1),
+    "{": () => jump(FAILURES, -1), "}": () => jump(FAILURES, 1),
+    l: () => moveTo(null),
+    c: () => visit("cluster"), a: () => visit("apps"), n: () => visit("nodes"), e: () => visit("log"),
+  }[event.key];
+  if (event.key === " " && !event.target.closest("button, a, canvas, [tabindex]")) { event.preventDefault(); set({ playing: !store.playing }); return; }
+  if (act) { event.preventDefault(); act(); }
+}
+
+async function start() {
+  const theme = recall("theme", "auto");
+  if (theme !== "auto") document.documentElement.dataset.theme = theme;
+  store.source = (await embedded()) ?? new HttpSource("v1", !archive);
+  window.addEventListener("popstate", () => { close(); arrived(); });
+  window.addEventListener("hashchange", arrived);
+  window.addEventListener("keydown", keys);
+  window.addEventListener("resize", () => set({}));
+  const place = document.getElementById("app");
+  place.textContent = "";
+  render(html`<${Frame} />`, place);
+  await connect();
+  fillTail();
+  await load();
+}
+
+start();

@@ -1,0 +1,114 @@
+// The first page: what people look for first.  The cluster, its figures, who waits and why, the last decision, what happens.
+
+import { html } from "../vendor/preact.js";
+import { Action } from "../actions.js";
+import { amount, clean, msOf, number, percent, plural, span } from "../format.js";
+import { Grid } from "../grid.js";
+import { Lanes } from "../lanes.js";
+import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
+import { NOTABLE, shown, store } from "../store.js";
+
+export function Cluster() {
+  const model = shown();
+  if (!model) return null;
+  return html`
+    <${Figures} model=${model} />
+    <div class="columns">
+      <${Card} id="nodes" title="Cluster" class="wide" extra=${html`<span class="small dim">${plural(model.nodes.size, "node")}</span>`}>
+        <${Grid} model=${model} focus=${store.route.q.focus ?? ""} height=${gridHeight()} />
+      <//>
+      <div class="stack">
+        <${Waiting} model=${model} />
+        <${Decision} model=${model} />
+      </div>
+    </div>
+    <${Card} id="lanes" title="Partitions over time"><${Lanes} height=${360} /><//>
+    ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}`;
+}
+
+const gridHeight = () => (window.innerWidth < 700 ? 320 : Math.min(520, Math.max(320, window.innerHeight - 380)));
+
+export function Figures({ model }) {
+  const { cluster } = model;
+  const budget = cluster.fairness_budget, over = budget !== null && cluster.fairness_loss > budget + 1e-9;
+  const changes = cluster.overhead_budget;
+  const states = count([...model.nodes.values()].map((node) => node.state));
+  return html`<section class="tiles" aria-label="Figures">
+    ${cluster.kinds.map((kind) => html`<div class="tile">
+      <h3>${clean(kind)}</h3>
+      <p class="big">${percent(cluster.used[kind] / cluster.capacity[kind])}</p>
+      <${Meter} value=${cluster.used[kind]} max=${cluster.capacity[kind]} label=${`Utilization of ${kind}`} />
+      <p class="small dim">${amount(kind, cluster.used[kind])} of ${amount(kind, cluster.capacity[kind])}</p>
+    </div>`)}
+    <div class="tile">
+      <h3>Fairness loss</h3>
+      <p class="big ${over ? "warn" : ""}">${number(cluster.fairness_loss, 3)}</p>
+      <${Meter} value=${cluster.fairness_loss} max=${Math.max((budget ?? 0) * 1.5, cluster.fairness_loss, 1e-9)} mark=${budget} tone=${over ? "warn" : "good"} label="Fairness loss against its budget" />
+      <p class="small dim">${budget === null ? "no budget" : `budget ${number(budget, 3)}`}</p>
+    </div>
+    <div class="tile">
+      <h3>Overhead</h3>
+      <p class="big">${cluster.overhead}</p>
+      <${Meter} value=${cluster.overhead} max=${Math.max(changes ?? 0, cluster.overhead, 1)} tone="accent" label="Running apps that the last decision changed, of its budget" />
+      <p class="small dim">${changes === null ? "running apps changed" : `of ${changes} the last decision may change`}</p>
+    </div>
+    <div class="tile">
+      <h3>Apps</h3>
+      <p class="big">${cluster.apps}</p>
+      <p class="small">${cluster.waiting > 0 ? html`<${Chip} tone="warn">${cluster.waiting} waiting<//>` : html`<span class="dim">none waits</span>`}</p>
+      <p class="small dim">${plural(cluster.decisions, "decision")}</p>
+    </div>
+    <div class="tile">
+      <h3>Nodes</h3>
+      <p class="big">${cluster.nodes}</p>
+      <p class="small">${["lost", "draining", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
+      <p class="small dim">led by ${clean(cluster.leader) || "no master"}</p>
+    </div>
+  </section>
+  ${cluster.policy_failure && html`<p class="banner bad" role="alert">The policy gives no usable answer, so every app keeps what it has: ${clean(cluster.policy_failure)}</p>`}`;
+}
+
+function count(items) {
+  const found = {};
+  for (const one of items) found[one] = (found[one] ?? 0) + 1;
+  return found;
+}
+
+function Waiting({ model }) {
+  const waiting = model.waiting;
+  const below = model.live.filter((app) => app.reason && app.containers > 0);
+  return html`<${Card} id="waiting" title="Who waits, and why" extra=${html`<${Chip} tone=${waiting.length ? "warn" : ""}>${waiting.length}<//>`}>
+    ${waiting.length === 0 && html`<p class="note">No app waits for a partition.</p>`}
+    <div class="scroll" tabindex="0" role="region" aria-label="Apps that wait"><ul class="reasons">
+      ${waiting.slice(0, 100).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.user} · ${model.at && app.since ? span(model.at - msOf(app.since)) : ""}</span>
+        <p>${clean(app.reason?.text ?? (app.phase === "retrying" ? "pauses after a failure" : "not decided yet"))}</p></li>`)}
+      ${waiting.length > 100 && html`<li class="dim">and ${waiting.length - 100} more (<${Link} to="apps" q=${{ phase: "waiting" }}>all of them<//>)</li>`}
+      ${below.length > 0 && html`<li class="sub">Below their n_max</li>`}
+      ${below.slice(0, 40).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.containers} of ${app.n_max}</span><p>${clean(app.reason.text)}</p></li>`)}
+      ${below.length > 40 && html`<li class="dim">and ${below.length - 40} more</li>`}
+    </ul></div>
+  <//>`;
+}
+
+export function Decision({ model }) {
+  const one = model.decision;
+  return html`<${Card} id="decision" title="Last decision" extra=${html`<${Action} what="plan">What next?<//>`}>
+    ${!one && html`<p class="note">None so far.</p>`}
+    ${one && html`
+      <p class="small"><${MomentLink} position=${one.position} /> <span class="dim"><${When} at=${one.at} day /> by ${clean(one.policy)} ${one.policy_version} (${clean(one.status)}), on ${TRIGGERS[one.trigger] ?? clean(one.trigger)}</span></p>
+      <p class="small dim">utilization ${number(one.utilization, 2)}${one.bound > 0 ? ` (bound ${number(one.bound, 2)})` : ""}, fairness loss ${number(one.fairness_loss, 3)}${one.fairness_budget === null ? "" : ` of ${number(one.fairness_budget, 3)}`}, ${plural(one.overhead, "running app")} changed</p>
+      <div class="scroll low" tabindex="0" role="region" aria-label="Changes of the last decision"><ul class="changes">
+        ${one.changes.slice(0, 60).map((change) => html`<li key=${change.app}><${AppLink} id=${change.app} name=${change.name} /> <span class="num">${change.before ?? "?"} → <b>${change.after}</b></span> <${Chip} tone=${{ start: "start", live: "good", restart: "stop", stop: "bad" }[change.kind] ?? ""}>${change.kind}<//></li>`)}
+        ${one.all_changes > 60 && html`<li class="dim">and ${one.all_changes - 60} more</li>`}
+        ${one.all_changes === 0 && html`<li class="dim">No changes, only new reasons.</li>`}
+      </ul></div>`}
+  <//>`;
+}
+
+const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline" };
+
+export function Tail({ most = 12 }) {
+  const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
+  return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
+    ${items.length === 0 && html`<p class="note">Nothing has happened since this page was opened.</p>`}`;
+}

@@ -1,0 +1,129 @@
+// The time slider: the whole log as a track.  It takes the page to any moment, plays it at any speed, and jumps between
+// decisions and failures.
+
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+import { Axis } from "./axis.js";
+import { Canvas } from "./canvas.js";
+import { theme } from "./colors.js";
+import { moment, utc } from "./format.js";
+import { useTimeline } from "./lanes.js";
+import { Icon } from "./parts.js";
+import { DECISIONS, FAILURES, jump, moveTo, remember, say, set, shown, store, useStore } from "./store.js";
+
+const STEPS = 10_000, SPEEDS = [1, 2, 5, 10, 30, 60, 300, 1800, 3600], PLAY_MS = 250;
+
+export function Slider() {
+  useStore();
+  const [size, resize] = useState({ width: 0 });
+  const { data } = useTimeline(null, Math.max(size.width, 0));
+  const [dragged, drag] = useState(null);
+  const throttle = useRef({ timer: 0, next: null });
+  const begin = data?.begin ?? 0, end = Math.max(data?.last ?? 1, store.live?.at ?? 0, begin + 1);
+  useEffect(() => { if (data) store.range = { begin, end }; }, [begin, end]);
+  const axis = useMemo(() => new Axis(begin, end, 8, Math.max(size.width - 8, 9)), [begin, end, size.width]);
+  const model = shown();
+  const here = dragged ?? (store.route.at ? model?.at ?? end : end);
+
+  useEffect(() => {
+    if (!store.playing) return undefined;
+    let time = store.route.at && store.past?.at ? store.past.at : begin;
+    const timer = setInterval(() => {
+      if (store.loading) return;
+      time += PLAY_MS * store.speed;
+      if (time >= end) { set({ playing: false }); moveTo(null, { replace: true }); return; }
+      moveTo(new Date(time).toISOString(), { replace: true });
+    }, PLAY_MS);
+    return () => clearInterval(timer);
+  }, [store.playing, store.speed]);
+
+  function draw(context, width, height) {
+    const tones = theme();
+    context.clearRect(0, 0, width, height);
+    if (!data) return;
+    const base = height - 9, top = 4;
+    context.fillStyle = tones.line;
+    context.fillRect(8, base, width - 16, 2);
+    const used = Object.entries(data.figures).filter(([name]) => name.startsWith("decided."));
+    const points = used.map(([, one]) => one).sort((a, b) => b.length - a.length)[0] ?? [];
+    if (points.length) {
+      context.beginPath();
+      context.moveTo(axis.x(points[0][0]), base);
+      let y = base;
+      for (const [time, value] of points) {
+        context.lineTo(axis.x(time), y);
+        y = base - Math.min(value, 1) * (base - top);
+        context.lineTo(axis.x(time), y);
+      }
+      context.lineTo(axis.x(end), y);
+      context.lineTo(axis.x(end), base);
+      context.fillStyle = tones.accent;
+      context.globalAlpha = 0.16;
+      context.fill();
+      context.globalAlpha = 1;
+    }
+    context.fillStyle = tones.accent;
+    for (const [, time] of data.decisions) context.fillRect(axis.x(time) - 0.5, base - 5, 1, 5);
+    context.fillStyle = tones.bad;
+    for (const [, time] of data.failures) { context.beginPath(); context.arc(axis.x(time), top + 3, 2.6, 0, 7); context.fill(); }
+    context.fillStyle = tones.accent;
+    context.fillRect(8, base, axis.x(here) - 8, 2);
+    context.beginPath();
+    context.arc(axis.x(here), base + 1, 6, 0, 7);
+    context.fill();
+    context.fillStyle = tones.card;
+    context.beginPath();
+    context.arc(axis.x(here), base + 1, 2.4, 0, 7);
+    context.fill();
+    if (store.route.at) { context.fillStyle = tones.accent; context.fillRect(axis.x(here) - 0.5, top, 1, base - top); }
+  }
+
+  function slide(value, final) {
+    const time = begin + (Number(value) / STEPS) * (end - begin);
+    drag(final ? null : time);
+    const state = throttle.current;
+    state.next = Number(value) >= STEPS ? null : new Date(time).toISOString();
+    const apply = () => { state.timer = 0; moveTo(state.next, { replace: true }); };
+    if (final) { clearTimeout(state.timer); apply(); } else state.timer ||= setTimeout(apply, 120);
+  }
+  const value = Math.round(((here - begin) / (end - begin)) * STEPS);
+  const past = Boolean(store.route.at);
+
+  return html`<footer class="slider" aria-label="Time">
+    <div class="transport" role="group" aria-label="Moments">
+      <button type="button" title="Previous failure (Shift+[)" aria-label="Previous failure" class="bad" onClick=${() => jump(FAILURES, -1)}><${Icon} name="first" /></button>
+      <button type="button" title="Previous decision ([)" aria-label="Previous decision" onClick=${() => jump(DECISIONS, -1)}><${Icon} name="back" /></button>
+      <button type="button" title="Play (Space)" aria-label=${store.playing ? "Pause" : "Play"} aria-pressed=${store.playing} onClick=${() => set({ playing: !store.playing })}><${Icon} name=${store.playing ? "pause" : "play"} /></button>
+      <button type="button" title="Next decision (])" aria-label="Next decision" onClick=${() => jump(DECISIONS, 1)}><${Icon} name="next" /></button>
+      <button type="button" title="Next failure (Shift+])" aria-label="Next failure" class="bad" onClick=${() => jump(FAILURES, 1)}><${Icon} name="last" /></button>
+      <label class="speed"><span class="sr">Speed</span><select value=${store.speed} onChange=${(event) => { remember("speed", event.target.value); set({ speed: Number(event.target.value) }); }}>
+        ${SPEEDS.map((one) => html`<option value=${one}>${one}×</option>`)}</select></label>
+    </div>
+    <div class="track">
+      <${Canvas} draw=${draw} sized=${(width) => resize({ width })} label="" role="presentation" aria-hidden="true" />
+      <input type="range" min="0" max=${STEPS} value=${value} aria-label="Moment of the log" aria-valuetext=${past ? moment(here) : "now"}
+        onInput=${(event) => slide(event.target.value, false)} onChange=${(event) => slide(event.target.value, true)} />
+    </div>
+    <div class="now">
+      <button type="button" class=${past ? "live past" : "live"} aria-pressed=${!past} onClick=${() => { set({ playing: false }); moveTo(null); }}>${store.source?.embedded ? "End" : "Live"}</button>
+      <span class="clock" title=${utc(here)}>${moment(here)}</span>
+      <${Exact} />
+    </div>
+  </footer>`;
+}
+
+/** The moment as text: shows the position, and takes a sequence, a time or `-10m`. */
+function Exact() {
+  const model = shown();
+  const [text, write] = useState(null);
+  const enter = (event) => {
+    event.preventDefault();
+    const wanted = (text ?? "").trim();
+    write(null);
+    if (!wanted) return;
+    if (!/^(\d+(\.\d+)?|-[\d.]+(ms|s|m|h|d)|\d{4}-\d\d-\d\d.*)$/.test(wanted)) { say("Write a sequence (118), a time (2026-11-21T09:00Z) or how long ago (-10m).", "bad"); return; }
+    moveTo(wanted);
+  };
+  return html`<form class="exact" onSubmit=${enter}><label><span class="sr">Position on the log</span>
+    <input value=${text ?? model?.position ?? ""} onInput=${(event) => write(event.target.value)} onFocus=${(event) => event.target.select()} onBlur=${() => write(null)}
+      spellcheck="false" autocomplete="off" title="Position on the log; write a sequence, a time or -10m" size="7" /></label></form>`;
+}

@@ -1,0 +1,296 @@
+// Where data come from: `dorm serve` over HTTP, or what stands in the page itself.  Nothing else in the page knows which.
+//
+//   view(at)            one moment; null for now
+//   follow(model, …)    what changes from there on; returns a function that stops it
+//   timeline(…)         a span of time for pictures
+//   events(…)           the log, by pages;  neighbor(…): the next or previous event of some kinds
+//   app, story, …       more about one app or node
+//   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
+
+import { Model } from "./model.js";
+import { comparePositions, msOf } from "./format.js";
+
+const TIMEOUT_MS = 20_000;
+
+export class SourceError extends Error {
+  constructor(text, code = "", status = 0) {
+    super(text);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+const query = (map) => {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(map)) {
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined && one !== "") found.append(name, one);
+  }
+  const text = found.toString();
+  return text ? `?${text}` : "";
+};
+
+export class HttpSource {
+  constructor(base = "v1", actions = true) {
+    this.base = base;
+    this.actions = actions;
+    this.embedded = false;
+  }
+
+  async #ask(path, { method = "GET", body, type, headers = {}, signal } = {}) {
+    const limit = AbortSignal.timeout(TIMEOUT_MS);
+    let answer;
+    try {
+      answer = await fetch(`${this.base}${path}`, {
+        method, body, signal: signal ? AbortSignal.any([signal, limit]) : limit,
+        headers: { Accept: "application/json", ...(type ? { "Content-Type": type } : {}), ...headers },
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new SourceError(error.name === "TimeoutError" ? "The server did not answer in time." : "The server cannot be reached.", "unreachable");
+    }
+    const text = await answer.text();
+    const found = text && /json/.test(answer.headers.get("Content-Type") ?? "") ? JSON.parse(text) : text;
+    if (!answer.ok) throw new SourceError(found?.detail || found?.title || `The server answered ${answer.status}.`, found?.code, answer.status);
+    return found;
+  }
+
+  async view(at, signal) {
+    return new Model(await this.#ask(`/view${query({ at })}`, { signal }));
+  }
+
+  /** Calls `change` for each change, `reset` when a view is needed again, `status` with `live` or `reconnecting`. */
+  follow(model, { change, reset, status }) {
+    const stream = new EventSource(`${this.base}/view/changes${query({ after: model.position })}`);
+    stream.addEventListener("open", () => status("live"));
+    stream.addEventListener("change", (event) => change(JSON.parse(event.data)));
+    stream.addEventListener("reset", () => { stream.close(); reset(); });
+    stream.addEventListener("error", () => {
+      status("reconnecting");
+      if (stream.readyState === EventSource.CLOSED) { stream.close(); again = setTimeout(reset, 2000); }
+    });
+    let again = 0;
+    return () => { clearTimeout(again); stream.close(); };
+  }
+
+  timeline({ from, to, width, page, apps } = {}, signal) {
+    return this.#ask(`/timeline${query({ from, to, width, page, apps })}`, { signal });
+  }
+
+  events(filter = {}, signal) {
+    return this.#ask(`/events${query(filter)}`, { signal });
+  }
+
+  async neighbor(kinds, position, direction) {
+    const side = direction > 0 ? { after: position } : { before: position };
+    const found = await this.events({ ...side, kind: kinds, limit: 1 });
+    return found.items[0] ?? null;
+  }
+
+  /** Follows the log from its end: calls `each` with an event. */
+  tail(filter, each) {
+    const stream = new EventSource(`${this.base}/events/stream${query(filter)}`);
+    const take = (event) => each(JSON.parse(event.data));
+    stream.addEventListener("message", take);
+    stream.addEventListener("event", take);
+    return () => stream.close();
+  }
+
+  app = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}${query({ at })}`);
+  story = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/story${query({ at })}`);
+  explain = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/explain${query({ at })}`);
+  progress = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/progress${query({ at })}`);
+  speed = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/speed${query({ at })}`);
+  nodeStory = (id, at) => this.#ask(`/nodes/${encodeURIComponent(id)}/story${query({ at })}`);
+  policy = () => this.#ask("/policy");
+  schema = () => this.#ask("/schema/app");
+  /** `what.submit` may be a spec as text in YAML. */
+  plan = (what, signal) => (typeof what.submit === "string"
+    ? this.#ask("/plan", { method: "POST", body: `submit:\n${what.submit.split("\n").map((line) => `  ${line}`).join("\n")}\n`, type: "application/yaml", signal })
+    : this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal }));
+
+  /** Follows a container's output: calls `line` for each line, `end` with a message when there is no more. */
+  logs(id, slot, line, end) {
+    const stop = new AbortController();
+    (async () => {
+      try {
+        const answer = await fetch(`${this.base}/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true" })}`, {
+          signal: stop.signal, headers: { Accept: "text/event-stream, text/plain" },
+        });
+        if (!answer.ok || !answer.body) {
+          const problem = await answer.json().catch(() => ({}));
+          end(problem.detail || problem.title || `The server answered ${answer.status}.`);
+          return;
+        }
+        const stream = /event-stream/.test(answer.headers.get("Content-Type") ?? "");
+        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+        let rest = "";
+        for (;;) {
+          const { value, done } = await reader.read();
+          if (done) break;
+          const lines = (rest + value).split("\n");
+          rest = lines.pop();
+          for (const one of lines) {
+            if (!stream) line({ text: one });
+            else if (one.startsWith("data:")) {
+              const said = parsed(one.slice(5).trimStart());
+              if (said.text !== undefined) line(said);
+            }
+          }
+        }
+        end("The output has ended.");
+      } catch (error) {
+        if (error.name !== "AbortError") end("The server no longer answers.");
+      }
+    })();
+    return () => stop.abort();
+  }
+
+  submit = (text, type, key) => this.#ask("/apps", { method: "POST", body: text, type, headers: { "Idempotency-Key": key } });
+  update = (id, change, key) => this.#ask(`/apps/${encodeURIComponent(id)}`, { method: "PATCH", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
+  cancel = (id, reason, key) => this.#ask(`/apps/${encodeURIComponent(id)}/cancel`, { method: "POST", body: JSON.stringify(reason ? { reason } : {}), type: "application/json", headers: { "Idempotency-Key": key } });
+  drain = (id, on, key) => this.#ask(`/nodes/${encodeURIComponent(id)}/${on ? "drain" : "undrain"}`, { method: "POST", body: "{}", type: "application/json", headers: { "Idempotency-Key": key } });
+  setPolicy = (change, key) => this.#ask("/policy", { method: "PUT", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
+}
+
+function parsed(text) {
+  try {
+    const found = JSON.parse(text);
+    return typeof found === "object" && found !== null ? found : { text: String(found) };
+  } catch {
+    return { text };
+  }
+}
+
+// --- a recording ----------------------------------------------------------------------------------------------------------
+
+const KEYFRAMES = 64;
+
+/** The recording that stands in the page: gzip in base64, or null. */
+export async function embedded() {
+  const place = document.getElementById("recording");
+  if (!place) return null;
+  const bytes = Uint8Array.from(atob(place.textContent.trim()), (sign) => sign.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new EmbeddedSource(await new Response(stream).json());
+}
+
+export class EmbeddedSource {
+  constructor(recording) {
+    this.actions = false;
+    this.embedded = true;
+    this.recording = recording;
+    this.changes = recording.changes;
+    this.times = this.changes.map((change) => msOf(change.at));
+    this.frames = new Map([[0, new Model(recording.first)]]);
+    this.records = this.changes.flatMap((change) => change.records ?? []);
+  }
+
+  /** How many changes lie at or before a moment: a position, a sequence or a time. */
+  #count(at) {
+    if (at === null || at === undefined) return this.changes.length;
+    if (/^\d+(\.\d+)?$/.test(at)) return upper(this.changes, (change) => Number(change.position) <= Math.floor(Number(at)));
+    const time = at.startsWith("-") ? this.times.at(-1) - spanOf(at.slice(1)) : msOf(at.endsWith("Z") ? at : `${at}Z`);
+    if (!Number.isFinite(time)) throw new SourceError(`${at} is not a moment: write a sequence (120), a time or -10m.`, "moment.malformed");
+    return upper(this.times, (one) => one <= time);
+  }
+
+  async view(at) {
+    const wanted = this.#count(at);
+    let base = Math.floor(wanted / KEYFRAMES) * KEYFRAMES;
+    while (!this.frames.has(base)) base -= KEYFRAMES;
+    const model = this.frames.get(base).copy();
+    for (let index = base; index < wanted; index++) {
+      model.apply(this.changes[index]);
+      if ((index + 1) % KEYFRAMES === 0 && !this.frames.has(index + 1)) this.frames.set(index + 1, model.copy());
+    }
+    return model.copy();
+  }
+
+  follow(model, { status }) {
+    status("recording");
+    return () => {};
+  }
+
+  async timeline({ from, to, apps } = {}) {
+    const whole = this.recording.timeline;
+    const origin = msOf(whole.from);
+    const begin = Math.max(0, from ? msOf(from) - origin : 0);
+    const end = Math.min(msOf(whole.to) - origin, to ? msOf(to) - origin : Infinity);
+    const inside = (one) => one[1] >= begin && one[1] <= end;
+    const move = (one) => [one[0], one[1] - begin, ...one.slice(2)];
+    const curve = (points) => {
+      const first = Math.max(0, upper(points, (point) => point[0] <= begin) - 1);
+      return points.slice(first).filter((point) => point[0] <= end).map(([time, value]) => [Math.max(0, time - begin), value]);
+    };
+    const lanes = whole.apps.filter((app) => !apps?.length || apps.includes(app.id)).map((app) => ({
+      ...app,
+      spans: app.spans.filter((span) => span[1] >= begin && span[0] <= end)
+        .map(([t0, t1, count, phase]) => [Math.max(t0, begin) - begin, Math.min(t1, end) - begin, count, phase]),
+    })).filter((app) => app.spans.length);
+    return {
+      ...whole, from: new Date(origin + begin).toISOString(), to: new Date(origin + end).toISOString(), apps: lanes, next: null,
+      decisions: whole.decisions.filter(inside).map(move), failures: whole.failures.filter(inside).map(move),
+      marks: whole.marks.filter(inside).map(move),
+      figures: Object.fromEntries(Object.entries(whole.figures).map(([name, points]) => [name, curve(points)])),
+    };
+  }
+
+  #matches(record, { app, node, user, kind }) {
+    const kinds = [kind ?? []].flat();
+    return (!app || record.app === app || record.text.includes(app)) && (!node || record.node === node || record.text.includes(node))
+      && (!user || record.by === user) && (!kinds.length || kinds.includes(record.kind));
+  }
+
+  async events({ after, before, limit = 100, ...filter } = {}) {
+    const most = Number(limit);
+    if (after) {
+      const start = upper(this.records, (one) => comparePositions(one.position, after) <= 0);
+      const items = this.records.slice(start).filter((one) => this.#matches(one, filter)).slice(0, most);
+      return { items, next: items.at(-1)?.position ?? null, previous: items[0]?.position ?? null };
+    }
+    const end = before ? upper(this.records, (one) => comparePositions(one.position, before) < 0) : this.records.length;
+    const items = [];
+    for (let index = end - 1; index >= 0 && items.length < most; index--) {
+      if (this.#matches(this.records[index], filter)) items.unshift(this.records[index]);
+    }
+    return { items, next: items.at(-1)?.position ?? null, previous: items[0]?.position ?? null };
+  }
+
+  async neighbor(kinds, position, direction) {
+    const side = direction > 0 ? { after: position } : { before: position };
+    const { items } = await this.events({ ...side, kind: kinds, limit: 1 });
+    return items[0] ?? null;
+  }
+
+  tail() { return () => {}; }
+
+  #none(what) {
+    throw new SourceError(`${what} is not part of a recording.`, "recording");
+  }
+
+  async app() { return null; }
+  async story(id) { return this.recording.stories?.[id] ?? this.#none("The story of this app"); }
+  async explain() { return null; }
+  async progress(id) { return this.recording.progress?.[id] ?? { points: [] }; }
+  async speed() { return this.#none("The speed curve"); }
+  async nodeStory() { return this.#none("The story of this node"); }
+  async policy() { return this.#none("The policy"); }
+  async schema() { return this.#none("The schema"); }
+  async plan() { return this.#none("A plan"); }
+  logs(id, slot, line, end) { end("The output of containers is not part of a recording."); return () => {}; }
+}
+
+/** How many items at the start of an ordered list fulfil a condition. */
+function upper(items, holds) {
+  let low = 0, high = items.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (holds(items[middle])) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+function spanOf(text) {
+  const found = /^([\d.]+)(ms|s|m|h|d)?$/.exec(text);
+  return found ? Number(found[1]) * { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }[found[2] ?? "s"] : NaN;
+}

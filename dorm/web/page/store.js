@@ -1,0 +1,229 @@
+// What the page knows and where it is: one object, and one way to change it.  Views redraw at most once a frame.
+
+import { useEffect, useState } from "./vendor/preact.js";
+import { clock, comparePositions, msOf, short } from "./format.js";
+import { format, parse } from "./route.js";
+
+const TAIL = 400;
+
+export const store = {
+  source: null,
+  route: parse(location.hash),
+  live: null,
+  /** The model at the moment of the address, null for now. */
+  past: null,
+  /** The model that `vs` names, to compare with. */
+  other: null,
+  status: "connecting",
+  error: "",
+  loading: false,
+  tail: [],
+  listeners: new Set(),
+  changed: new Set(),
+  dialog: null,
+  notice: null,
+  playing: false,
+  speed: Number(recall("speed", "10")),
+  range: null,
+  version: 0,
+};
+
+let frame = 0;
+
+/** Changes the state, and redraws what follows it. */
+export function set(part) {
+  Object.assign(store, part);
+  redraw();
+}
+
+export function redraw() {
+  store.version += 1;
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    for (const listener of [...store.listeners]) listener(store.version);
+  });
+}
+
+export function useStore() {
+  const [, update] = useState(0);
+  useEffect(() => {
+    store.listeners.add(update);
+    return () => store.listeners.delete(update);
+  }, []);
+  return store;
+}
+
+/** What the page shows: the moment of the address, else now. */
+export const shown = () => (store.route.at ? store.past : store.live);
+
+// --- the address ----------------------------------------------------------------------------------------------------------
+
+export function href(change) {
+  const next = { page: store.route.page, id: "", at: store.route.at, vs: null, q: {}, ...change };
+  return format(next);
+}
+
+export function go(change, { replace = false } = {}) {
+  const next = format({ ...store.route, ...change, q: { ...store.route.q, ...(change.q ?? {}) } });
+  if (next === location.hash) return;
+  if (replace) history.replaceState(null, "", next); else history.pushState(null, "", next);
+  arrived();
+}
+
+/** Another page, with the same moment. */
+export function visit(page, id = "", q = {}) {
+  const next = format({ page, id, at: store.route.at, vs: null, q });
+  if (next !== location.hash) history.pushState(null, "", next);
+  arrived();
+  document.getElementById("main")?.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+}
+
+export function arrived() {
+  store.route = parse(location.hash);
+  load();
+  redraw();
+}
+
+// --- moments --------------------------------------------------------------------------------------------------------------
+
+let asking = null;
+let wanted;
+
+/** Loads the moment of the address.  While one is loaded, only the latest that was asked for meanwhile is loaded next. */
+export async function load() {
+  wanted = [store.route.at, store.route.vs];
+  if (asking) return asking;
+  asking = (async () => {
+    for (;;) {
+      let [at, vs] = wanted;
+      try {
+        store.loading = Boolean(at) && store.past?.asked !== at;
+        if (at && store.past?.asked !== at) {
+          const model = await store.source.view(at);
+          store.past = model;
+          at = model.asked = /^\d+$/.test(at) ? at : named(at, model.position);
+        }
+        if (vs && store.other?.asked !== vs) {
+          const model = await store.source.view(vs === "now" ? null : vs);
+          model.asked = vs;
+          store.other = model;
+        }
+        if (!at) store.past = null;
+        if (!vs) store.other = null;
+        store.error = "";
+      } catch (error) {
+        store.error = error.message;
+        if (at && !store.past) store.past = store.live;
+      }
+      store.loading = false;
+      redraw();
+      if (wanted[0] === at && wanted[1] === vs) return;
+    }
+  })().finally(() => { asking = null; });
+  return asking;
+}
+
+/** A moment that was given as a time becomes its position, so that the address names it for good. */
+function named(at, position) {
+  if (store.route.at !== at) return at;
+  const sequence = String(position).split(".")[0];
+  store.route = { ...store.route, at: sequence };
+  if (wanted[0] === at) wanted = [sequence, wanted[1]];
+  history.replaceState(null, "", format(store.route));
+  return sequence;
+}
+
+/** Shows a moment: a position, a sequence or a time; null for now. */
+export function moveTo(at, { replace = false } = {}) {
+  go({ at }, { replace });
+}
+
+/** The position that is shown, for questions about the same moment. */
+export const position = () => (store.route.at ? store.past?.position ?? store.route.at : store.live?.position ?? null);
+
+export const DECISIONS = ["Resized"];
+export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed"];
+
+/** What the first page lists: everything but reports of progress, single containers and seals. */
+export const NOTABLE = [...DECISIONS, ...FAILURES, "AppSubmitted", "AppAccepted", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppCancelled",
+  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "PolicyChanged",
+  "MasterElected"];
+
+/** Jumps to the next (1) or previous (-1) event of these kinds. */
+export async function jump(kinds, direction) {
+  const here = position();
+  if (!here) return;
+  try {
+    const from = direction > 0 || String(here).includes(".") ? here : `${here}.0`;
+    const found = await store.source.neighbor(kinds, from, direction);
+    if (!found) { say(direction > 0 ? "Nothing follows." : "Nothing came before."); return; }
+    if (comparePositions(found.position, here) === 0) return;
+    moveTo(String(found.position).split(".")[0]);
+    say(`${found.kind} at ${clock(msOf(found.at))}: ${short(found.text, 120)}`);
+  } catch (error) {
+    say(error.message, "bad");
+  }
+}
+
+let quiet = 0;
+export function say(text, tone = "") {
+  clearTimeout(quiet);
+  set({ notice: { text, tone } });
+  quiet = setTimeout(() => set({ notice: null }), 7000);
+}
+
+// --- following ------------------------------------------------------------------------------------------------------------
+
+let stop = () => {};
+const watchers = new Set();
+
+/** Calls back with every change of the live model. */
+export function watch(each) {
+  watchers.add(each);
+  return () => watchers.delete(each);
+}
+
+export async function connect() {
+  stop();
+  try {
+    set({ live: await store.source.view(null) });
+  } catch (error) {
+    set({ status: "reconnecting", error: error.message });
+    setTimeout(connect, 2000);
+    return;
+  }
+  store.error = "";
+  stop = store.source.follow(store.live, {
+    change: (change) => {
+      store.live.apply(change);
+      if (change.records?.length) {
+        store.tail.push(...change.records);
+        if (store.tail.length > TAIL * 2) store.tail = store.tail.slice(-TAIL);
+      }
+      for (const each of watchers) each(change);
+      redraw();
+    },
+    reset: connect,
+    status: (status) => { if (status !== store.status) set({ status }); },
+  });
+}
+
+export async function fillTail() {
+  try {
+    const found = await store.source.events({ limit: 40, kind: NOTABLE });
+    const seen = new Set(store.tail.map((one) => one.position));
+    store.tail = [...found.items.filter((one) => !seen.has(one.position)), ...store.tail];
+    redraw();
+  } catch { /* The tail starts empty, and fills with what follows. */ }
+}
+
+// --- preferences ----------------------------------------------------------------------------------------------------------
+
+export function recall(name, otherwise) {
+  try { return localStorage.getItem(`dorm.${name}`) ?? otherwise; } catch { return otherwise; }
+}
+
+export function remember(name, value) {
+  try { localStorage.setItem(`dorm.${name}`, value); } catch { /* Private windows may refuse. */ }
+}

@@ -1,0 +1,181 @@
+"""The dashboard of a cluster that runs: real server, real master, real agents and containers, a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dorm.api.options import Options
+from dorm.api.serving import serving
+from dorm.local.cluster import LocalCluster, LocalOptions
+from events.nats.log import Connection
+from tests.e2e.ports import own_ports
+from tests.e2e.story import until
+from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from playwright.async_api import Page
+
+    from dorm.core.state import State
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow]
+PATIENCE_S = 30.0
+SPEC = """name: {name}
+command: [sleep, "1000"]
+demand: {{cpu: 500m, memory: 64MiB}}
+n_min: 1
+n_max: 4
+"""
+
+
+@contextlib.asynccontextmanager
+async def dashboard(folder: Path, agents: int = 2) -> AsyncIterator[tuple[LocalCluster, str]]:
+    """A cluster on this machine, and the address of its dashboard."""
+    options = LocalOptions(
+        data=folder / "data", cluster=f"web{abs(hash(str(folder))) % 10**8}", agents=agents,
+        capacity={"cpu": 1000, "memory": 2**30}, ports=own_ports(), runtime="process", report_interval_s=0.5,
+        progress_interval_s=0.2,
+    )  # fmt: skip
+    async with LocalCluster(options) as cluster:
+        connection = await Connection.open(cluster.server.url, options.cluster, name="dorm-api")
+        try:
+            async with serving(connection, Options(port=0, user="tester")) as server:
+                following = asyncio.create_task(server.run())
+                try:
+                    await server.services.follower.reach(1, PATIENCE_S)
+                    yield cluster, f"{server.url}/"
+                finally:
+                    following.cancel()
+                    await asyncio.wait({following})
+        finally:
+            await connection.close()
+            await cluster.stop_now()
+
+
+async def picture(tab: Page, name: str) -> str:
+    """A fingerprint of what a canvas shows."""
+    drawn_: str = await tab.evaluate("name => document.querySelector(name).toDataURL()", name)
+    return hashlib.sha256(drawn_.encode()).hexdigest()
+
+
+async def read_by_keyboard(tab: Page, nodes: int) -> str:
+    """What the grid says of each node as the arrows go over it."""
+    await tab.locator(".gridcanvas").first.focus()
+    said = []
+    await tab.keyboard.press("Home")
+    for _ in range(nodes):
+        said.append(await tab.locator(".grid [role=status]").first.inner_text())
+        await tab.keyboard.press("ArrowRight")
+    return "\n".join(said)
+
+
+async def submit(tab: Page, text: str) -> None:
+    """Through the page's editor, once the plan is there."""
+    await tab.get_by_role("button", name="Submit").first.click()
+    await tab.get_by_label("Spec (YAML or JSON)").fill(text)
+    preview = tab.locator(".preview")
+    await preview.locator("table, .note").first.wait_for()
+    assert "start" in await preview.inner_text()
+    await tab.get_by_role("button", name="Submit the app").click()
+
+
+async def focus_on(tab: Page, name: str) -> None:
+    """Tab along until the element with this name has the focus."""
+    for _ in range(80):
+        await tab.keyboard.press("Tab")
+        if await tab.evaluate("document.activeElement.innerText?.trim()") == name:
+            return
+    raise AssertionError(f"the keyboard does not reach {name!r}")
+
+
+async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> None:
+    async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
+        await tab.locator(".status.live").wait_for()
+        await submit(tab, SPEC.format(name="first"))
+        await holds(tab, "location.hash.startsWith('#/app/first-')")
+        await tab.locator(".pagehead .chip", has_text="running").wait_for()
+        await visit(tab, "#/cluster")
+        await tab.locator(".lanenames", has_text="first").wait_for()
+        assert "4 of first" in (await read_by_keyboard(tab, 2)).replace("2 of first", "4 of first")
+
+        # A second app makes the first shrink: grid and lanes show it without being asked.
+        before = await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")
+        state = await cluster.client.state()
+        await cluster.client.submit(_document("second"))
+        state = await until(cluster.client, _shrunk, "the first shrinks for the second")
+        await tab.locator(".changes", has_text="second").wait_for()
+        assert "second" in await read_by_keyboard(tab, 2)
+        await tab.wait_for_timeout(600)
+        assert (await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")) != before
+        await visit(tab, "#/apps")
+        shown = {row[0]: row[3].split()[0] for row in await rows(tab)}
+        assert shown == {app.name: str(len(app.current.planned)) for app in state.live_apps() if app.current}
+
+        # By keyboard alone.
+        await tab.keyboard.press("/")
+        await tab.keyboard.type("second")
+        await tab.keyboard.press("Enter")
+        await holds(tab, "location.hash.startsWith('#/app/second-')")
+        await drawn(tab)
+        await focus_on(tab, "Cancel")
+        await tab.keyboard.press("Enter")
+        await tab.locator("dialog .preview").get_by_text("first").first.wait_for()
+        await focus_on(tab, "Cancel the app")
+        await tab.keyboard.press("Enter")
+        await until(cluster.client, _second_ended, "the second is cancelled")
+        await tab.locator(".pagehead .chip", has_text="cancelled").wait_for()
+
+        # What follows is only asked, with the dialog in the page.
+        await visit(tab, "#/cluster")
+        async with opened(browser, address, strict=False) as other:
+            await other.get_by_role("button", name="Policy").click()
+            await other.locator("dialog .params").wait_for()
+            assert await violations(other) == []
+
+
+@pytest.mark.soak
+async def test_drain_update_and_policy(tmp_path: Path) -> None:
+    async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
+        app = await cluster.client.submit(_document("first"))
+        await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
+        await visit(tab, "#/node/node-1")
+        await tab.get_by_role("button", name="Drain").click()
+        await tab.locator("dialog .preview table").wait_for()
+        await tab.get_by_role("button", name="Drain the node").click()
+        await until(cluster.client, lambda now: bool(now.nodes["node-1"].draining), "it is drained")
+        await tab.locator(".pagehead .chip", has_text="draining").wait_for()
+
+        await visit(tab, f"#/app/{app.id}")
+        await tab.get_by_role("button", name="Update").click()
+        await tab.get_by_label("Most containers (n_max)").fill("1")
+        await tab.locator("dialog .preview table, dialog .preview .note").first.wait_for()
+        await tab.get_by_role("button", name="Update the app").click()
+        await until(cluster.client, lambda now: now.apps[app.id].n_max == 1, "it is updated")
+
+        await tab.get_by_role("button", name="Policy").click()
+        await tab.get_by_label("theta2").fill("0.5")
+        await tab.get_by_role("button", name="Change the policy").click()
+        await until(cluster.client, lambda now: now.settings.params.get("theta2") == 0.5, "the policy is changed")
+
+
+def _document(name: str) -> Any:
+    return {
+        "name": name, "command": ["sleep", "1000"], "demand": {"cpu": "500m", "memory": "64MiB"}, "n_min": 1, "n_max": 4,
+    }  # fmt: skip
+
+
+def _second_ended(state: State) -> bool:
+    second = state.find_app("second")
+    return second is not None and second.ended == "cancelled"
+
+
+def _shrunk(state: State) -> bool:
+    first, second = state.find_app("first"), state.find_app("second")
+    return bool(first and second and first.phase == second.phase == "running" and first.adjustments)

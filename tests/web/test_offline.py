@@ -1,0 +1,164 @@
+"""A recording as people get it: one file, opened without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from dorm.core.fold.evolve import evolve
+from dorm.core.query.views import sizes
+from dorm.core.state import State
+from dorm.web.files import ASSETS, read
+from dorm.web.offline import LinkError, link, page
+from events.kinds import AppSubmitted, ContainerExited, NodeJoined
+from replay.page.recording import record
+from tests.replay.busy import busy_log
+from tests.replay.made_log import Story, log_of
+from tests.tries import tries
+from tests.web import vendored
+from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.log.records import Record
+
+pytestmark = pytest.mark.slow
+EVIL = "</script><script>hacked=1</script><img src=x onerror=hacked=1><a href='javascript:hacked=1'>x</a>\u202e"
+
+
+async def offline(records: list[Record], folder: Path, title: str = "a log") -> str:
+    file = folder / "log.html"
+    file.write_text(page(msgspec.json.encode(await record(log_of(records), title)), title))
+    return file.absolute().as_uri()
+
+
+def evil_story() -> Story:
+    story = Story(2)
+    story.say(
+        NodeJoined(
+            node="n9", address=EVIL, capacity={EVIL: 5, "cpu": 3000}, ports=(20_900, 20_999), labels={EVIL: EVIL}
+        ),
+        "n9",
+    )
+    story.say(AppSubmitted(spec={"name": EVIL, "command": ["x"], "demand": {"cpu": 1}}, by=EVIL), "mallory")
+    story.submit("honest")
+    story.decide()
+    story.decide(allocate=True)
+    story.decide()
+    for app in list(story.state.live_apps()):
+        for slot, container in (app.current.containers if app.current else {}).items():
+            story.say(
+                ContainerExited(app=app.id, generation=1, slot=slot, node=container.node, exit_code=1, message=EVIL),
+                container.node,
+            )
+    story.decide()
+    return story
+
+
+async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tmp_path: Path) -> None:
+    records = busy_log(700, apps=9, nodes=5)
+    address = await offline(records, tmp_path)
+    chance = Random(3)
+    async with chrome() as browser, opened(browser, f"{address}#/apps") as tab:
+        for seq in [*(chance.randint(1, len(records)) for _ in range(tries(6, 60))), 1, len(records)]:
+            state = State()
+            for one in records[:seq]:
+                evolve(state, one)
+            await visit(tab, f"#/apps?at={seq}")
+            await holds(tab, f"document.querySelector('.exact input').value === '{seq}'")
+            shown = {row[0]: (row[2], row[3].split()[0]) for row in await rows(tab) if row[0]} if state.apps else {}
+            assert {
+                app.name: (app.phase, str(sum(sizes(app).values()))) for app in state.live_apps()
+            }.items() <= shown.items()
+        slider = tab.get_by_role("slider", name="Moment of the log")
+        await slider.focus()
+        for key in ("Home", "PageUp", "PageUp", "PageUp", "ArrowRight"):
+            await slider.press(key)
+        await holds(tab, "/at=\\d+/.test(location.hash)")
+        await tab.wait_for_timeout(400)
+        await drawn(tab)
+        seen = await tab.inner_text("main")
+        async with opened(browser, tab.url) as other:
+            assert await other.inner_text("main") == seen
+
+
+async def test_hostile_names_are_text(tmp_path: Path) -> None:
+    story = evil_story()
+    address = await offline(story.records, tmp_path, EVIL)
+    async with chrome() as browser, opened(browser, address) as tab:
+        app = next(app.id for app in story.state.apps.values())
+        for place in ("", "#/apps", "#/nodes", "#/log", "#/node/n9", f"#/app/{app}", "#/compare?vs=3"):
+            await visit(tab, place)
+            assert await tab.evaluate("typeof hacked") == "undefined"
+            assert await tab.locator("main img, main a[href^='javascript']").count() == 0
+        await visit(tab, "#/node/n9")
+        assert "onerror=hacked" in await tab.inner_text("main")
+        assert "\u202e" not in await tab.inner_text("body")
+        await tab.keyboard.press("/")
+        await tab.keyboard.type("honest")
+        await tab.keyboard.press("Enter")
+        assert "#/app/honest" in tab.url
+
+
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
+async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(tmp_path: Path, theme: str) -> None:
+    records = busy_log(900, apps=9, nodes=5)
+    address = await offline(records, tmp_path)
+    state = State()
+    for one in records:
+        evolve(state, one)
+    app = next(state.live_apps()).id
+    scheme = "dark" if theme == "dark" else "light"
+    async with chrome() as browser, opened(browser, address, theme=scheme, strict=False) as tab:  # type: ignore[arg-type]
+        places = ["", f"#/app/{app}", "#/log"]
+        if scheme == "dark":
+            places += ["#/apps", "#/nodes", "#/node/gpu-01", "#/cluster?at=300", "#/compare?vs=300"]
+        for place in places:
+            await visit(tab, place)
+            await tab.wait_for_timeout(100)
+            assert (place, await violations(tab)) == (place, [])
+
+
+def test_the_page_is_small() -> None:
+    """What a browser loads from a server, compressed."""
+    from dorm.bench.page import page_bytes
+
+    assert page_bytes() <= 300_000
+
+
+def test_vendored_files_are_what_they_were() -> None:
+    assert [wrong for package in vendored.PACKAGES for wrong in vendored.differences(package)] == []
+
+
+def test_every_module_can_be_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = link("main.js")
+    assert all(repr(name) in script for name in ASSETS if name.endswith(".js"))
+    monkeypatch.setattr("dorm.web.offline.read", lambda name: b'import x from "./y.js";\n')
+    with pytest.raises(LinkError):
+        link("main.js")
+
+
+def test_no_file_of_the_page_leads_elsewhere() -> None:
+    for name in ASSETS:
+        text = read(name).decode()
+        assert "innerHTML" not in text or name == "vendor/preact.js"
+        assert "http://" not in text.replace("http://www.w3.org", "")
+        assert "https://" not in text
+
+
+def test_a_recording_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replay.page.recording.MOST_CHANGES", 100)
+    monkeypatch.setattr("replay.page.recording.MOST_RECORDS", 150)
+    monkeypatch.setattr("replay.page.recording.MOST_POINTS", 10)
+    records = busy_log(3000, apps=6, nodes=4)
+    found = asyncio.run(record(log_of(records), "x"))
+    assert len(found.changes) <= 201
+    assert sum(len(change.records) for change in found.changes) <= 150
+    assert max(len(one.points) for one in found.progress.values()) <= 11
+    assert len(found.notes) >= 2
+    assert found.changes[-1].position == str(len(records))
