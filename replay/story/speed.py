@@ -61,9 +61,12 @@ class SpeedCurve(msgspec.Struct, frozen=True):
 
 def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
     """Return what is known of the app that a policy is asked about, on the cluster's nodes."""
+    names = names_of(nodes)
+    if len(names) == 1 and names[0] in app.speed_on:
+        app = msgspec.structs.replace(app, speed=app.speed_on[names[0]])
     known = learned(known_of(app))
     now, gang = sum(app.holds.values()), max(app.gang, 1)
-    typed = typed_of(app, names_of(nodes))
+    typed = typed_of(app, names)
     found = by_type(typed) if typed is not None else None
     pace = known
     if found is not None:

@@ -303,3 +303,14 @@ def test_its_speed_on_each_type_of_node() -> None:
     lines = dict(_speed_lines(speed))
     assert lines["on fast"] == f"{speed.types[0].times:.2f} times the slowest (measured): 2: 3 steps/s"
     assert lines["on slow"] == f"the slowest (measured): 2: {3 / speed.types[0].times:.3g} steps/s"
+
+
+def test_on_a_cluster_of_one_type_its_speed_is_the_one_declared_for_it() -> None:
+    bench = Bench()
+    bench.add(joined("n1", 2, labels={"type": "fast"}))
+    bench.running("app", n_max=2, speed=[[1, 1.0], [2, 2.0]], speed_on={"fast": [[1, 3.0], [2, 5.0]]})
+    speed = explained(bench, "app").speed
+    assert speed is not None
+    assert [point.containers for point in speed.points] == [1, 2]
+    assert [point.steps_per_s for point in speed.points] == pytest.approx([3.0, 5.0])
+    assert speed.types == []
