@@ -49,7 +49,12 @@ SPEED = {
         1e6,
         "an app should take at most this many times as long as with its fair share all the time; 1e6: no bound",
     ),
-    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that an app stands still at a change where none was measured"),
+    "adjust_s": Parameter(
+        30.0,
+        0.0,
+        86_400.0,
+        "seconds that an app stands still at a change where none was measured, of no app on the cluster",
+    ),
     "full_pause_s": Parameter(
         30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
     ),

@@ -148,6 +148,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     adjust_s: float | None = None
     """What one adjustment of it costs, in seconds of its work: the measured pause and repeated work; None where none was
     measured."""
+    usual_adjust_s: float | None = None
+    """The same of the other apps on the cluster that are resized in the same way, for one of which none was measured."""
     served_s: float = 0.0
     """Container-seconds that it has received so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
     served_on: dict[str, float] = {}

@@ -8,12 +8,13 @@ differ: some continue at the next iteration, others restore for minutes.  So eac
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    from dorm.core.state import AdjustmentRecord, App
+    from dorm.core.state import AdjustmentRecord, App, State
 
 LATEST = 5
 """How many adjustments count: enough to even out one that waited for another app's room, few enough to follow an app whose
@@ -33,6 +34,14 @@ def adjust_s(app: App) -> float | None:
     if not costs:
         return UNMEASURED_LIVE_S if live else None
     return round(sum(costs) / len(costs), 3)
+
+
+def usual_adjust_s(state: State) -> float | None:
+    """Return the median of what a restart costs the apps of which it was measured, running or ended; None if there are none.
+
+    A median, since one app's minutes say nothing about the others."""
+    known = [cost for app in state.apps.values() if not is_live(app) and (cost := adjust_s(app)) is not None]
+    return median(known) if known else None
 
 
 def is_live(app: App) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
-from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
@@ -103,11 +103,11 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
-    alike = Alike(state)
+    alike, usual = Alike(state), usual_adjust_s(state)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if not app.cancel_requested and (claim is not None or not pausing(app, now)):
-            apps.append(_demand_of(state, app, claim, alike, now))
+            apps.append(_demand_of(state, app, claim, alike, usual, now))
     nodes = tuple(
         NodeRoom(
             id=node.id,
@@ -122,7 +122,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     return Problem(nodes=nodes, apps=tuple(apps), at_s=now / SECOND)
 
 
-def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: int) -> AppDemand:
+def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, now: int) -> AppDemand:
     current = app.current
     may_have = bounds(app, now)
     known = measured(state, app)
@@ -147,6 +147,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: i
         waited_s=_waited_s(app, now) if claim is None else 0.0,
         # It has to start anyhow, so other containers cost it nothing.
         adjust_s=adjust_s(app) if claim is None else 0.0,
+        usual_adjust_s=usual_s if claim is None and not is_live(app) else None,
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
         held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,

@@ -253,10 +253,12 @@ class _Course:
         """Return the seconds of its work that adjusting each app costs, and whether that was measured."""
         settings = self.state.settings
         assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
-        return {
-            app.id: (assumed, False) if app.adjust_s is None else (app.adjust_s, True)
-            for app in problem_of(self.state, self.now).apps
-        }
+        by_others = settings.policy.startswith("dorm-speed")  # `dorm` assumes the parameter for every app.
+        found = {}
+        for app in problem_of(self.state, self.now).apps:
+            unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed
+            found[app.id] = (unmeasured, False) if app.adjust_s is None else (app.adjust_s, True)
+        return found
 
     # --- what is assumed ------------------------------------------------------------------------------------------------
 

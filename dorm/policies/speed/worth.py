@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.problem import AppDemand
     from dorm.policies.speed.curves import Paces
     from dorm.policies.speed.types import Types
 
@@ -45,10 +46,8 @@ class Worth:
         ]
         self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
         self.weight = [_weight(app.weight) for app in instance.apps]
-        usual, full = settings["adjust_s"], settings["full_pause_s"]
-        pauses = [
-            usual if app.adjust_s is None or not 0 <= app.adjust_s < math.inf else app.adjust_s for app in instance.apps
-        ]
+        full = settings["full_pause_s"]
+        pauses = [_pause_s(app, settings["adjust_s"]) for app in instance.apps]
         self.pause = np.where(instance.kept, np.array(pauses, np.float64), 0.0)
         """Seconds; 0 for apps that have to start anyhow."""
         self.disturbs = np.minimum(self.pause / full, 1.0)
@@ -104,6 +103,12 @@ class Worth:
         counts = np.array([units, *counts_up_to(units + 1, most)], np.int64)
         on = self.paces[app].curves.values() if app in self.paces else [self.curves[app]]
         return any(bool(speed[1:].max() > speed[0] * (1 + 1e-9)) for speed in (each.speed_up(counts) for each in on))
+
+
+def _pause_s(app: AppDemand, assumed_s: float) -> float:
+    """Return what a change of the app costs: as measured, else as usual on this cluster, else as assumed."""
+    known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
+    return next((seconds for seconds in known if 0 <= seconds < math.inf), assumed_s)
 
 
 def _weight(weight: float) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.core.apps.bounds import TRIAL_S
-from dorm.core.apps.costs import LATEST, adjust_s, cost_s
+from dorm.core.apps.costs import LATEST, adjust_s, cost_s, usual_adjust_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.state import HISTORY, AdjustmentRecord
 from events import kinds as k
@@ -151,6 +151,19 @@ def test_an_app_that_tells_nothing_runs_when_it_has_started() -> None:
     assert adjust_s(app) == 3.25
     resize(bench, app, 3, stop_s=1, start_s=1)
     assert adjust_s(app) == round((3.25 + 2) / 2, 3)
+
+
+def test_what_is_usual_is_the_median_of_restarts() -> None:
+    bench = Bench(a=16)
+    assert usual_adjust_s(bench.state) is None
+    for name, seconds in (("one", 1), ("two", 2), ("three", 600)):
+        app = bench.running(name, n_max=4)
+        resize(bench, app, 2, stop_s=0, start_s=seconds)
+        assert adjust_s(app) == seconds
+    new = bench.running("new", n_max=4)
+    assert usual_adjust_s(bench.state) == 2
+    demands = {each.id: each for each in problem_of(bench.state, bench.now).apps}
+    assert (demands[new.id].adjust_s, demands[new.id].usual_adjust_s) == (None, 2)
 
 
 def test_only_the_latest_few_count() -> None:

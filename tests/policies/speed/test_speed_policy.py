@@ -157,6 +157,15 @@ class TestWorth:
             live = msgspec.structs.replace(here, adjust_s=0.01)
             assert totals(solve(TWO, live)) == {"here": 8}
 
+    @pytest.mark.parametrize(("usual", "grows"), [(0.5, True), (None, False), (math.nan, False), (-1.0, False)])
+    def test_where_no_pause_was_measured_that_of_the_others_counts(self, usual: float | None, grows: bool) -> None:
+        here = msgspec.structs.replace(
+            telling(app("here", 1, 1, (1, 8), {"n0": 4}), 50 * 4, *LINEAR), usual_adjust_s=usual
+        )
+        assert totals(solve(TWO, here)) == {"here": 8 if grows else 4}
+        slow = msgspec.structs.replace(here, adjust_s=600.0)
+        assert totals(solve(TWO, slow)) == {"here": 4}
+
 
 class TestDisturbance:
     @staticmethod
