@@ -106,6 +106,8 @@ class Tally(msgspec.Struct):
     """By app, the generation that is released and whose containers have not all started."""
     working: dict[str, int] = {}
     """By app, the generation that has started and has not reported any work yet."""
+    lives: dict[str, int] = {}
+    """By app, when its last live adjustment that was counted was decided (log time, UTC ns)."""
 
     @classmethod
     def begin(cls, state: State) -> Tally:
@@ -114,6 +116,8 @@ class Tally(msgspec.Struct):
         for app in state.apps.values():
             if not app.ended and app.waiting_since:
                 found.waiting[app.id] = app.waiting_since
+            if not app.ended and app.history and app.history[-1].live:
+                found.lives[app.id] = app.history[-1].decided_at
         return found
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
@@ -171,6 +175,9 @@ class Tally(msgspec.Struct):
         record = app.history[-1] if app is not None and app.history else None
         if record is None or not record.live or record.started_at != state.time:
             return  # A first membership, or one after a death: nobody decided it.
+        if self.lives.get(event.app) == record.decided_at:
+            return  # Another report at the same log time.
+        self.lives[event.app] = record.decided_at
         self.adjustments["live"] += 1
         self._observe("live", "wait", record.decided_at, record.released_at)
         for phase in ("warm_up", "barrier", "pause"):
@@ -221,7 +228,7 @@ class Tally(msgspec.Struct):
             self.working.pop(event.app, None)
 
     def _forget(self, app: App) -> None:
-        for table in (self.waiting, self.starting, self.working):
+        for table in (self.waiting, self.starting, self.working, self.lives):
             table.pop(app.id, None)
 
     def _released(self, state: State, event: k.GenerationReleased) -> None:

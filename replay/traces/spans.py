@@ -80,6 +80,8 @@ class Tracer:
         self._starting: dict[str, int] = {}
         """By app, its generation whose containers have not all started."""
         self._running: dict[str, _Running] = {}
+        self._lives: dict[str, int] = {}
+        """By app, when its last live adjustment was decided."""
 
     def begin(self, state: State) -> None:
         """Go on from this state: phases that have begun are handed on whole when they end."""
@@ -87,6 +89,8 @@ class Tracer:
             if app.ended:
                 continue
             self._note_wait(app)
+            if app.history and app.history[-1].live:
+                self._lives[app.id] = app.history[-1].decided_at
             current = app.generations.get(app.generation)
             released = [one for one in app.generations.values() if one.released_at and not one.failed]
             if not released:
@@ -178,6 +182,7 @@ class Tracer:
             "dorm.outcome": app.ended, "dorm.user": app.user, "dorm.adjustments": app.adjustments,
             "dorm.failures": app.failures, "dorm.step": app.step, "dorm.weight": app.weight,
         }  # fmt: skip
+        self._lives.pop(app.id, None)
         self._hand_on(app, 0, "app", app.submitted_at, app.ended_at, more, error=error)
 
     def _close_generation(self, state: State, app: App, number: int, error: str) -> None:
@@ -206,6 +211,9 @@ class Tracer:
         record = app.history[-1] if app is not None and app.history else None
         if app is None or record is None or not record.live or record.started_at != state.time:
             return
+        if self._lives.get(app.id) == record.decided_at:
+            return  # Another report at the same log time.
+        self._lives[app.id] = record.decided_at
         more: dict[str, Value] = {
             "dorm.containers_before": record.containers_before, "dorm.containers": record.containers_after,
             "dorm.warm_up_s": record.warm_up_s, "dorm.barrier_s": record.barrier_s, "dorm.pause_s": record.pause_s,
