@@ -82,7 +82,7 @@ async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsSer
             ("POST", "/v1/nodes/none/drain", {}, 404, "node.not_found"),
             ("PUT", "/v1/policy", {"policy": "none"}, 409, "policy.unknown"),
             ("PUT", "/v1/policy", {"node_grace_s": 1}, 409, "settings.node_grace.too_short"),
-            ("POST", "/v1/plan", {"drain": "none"}, 422, "node.not_found"),
+            ("POST", "/v1/plan", {"drain": "none"}, 404, "node.not_found"),
             ("POST", "/v1/plan", {"policy": {"theta1": "much"}}, 422, "policy.parameter.wrong_type"),
         ]
         found: list[tuple[str, str]] = []
