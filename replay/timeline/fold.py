@@ -11,8 +11,6 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
@@ -33,7 +31,7 @@ from replay.timeline.model import (
     Timeline,
     find_apps,
 )
-from replay.timeline.words import duration, exit_text, plans_text
+from replay.timeline.words import duration, exit_text, plans_text, settings_text
 from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
@@ -192,7 +190,7 @@ class Watcher:
         elif isinstance(event, _ALL_APPS):
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
-            self._mark("cluster", str(state.seq), "settings changed", _settings_text(event), weight=50)
+            self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
             return
         elif isinstance(event, k.AppUpdated | k.AppCancelRequested):
             app = state.find_app(event.app)
@@ -492,12 +490,3 @@ class Watcher:
         self, kind: str, position: str, what: str, text: str, *, app: str = "", node: str = "", weight: int = 1
     ) -> None:
         self.picture.marks.append(Mark(self._time, position, kind, what, text[:400], app=app, node=node, weight=weight))
-
-
-def _settings_text(event: k.PolicyChanged) -> str:
-    said = {
-        name: value
-        for name, value in msgspec.structs.asdict(event).items()
-        if value is not None and name not in ("id", "at", "by", "cause", "v")
-    }
-    return ", ".join(f"{name} {value}" for name, value in said.items()) + (f" (by {event.by})" if event.by else "")

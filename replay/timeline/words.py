@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from events.quantities import SECOND
 from replay.story.policies import planned
 from replay.words import containers
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.core.state import State
+    from events import kinds as k
     from events.kinds import AppPlanned, ContainerExited
     from replay.timeline.model import Change, Decision, Mark, Partition, Timeline
 
@@ -120,3 +123,13 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
         killed = f", {partition.killed} killed after the grace time" if partition.killed else ""
         lines.append(f"from generation {partition.previous} ({containers(partition.before)}): {step}{lost}{killed}")
     return lines
+
+
+def settings_text(event: k.PolicyChanged) -> str:
+    """Describe a change of settings, and who made it."""
+    said = {
+        name: value
+        for name, value in msgspec.structs.asdict(event).items()
+        if value is not None and name not in ("id", "at", "by", "cause", "v")
+    }
+    return ", ".join(f"{name} {value}" for name, value in said.items()) + (f" (by {event.by})" if event.by else "")
