@@ -308,7 +308,8 @@ def test_no_name_gets_through(people: People, policy: str) -> None:
     made = asyncio.run(same_audit(records))
     raw = all_bytes(made)
     for word in people.said():
-        if len(word.encode()) >= 4 and word.encode() not in keywords():
+        # A name may be a part of a word of ours, as `nodes` is of the reason `no_nodes`.
+        if len(word.encode()) >= 4 and not any(word.encode() in known for known in keywords()):
             assert word.encode() not in raw, word
     for number in range(4):
         for record in records:
