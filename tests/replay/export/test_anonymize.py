@@ -290,8 +290,8 @@ def all_bytes(records: list[Record]) -> bytes:
 
 @cache
 def keywords() -> bytes:
-    """What is in there whoever told it."""
-    return all_bytes(asyncio.run(rewritten(told(PLAIN))))
+    """What is in there whatever people said; a code that only some histories have is named."""
+    return all_bytes(asyncio.run(rewritten(told(PLAIN)))) + b" no_nodes"
 
 
 @pytest.mark.soak
@@ -308,8 +308,7 @@ def test_no_name_gets_through(people: People, policy: str) -> None:
     made = asyncio.run(same_audit(records))
     raw = all_bytes(made)
     for word in people.said():
-        # A name may be a part of a word of ours, as `nodes` is of the reason `no_nodes`.
-        if len(word.encode()) >= 4 and not any(word.encode() in known for known in keywords()):
+        if len(word.encode()) >= 4 and word.encode() not in keywords():
             assert word.encode() not in raw, word
     for number in range(4):
         for record in records:
