@@ -67,7 +67,6 @@ async def opened(
             assert [url for url in asked if not url.startswith((origin, "data:", "blob:"))] == []
     except Exception as error:
         error.add_note(f"at {tab.url}, the console says: {errors}")
-        await tab.screenshot(path='/tmp/npm/fail.png')
         raise
     finally:
         await context.close()
