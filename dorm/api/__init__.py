@@ -3,6 +3,8 @@
     serving      the server: application, sockets, what starts and ends with it; start here
     options      where it listens, and its limits
     routes       what a route is: its parameters, body and answer by their types; how a request becomes a call
+    services     what handlers have at hand;  looking: answers from a state, now or at any moment
+    items        events as they are shown;  streaming: answers that are streams
     answers      bodies as bytes, encoded and compressed off the loop
     problems     every error as an RFC 9457 document, in one place;  errors: the API's own
     guards       hosts, origins and content types that are refused;  connections: limits of each address

@@ -17,8 +17,6 @@ POSITION = "Dorm-Position"
 _WORTH = 1400
 """Bytes from which on compression is worth its time: more than one packet."""
 _LEVEL = 3
-FRESH_S = 0.1
-"""Seconds for which an answer of the present is the present's: a reader who needs more names it (`min_seq`)."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -68,25 +66,20 @@ class Kept:
     def __init__(self, room: int) -> None:
         """`room` in bytes."""
         self._room = room
-        self._kept: OrderedDict[tuple[str, bool], tuple[Answer, float]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, bool], Answer] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: tuple[str, bool], position: int) -> Answer | None:
         """Return the answer at a position."""
         found = self._kept.get(key)
-        if found is None or found[0].position != str(position):
+        if found is None or found.position != str(position):
             return None
         self._kept.move_to_end(key)
-        return found[0]
+        return found
 
-    def fresh(self, key: tuple[str, bool], now: float) -> Answer | None:
-        """Return an answer of the present that was just made (`now`: the loop's clock)."""
-        found = self._kept.get(key)
-        return found[0] if found is not None and now - found[1] <= FRESH_S else None
-
-    def keep(self, key: tuple[str, bool], one: Answer, now: float) -> None:
+    def keep(self, key: tuple[str, bool], one: Answer) -> None:
         before = self._kept.pop(key, None)
-        self._bytes += one.size - (before[0].size if before is not None else 0)
-        self._kept[key] = (one, now)
+        self._bytes += one.size - (before.size if before is not None else 0)
+        self._kept[key] = one
         while self._bytes > self._room and self._kept:
-            self._bytes -= self._kept.popitem(last=False)[1][0].size
+            self._bytes -= self._kept.popitem(last=False)[1].size

@@ -85,10 +85,8 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
         return answer(build(state), state.seq, pack=pack)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
-    key, now = (call.request.path_qs, pack), asyncio.get_running_loop().time()
+    key = (call.request.path_qs, pack)
     kept = services.answers.get(key, services.follower.seq if seq is None else seq)
-    if kept is None and seq is None and getattr(call.query, "min_seq", None) is None:
-        kept = services.answers.fresh(key, now)
     if kept is not None:
         return kept
     if seq is not None:
@@ -101,5 +99,5 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
             task.add_done_callback(lambda _: services.computing.pop(key, None))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         found = await asyncio.shield(services.computing[key])
-    services.answers.keep(key, found, now)
+    services.answers.keep(key, found)
     return found

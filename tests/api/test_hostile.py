@@ -97,14 +97,13 @@ async def test_slow_clients_are_let_go(nats_server: NatsServer) -> None:
 async def test_bodies_are_bounded(nats_server: NatsServer) -> None:
     async with unharmed(nats_server, body=10_000) as api:
         assert (await api.send("POST", "/v1/apps", {"name": "x" * 20_000}, 413))["code"] == "api.request.too_large"
-        headers = {**JSON, "Transfer-Encoding": "chunked"}
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
                 yield b" " * 4096
 
         with contextlib.suppress(OSError):
-            async with api.session.post("/v1/apps", data=endless(), headers=headers) as answer:
+            async with api.session.post("/v1/apps", data=endless(), headers=JSON) as answer:
                 assert answer.status == 413
         packed = {**JSON, "Content-Encoding": "gzip"}
         async with api.session.post("/v1/apps", data=b"\x1f\x8b", headers=packed) as answer:

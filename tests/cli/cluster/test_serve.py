@@ -50,6 +50,13 @@ async def test_up_serves_its_cluster_in_a_process_that_ends_with_it(tmp_path: Pa
                     await events.content.readuntil(b"AppCompleted")
                 async with session.get(f"/v1/apps/{submitted['id']}/logs") as answer:
                     assert (await answer.text()).count("line") == 5
+                stream = {"Accept": "text/event-stream"}
+                async with session.get(f"/v1/apps/{submitted['id']}/logs?follow=true", headers=stream) as answer:
+                    text = await answer.text()
+                    assert text.count("event: line\ndata: ") == 6
+                    assert text.endswith("event: end\ndata: {}\n\n")
+                async with session.get(f"/v1/apps/{submitted['id']}/logs?slot=7") as answer:
+                    assert (answer.status, (await answer.json())["code"]) == (404, "slot.not_found")
             first = serving(cluster.process.pid)
             first.kill()
             await asyncio.to_thread(first.wait, 10)
