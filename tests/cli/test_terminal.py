@@ -70,7 +70,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
-    **dict.fromkeys(("up", "master", "agent", "demo"), "logs, by `dorm.cli.program_logs`: see below"),
+    **dict.fromkeys(("up", "master", "agent", "serve", "demo"), "logs, by `dorm.cli.program_logs`: see below"),
     **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
 }
 _HAS_FORMATS = {"ps", "describe", "explain", "story", "plan", "nodes", "events", "masters", "state", "diff"}
