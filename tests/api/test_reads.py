@@ -71,7 +71,7 @@ async def test_any_moment_is_the_state_of_the_log(nats_server: NatsServer) -> No
         ("/v1/decisions/1", 404, "decision.not_found"),
         ("/v1/decisions/one", 400, "position.malformed"),
         ("/v1/nothing", 404, "api.path.unknown"),
-        ("/assets/nothing.js", 404, "page.not_installed"),
+        ("/assets/nothing.js", 404, "api.path.unknown"),
     ],
 )
 async def test_what_is_not_there_is_a_problem(nats_server: NatsServer, path: str, status: int, code: str) -> None:

@@ -75,7 +75,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
-    **dict.fromkeys(("up", "master", "agent", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"),
+    **dict.fromkeys(
+        ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"
+    ),
     **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
 }
 _HAS_FORMATS = {

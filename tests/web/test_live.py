@@ -126,7 +126,7 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
         await drawn(tab)
         await focus_on(tab, "Cancel")
         await tab.keyboard.press("Enter")
-        await tab.locator("dialog .preview").get_by_text("first").first.wait_for()
+        await tab.locator("dialog .preview", has_text="cancelled").wait_for()
         await focus_on(tab, "Cancel the app")
         await tab.keyboard.press("Enter")
         await until(cluster.client, _second_ended, "the second is cancelled")

@@ -13,6 +13,7 @@ from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
 from dorm.core.query.planned import Figures, PlannedApp, Round
 from dorm.core.query.plans import MOST_ROUNDS, Assumed, NewNodes, plan
+from dorm.local.spec_files import parse
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, Waiting
 from events.spec import check_spec
@@ -30,6 +31,7 @@ _MOST = 64
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 Names = Name | Annotated[list[Name], msgspec.Meta(max_length=_MOST)]
+Text = Annotated[str, msgspec.Meta(max_length=1 << 18)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 
 
@@ -56,8 +58,8 @@ class PlannedNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens before the decision; nothing, if empty."""
 
-    submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | None = None
-    """A spec, or several."""
+    submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | Text | None = None
+    """A spec, several, or one as text in YAML."""
     cancel: Names | None = None
     update: PlannedUpdate | None = None
     drain: Names | None = None
@@ -72,7 +74,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def assumed(self) -> Assumed:
         """Raises SpecError."""
-        specs = self.submit if isinstance(self.submit, list) else [self.submit] if self.submit is not None else []
+        one = parse(self.submit) if isinstance(self.submit, str) else self.submit
+        specs = self.submit if isinstance(self.submit, list) else [one] if one is not None else []
         updates: tuple[AppUpdated, ...] = ()
         if self.update is not None:
             change = self.update
@@ -244,7 +247,7 @@ def _forecasts(outlook: Outlook, state: State, apps: Sequence[tuple[str, str, in
 ROUTES = [
     Route(
         "POST", "/v1/plan", plan_next, "Plan the next decision", query=Seen, body=Assumptions, answer=PlanDocument,
-        tag="policy", long=True, yaml=True,
+        tag="policy", long=True,
     ),
     Route(
         "GET", "/v1/forecasts", list_forecasts, "When waiting apps start", query=ForecastsQuery, answer=Page[Forecast],

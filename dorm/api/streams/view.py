@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from replay.page.view import View
 
 _PAUSE_S = 0.1
-"""Between two changes, at least; four times as long as one takes to compute where that is longer."""
+"""Between two changes, at least; four times as long as one takes to compute where that is longer, at most `_LONGEST_S`: a
+single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows."""
+_LONGEST_S = 1.0
 _MOST_FRAMES = 2000
 _FRAMES_ROOM = 16 << 20
 _CHECK_S = 2.0
@@ -100,7 +102,7 @@ class ViewStream:
             if self._open and self._follower.ready:
                 await self._follower.look(self._step)
                 self.publish()
-            await asyncio.sleep(max(_PAUSE_S, 4 * (loop.time() - began)))
+            await asyncio.sleep(min(max(_PAUSE_S, 4 * (loop.time() - began)), _LONGEST_S))
 
     def publish(self) -> None:
         """Hand on the changes that were taken."""

@@ -104,9 +104,7 @@ export class HttpSource {
   policy = () => this.#ask("/policy");
   schema = () => this.#ask("/schema/app");
   /** `what.submit` may be a spec as text in YAML. */
-  plan = (what, signal) => (typeof what.submit === "string"
-    ? this.#ask("/plan", { method: "POST", body: `submit:\n${what.submit.split("\n").map((line) => `  ${line}`).join("\n")}\n`, type: "application/yaml", signal })
-    : this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal }));
+  plan = (what, signal) => this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal });
 
   /** Follows a container's output: calls `line` for each line, `end` with a message when there is no more. */
   logs(id, slot, line, end) {

@@ -54,13 +54,13 @@ export function Figures({ model }) {
     </div>
     <div class="tile">
       <h3>Apps</h3>
-      <p class="big">${cluster.apps}</p>
+      <p class="big">${number(cluster.apps)}</p>
       <p class="small">${cluster.waiting > 0 ? html`<${Chip} tone="warn">${cluster.waiting} waiting<//>` : html`<span class="dim">none waits</span>`}</p>
       <p class="small dim">${plural(cluster.decisions, "decision")}</p>
     </div>
     <div class="tile">
       <h3>Nodes</h3>
-      <p class="big">${cluster.nodes}</p>
+      <p class="big">${number(cluster.nodes)}</p>
       <p class="small">${["lost", "draining", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
       <p class="small dim">led by ${clean(cluster.leader) || "no master"}</p>
     </div>
