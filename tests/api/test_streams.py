@@ -12,10 +12,11 @@ import pytest
 from yarl import URL
 
 from dorm.client.tail import Filter, Tail
+from events.kinds import AppSubmitted
 from events.positions import parse
 from replay.page.view import view
 from replay.travel.travel import state_at
-from tests.api.served import PATIENCE_S, Api, connected, filled, served, streaming
+from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
 from tests.replay.busy import busy_log
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ async def test_a_reader_that_does_not_keep_up_is_ended_and_resumes(nats_server: 
             await filled(connection, RECORDS[10:])
             await api.reach(len(RECORDS))
             # It reads nothing: what waits for it fills the system's buffers, then its own.
-            big = msgspec.structs.replace(RECORDS[-1], body=RECORDS[-1].body)
-            for _ in range(400):
-                await filled(connection, [big] * 20)
+            large = AppSubmitted(spec={"name": "x" * 100_000})
+            for _ in range(200):
+                await say(connection.log, connection.cluster, large, "ann")
                 if not any(len(channel.readers) for channel in others._channels.values()):
                     break
             assert not any(len(channel.readers) for channel in others._channels.values())
