@@ -134,13 +134,13 @@ async def test_a_reader_that_does_not_keep_up_is_ended_and_resumes(nats_server: 
 
 
 async def read_on(api: Api, after: str, until: str) -> list[str]:
-    async with streaming(api, "/v1/events/stream", after) as stream:
-        found: list[str] = []
+    """Read to an event, and resume as often as the stream ends before."""
+    found: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
         while not found or found[-1] != until:
-            one = await asyncio.wait_for(stream.next(), PATIENCE_S)
-            assert one is not None
-            found.append(one["id"])
-        return found
+            async with streaming(api, "/v1/events/stream", found[-1] if found else after) as stream:
+                found += [one["id"] for one in await stream.take(100_000, until)]
+    return found
 
 
 async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
