@@ -12,10 +12,11 @@ import pytest
 from yarl import URL
 
 from dorm.client.tail import Filter, Tail
+from events.kinds import AppSubmitted
 from events.positions import parse
 from replay.page.view import view
 from replay.travel.travel import state_at
-from tests.api.served import PATIENCE_S, Api, connected, filled, served, streaming
+from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
 from tests.replay.busy import busy_log
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ async def test_a_reader_that_does_not_keep_up_is_ended_and_resumes(nats_server: 
             await filled(connection, RECORDS[10:])
             await api.reach(len(RECORDS))
             # It reads nothing: what waits for it fills the system's buffers, then its own.
-            big = msgspec.structs.replace(RECORDS[-1], body=RECORDS[-1].body)
-            for _ in range(400):
-                await filled(connection, [big] * 20)
+            large = AppSubmitted(spec={"name": "x" * 100_000})
+            for _ in range(200):
+                await say(connection.log, connection.cluster, large, "ann")
                 if not any(len(channel.readers) for channel in others._channels.values()):
                     break
             assert not any(len(channel.readers) for channel in others._channels.values())
@@ -133,13 +134,13 @@ async def test_a_reader_that_does_not_keep_up_is_ended_and_resumes(nats_server: 
 
 
 async def read_on(api: Api, after: str, until: str) -> list[str]:
-    async with streaming(api, "/v1/events/stream", after) as stream:
-        found: list[str] = []
+    """Read to an event, and resume as often as the stream ends before."""
+    found: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
         while not found or found[-1] != until:
-            one = await asyncio.wait_for(stream.next(), PATIENCE_S)
-            assert one is not None
-            found.append(one["id"])
-        return found
+            async with streaming(api, "/v1/events/stream", found[-1] if found else after) as stream:
+                found += [one["id"] for one in await stream.take(100_000, until)]
+    return found
 
 
 async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -77,12 +77,13 @@ class Stream:
             raise ConnectionResetError("the reader takes nothing") from None
 
     def push(self, chunk: bytes) -> bool:
-        """Hand on a chunk (see `chunked`) without waiting; return whether the stream goes on."""
+        """Hand on a chunk (see `chunked`) without waiting; return whether the stream goes on.  A reader that has taken what
+        came before gets it, however large it is."""
         transport = self._request.transport
         if self._over.is_set() or transport is None or transport.is_closing():
             self._over.set()
             return False
-        if transport.get_write_buffer_size() + len(chunk) > self._limits.waiting:
+        if transport.get_write_buffer_size() > self._limits.waiting:
             self.end()
             return False
         transport.write(chunk)

@@ -26,7 +26,7 @@ _AT = re.compile(rb'^data: \{"position":"[0-9.]+","at":"([^"]+)"', re.MULTILINE)
 _SAMPLED = 20
 """One of so many readers looks at times; the others count."""
 _OPENING_S = 60.0
-_NICE = 15
+_NICE = 5
 """Callers are on other machines: what they compute must not slow down what is measured."""
 
 
