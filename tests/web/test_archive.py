@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from replay.export.export import export
+from tests.e2e.commands import dorm
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.codes import code_in
@@ -31,26 +32,18 @@ async def saved(folder: Path, records: list[Record] = RECORDS) -> Path:
     return path
 
 
-async def said(*words: object) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
-
-
 async def test_a_page_of_a_part(tmp_path: Path) -> None:
     file, page = await saved(tmp_path), tmp_path / "part.html"
-    code, out, err = await said("replay", "page", "-o", page, "--file", file, "--since", 300, "--until", 500)
+    words = ("replay", "page", "--file", str(file), "-o")
+    code, out, err = await dorm(tmp_path, *words, str(page), "--since", "300", "--until", "500")
     assert (code, err) == (0, "")
     assert re.search(r"^\d+ apps, 200 moments and \d+ decisions are in ", out.replace("\n", " "))
     assert page.read_text().startswith("<!doctype html>")
-    code, _, err = await said("replay", "page", "-o", page, "--file", file)
+    code, _, err = await dorm(tmp_path, *words, str(page))
     assert (code, code_in(err)) == (1, "file.exists")
-    code, _, err = await said("replay", "page", "-o", tmp_path / "x.pdf", "--file", file)
+    code, _, err = await dorm(tmp_path, *words, str(tmp_path / "x.pdf"))
     assert (code, code_in(err)) == (2, "usage.file_name")
-    code, _, err = await said("replay", "page", "-o", tmp_path / "y.html", "--file", file, "--since", 9999)
+    code, _, err = await dorm(tmp_path, *words, str(tmp_path / "y.html"), "--since", "9999")
     assert (code, code_in(err)) == (1, "moment.after_end")
     assert not (tmp_path / "y.html").exists()
 
