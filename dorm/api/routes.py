@@ -143,7 +143,7 @@ def handler_of(route: Route, services: Services) -> Callable[[web.Request], Awai
 
 def response_of(done: Answer, *, packed: bool) -> web.Response:
     body = done.packed if packed and done.packed is not None else done.body
-    made = web.Response(status=done.status, body=body, content_type=done.media, headers=done.headers)
+    made = web.Response(status=done.status, body=body, headers={**done.headers, "Content-Type": done.media})
     if body is done.packed:
         made.headers["Content-Encoding"] = "gzip"
     made.headers.setdefault("Cache-Control", "no-cache")

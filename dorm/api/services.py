@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
 from dorm.api.connections import Addresses
+from dorm.api.following.counted import Counted
 from dorm.api.following.courses import Courses
 from dorm.api.following.follower import Follower
 from dorm.api.following.masters import MastersWatch
@@ -44,6 +45,7 @@ class Services:
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
         self.courses = Courses(self.recent, connection.cluster)
+        self.counted = Counted(self.follower)
         self.masters = MastersWatch(connection.leadership, clock)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)

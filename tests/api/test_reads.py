@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from dorm.core.state import digest
 from events.cloudevents import rfc3339
@@ -164,3 +165,24 @@ async def test_records_that_nobody_can_read_are_shown_and_harm_nothing(nats_serv
             assert kinds.count("Unknown") == 2
             assert kinds.count("Unreadable") == 1
             assert (await api.get("/v1/state"))["counters"]["unknown"] >= 1
+
+
+async def test_metrics_are_those_of_the_state(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS)
+        async with served(connection) as api:
+            state = await state_at(connection.log, AtSequence(len(RECORDS)))
+            async with api.session.get("/metrics") as answer:
+                assert answer.status == 200
+                assert answer.content_type == "text/plain"
+                text = await answer.text()
+            found = {
+                (one.name, *one.labels.values()): one.value
+                for family in text_string_to_metric_families(text)
+                for one in family.samples
+            }
+            live = [app.phase for app in state.live_apps()]
+            for phase in set(live):
+                assert found["dorm_apps", phase] == live.count(phase)
+            assert found["dorm_log_lag_records",] == 0
+            assert found["process_resident_memory_bytes",] > 0

@@ -6,9 +6,10 @@
     recent      the log up to what is folded, its newest records from memory
     courses     what apps reported of their work, for curves
     picture     partitions over time, for drawings
+    counted     what has happened since it began to follow, for metrics
     masters     who leads, by the lease, without making a request wait for it
     archived    a log in a file in the place of a cluster
     requester   a client for one request of one user, which reads from the follower
 
-Imports the client, replay and the core.
+Imports the client, replay, metrics and the core.
 """

@@ -7,7 +7,7 @@ decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences
 policy     settings: those in force, changing and trying them
 plan       what the next decision would be, and when waiting apps start
-health     whether this process is up to date, who leads, schemas
+health     whether this process is up to date, who leads, schemas;  metrics: the same for Prometheus
 table      all routes; start here
 pages      lists in pages;  writing: requests to the cluster
 """

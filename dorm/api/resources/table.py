@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import app_stories, apps, decisions, events, health, moments, nodes, plan, policy
+from dorm.api.resources import app_stories, apps, decisions, events, health, metrics, moments, nodes, plan, policy
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -19,4 +19,5 @@ ROUTES: list[Route] = [
     *policy.ROUTES,
     *plan.ROUTES,
     *health.ROUTES,
+    *metrics.ROUTES,
 ]
