@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from replay.story import policies
-
 if TYPE_CHECKING:
     from events.kinds import Event
 
@@ -63,11 +61,15 @@ def _membership(event: Any, whole: bool) -> str:
 
 
 def _planned(event: Any, whole: bool) -> str:
-    return f"{event.app} {policies.planned(event)}"
+    from replay.story.policies import planned  # Stories import NumPy, which a list of events should not wait for.
+
+    return f"{event.app} {planned(event)}"
 
 
 def _policy_failed(event: Any, whole: bool) -> str:
-    return policies.failed(event)
+    from replay.story.policies import failed
+
+    return failed(event)
 
 
 _WORDS = {

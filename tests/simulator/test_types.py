@@ -8,6 +8,7 @@ import pytest
 from dorm.policies.speed import policy as speed_policy
 from events.kinds import AppCompleted
 from replay.simulator.scenario import Scenario
+from replay.simulator.timings import Timings
 from replay.simulator.workloads import by_name
 from replay.simulator.workloads.nodes import parse
 from replay.simulator.workloads.options import WrongOption
@@ -46,7 +47,8 @@ def _completes(event: object) -> bool:
 
 
 def test_dorm_speed_gains_by_knowing_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speeds are learned from what the apps report; half of them are three times as fast on a third of the nodes."""
+    """Speeds are learned from what the apps report; half of them are three times as fast on a third of the nodes.
+    A restart takes half a minute, so that trying places out is expensive."""
     workload = by_name.load(
         "parametric,apps=24,faster=fast:3:0.5,arrival=exponential:10m,work=lognormal:4h:1,n_max=8,speed=amdahl:0.95",
         seed=1,
@@ -56,6 +58,7 @@ def test_dorm_speed_gains_by_knowing_types(monkeypatch: pytest.MonkeyPatch) -> N
         nodes=parse("1x cpu=16,memory=64GiB type=fast; 2x cpu=16,memory=64GiB type=slow"),
         policy="dorm-speed",
         retention_s=1e7,
+        timings=Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=30.0, resume_s=30.0),
     )
     knows = mean_s(scenario)
     monkeypatch.setattr(speed_policy, "types_of", lambda _: None)

@@ -149,13 +149,17 @@ def _own_ports() -> Iterator[tuple[int, int]]:
 
 
 async def _act(cluster: LocalCluster, plain: bool) -> None:
+    from dorm.local.api_process import ApiProcess
+
     console.print(
         Text(f"3 nodes of 1 core and 2 GiB each, containers as {cluster.runtime_note}; log at {cluster.server.url}")
     )
     began = time.monotonic()
     try:
-        with stops() as events:
-            interrupted = await first_of(_play(cluster, plain), events.first.wait())
+        async with ApiProcess(cluster.server.url, cluster.options.cluster, cluster.options.data / "api.log", 0) as api:
+            console.print(Text(f"dashboard at {api.url} while it runs"))
+            with stops() as events:
+                interrupted = await first_of(_play(cluster, plain), events.first.wait())
         if interrupted:
             raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
         await _conclude(cluster, time.monotonic() - began)
