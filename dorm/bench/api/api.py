@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.api import callers
 from dorm.bench.api.load import Load, round_times
 from dorm.bench.api.processes import CLUSTER, api, log_server, master
+from dorm.bench.page import measure
 from dorm.bench.replay.log import stretch
 from dorm.bench.replay.server import fill, keep_snapshots
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
@@ -35,6 +37,8 @@ GOALS = {
     "sse_lag_p99_s": "<= 0.5",
     "state_at_long_log_p95_s": "<= 0.5",
     "master_round_change_percent": "<= 5",
+    "page_frame_p95_ms": "<= 33",
+    "page_bytes": "<= 300000",
 }
 
 
@@ -51,9 +55,11 @@ class Sizes(NamedTuple):
     records: int = 1_000_000
     """Of the long log; 0 for none."""
     moments: int = 60
+    page: bool = True
+    """Whether the dashboard is drawn in a browser, if there is one."""
 
 
-QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15)
+QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, page=False)
 
 
 async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
@@ -65,12 +71,29 @@ async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
     if sizes.records:
         with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
             figures |= await _long(Path(folder), sizes, tell)
+    if sizes.page:
+        with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
+            figures |= await _page(Path(folder), tell)
     settings: dict[str, Any] = {
         **sizes._asdict(),
         "reads": list(callers.READS),
         "processes": "log server, master, API and callers are processes of their own, on this machine",
     }
     return Report("api", machine, settings, figures)
+
+
+async def _page(folder: Path, tell: Tell) -> dict[str, Figure]:
+    tell("the dashboard of a large cluster, in a browser")
+    try:
+        found = await measure(folder)
+    except BenchError as error:
+        tell(f"the dashboard is not measured: {error}")
+        return {}
+    return {
+        "page_frame_p95_ms": figure(found.page_frame_p95_ms, "ms", GOALS["page_frame_p95_ms"]),
+        "page_load_s": figure(found.page_load_s, "s"),
+        "page_bytes": figure(found.page_bytes, "bytes", GOALS["page_bytes"]),
+    }
 
 
 async def _live(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
