@@ -55,6 +55,10 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
 
 
+# Made here, not on first use: msgspec reads a type's annotations then, and two threads that do so at once crash the process.
+_KEPT, _DESIRED = msgspec.msgpack.Decoder(_Kept), msgspec.msgpack.Decoder(Desired)
+
+
 class DesiredFile:
     """The file; `build` names the sources that folded the state.  `load` and `save` block."""
 
@@ -76,12 +80,12 @@ class DesiredFile:
     def load(self, build: str) -> tuple[Desired, str] | None:
         """Return the saved state and the identity of its last record; None if nothing can be believed."""
         try:
-            kept = msgspec.msgpack.decode(self.path.read_bytes(), type=_Kept)
+            kept = _KEPT.decode(self.path.read_bytes())
             if (kept.cluster, kept.node, kept.build) != (self._cluster, self._node, build):
                 return None
             if kept.content != content_of(kept.body):
                 return None
-            desired = msgspec.msgpack.decode(kept.body, type=Desired)
+            desired = _DESIRED.decode(kept.body)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return (desired, kept.record) if (desired.node, desired.seq) == (self._node, kept.seq) else None

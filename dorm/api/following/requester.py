@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CATCH_UP_S = 5.0
+_APP = msgspec.msgpack.Decoder(App)
 
 
 class Requester(Client):
@@ -35,4 +36,4 @@ class Requester(Client):
     async def app(self, name_or_id: str) -> App:
         """Return a copy: the follower goes on folding."""
         taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id)))
-        return msgspec.msgpack.decode(taken, type=App)
+        return _APP.decode(taken)

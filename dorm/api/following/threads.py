@@ -11,12 +11,19 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from dorm.api.errors import Unavailable
+from events.spec import CheckedSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 T = TypeVar("T")
+
+# msgspec reads a type's annotations on first use, and two threads that do so at once crash the process.  Events and states have
+# decoders where they are defined; specs are converted.
+msgspec.json.Decoder(CheckedSpec)
 
 
 class Thread:

@@ -140,9 +140,12 @@ def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[
     return words, course.said
 
 
+_STATE = msgspec.msgpack.Decoder(State)
+
+
 def copy_of(state: State) -> State:
     """Return a copy that shares nothing with the state, and has the same digest."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+    return _STATE.decode(msgspec.msgpack.encode(state))
 
 
 def _figures(state: State, now: int) -> Figures:
