@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# msgspec reads a type's annotations on first use, and two threads that do so at once crash the process.  Events and states have
-# decoders where they are defined; specs are converted.
+# msgspec reads a type's annotations on first use, and two threads that do so at once crash the process.  Events and states
+# have decoders where they are defined; specs are converted.
 msgspec.json.Decoder(CheckedSpec)
 
 
