@@ -33,8 +33,8 @@ def leave(history: History) -> None:
 
 
 def code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Replace pieces of the function's source, wherever it is imported.  The pieces are looked for at once: one that is gone must
-    not count as a variant that is caught."""
+    """Replace pieces of the function's source, wherever it is imported.  The pieces are looked for at once: one that is gone
+    must not count as a variant that is caught."""
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         assert old in source, f"{function.__qualname__} has no {old!r}"
