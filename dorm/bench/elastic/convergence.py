@@ -31,7 +31,7 @@ __all__ = ["L2", "PLANS", "RESIZED_AFTER", "SOLVERS", "TARGETS", "TASKS", "Train
 
 TASKS = 4
 """Micro-tasks for each worker."""
-RESIZED_AFTER = (1, 3)
+RESIZED_AFTER = (1, 2)
 PLANS = {
     "uni_1": ((1,), 1), "uni_2": ((2,), 1), "uni_4": ((4,), 1),
     "micro_1": ((1,), TASKS), "micro_2": ((2,), TASKS), "micro_4": ((4,), TASKS),
