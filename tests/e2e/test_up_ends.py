@@ -34,6 +34,7 @@ async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: si
         async with up(folder) as cluster:
             await done(cluster.home, "submit", write_spec(folder, trainer("kept", 80)))
             reached = await step_of(cluster, "kept", 20)
+            assert "policy: dorm-speed -> dorm" in await done(cluster.home, "policy", "set", "policy=dorm")
             cluster.process.send_signal(number)
             assert await asyncio.wait_for(cluster.process.wait(), 30.0) == 0
             text = cluster.log.read_text()
@@ -42,7 +43,9 @@ async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: si
             assert not (cluster.home / "running.json").exists()
             assert processes_of(folder) == {}
         async with up(folder) as cluster, cluster.client() as client:
-            app = named(await client.state(), "kept")
+            state = await client.state()
+            assert state.settings.policy == "dorm"  # only a new cluster starts with another one
+            app = named(state, "kept")
             assert app.checkpoint is not None
             assert app.checkpoint >= reached
             state = await until(client, lambda s: bool(named(s, "kept").ended), "it completes")

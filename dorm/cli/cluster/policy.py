@@ -84,10 +84,12 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
         gist = gist_of(settings.policy) or (
             f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed"
         )
-        console.print(Text(f"policy {settings.policy}: {gist}\n"))
+        console.print(Text(f"policy {settings.policy}: {gist}"))
+        console.print()
         if failure is not None:
             text = f"it fails since {moment(failure['since'])}, so every app keeps what it has: {failure['reason']}"
-            console.print(Text(f"{text} [{failure['code']}]\n", style="yellow"))
+            console.print(Text(f"{text} [{failure['code']}]", style="yellow"))
+            console.print()
         _print_settings([*parameters, *times], output)
         if state.checkpoints:
             console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))

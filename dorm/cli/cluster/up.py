@@ -23,13 +23,14 @@ from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity
 from dorm.cli.signals import Stops, first_of, hears_ctrl_c, stops
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
+from events.kinds import PolicyChanged
 from events.quantities import humanize
 
 if TYPE_CHECKING:
     from dorm.local.cluster import LocalCluster, LocalOptions
-    from events.kinds import PolicyChanged
 
-
+POLICY = "dorm-speed"
+"""Of a new cluster, unless another one is named."""
 _API_PORT = 4280
 """As of `dorm serve`."""
 
@@ -145,6 +146,8 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
     from dorm.local.api_process import ApiProcess
     from dorm.local.cluster import LocalCluster
 
+    if not await asyncio.to_thread((options.data / "nats").exists):
+        change = _founding(change)
     cluster = LocalCluster(options)
     # Signals are handled from the start: no server is left behind, whenever one comes.
     with stops() as events:
@@ -163,6 +166,15 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
             _say_hello(cluster, other, api.url if api is not None else "")
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
+
+
+def _founding(change: PolicyChanged | None) -> PolicyChanged:
+    """Return the change with which a new cluster starts.
+
+    It gets the policy that serves most clusters best, unless another one is named.  The fold's default stays what it was,
+    because logs without a change of policy were decided by it."""
+    change = change if change is not None else PolicyChanged()
+    return change if change.policy is not None else msgspec.structs.replace(change, policy=POLICY)
 
 
 def _say_hello(cluster: LocalCluster, other: Running | None, api: str) -> None:

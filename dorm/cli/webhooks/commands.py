@@ -83,7 +83,8 @@ def _show_secret(shown: dict[str, str], output: Format) -> None:
         show_document(shown, output)
         return
     console.print(Text(f"webhook {shown['name']} delivers to {shown['url']}"), soft_wrap=True)
-    console.print(Text("its secret, with which its owner verifies the signatures:\n"), soft_wrap=True)
+    console.print(Text("its secret, with which its owner verifies the signatures:"), soft_wrap=True)
+    console.print()
     console.print(Text(f"  {shown['secret']}"), soft_wrap=True)
     console.print(Text(f"\ntry it: dorm webhooks test {shown['name']}"), soft_wrap=True)
 
