@@ -102,9 +102,9 @@ while True:
         put(f"{SLOT}.ready", told["membership"])
     state = get("state.json")
     if state is not None:
-        if state["step"] >= steps or (joined and SLOT not in state["members"]):
-            sys.exit(0)
         joined |= SLOT in state["members"]
+        if joined and (state["step"] >= steps or SLOT not in state["members"]):
+            sys.exit(0)
         if state["membership"] > known and state["members"][0] == SLOT:  # The old leader may have left.
             say(membership=state["membership"], step=state["step"], members=state["members"], cause=state["cause"],
                 warm_up_s=0.1, barrier_s=0.001, pause_s=0.004, bytes_moved=1000)  # fmt: skip

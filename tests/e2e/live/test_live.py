@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -150,4 +152,32 @@ async def test_it_completes_when_all_its_members_are_done(tmp_path: Path) -> Non
         state = await until(cluster.client, lambda s: bool(s.apps[app.id].ended), "it completes")
         assert (state.apps[app.id].ended, state.apps[app.id].generation) == ("completed", 1)
         await check_log(cluster.client)
+        await cluster.stop_now()
+
+
+async def test_it_completes_while_a_newcomer_waits_to_join(tmp_path: Path) -> None:
+    """Nobody is left to receive the newcomer, and it does not end by itself."""
+    async with LocalCluster(options(tmp_path)) as cluster:
+        client = cluster.client
+        await all_nodes(client)
+        other = await client.submit(neighbor())
+        await until(client, lambda s: s.apps[other.id].phase == "running", "the neighbor runs")
+        app = await client.submit(live("brief", "ignores", steps=400, deadlines={"live": "10m"}))
+        await until(client, lambda s: s.apps[app.id].step >= 10, "it trains")
+        await client.cancel(other.id)
+        state = await until(client, lambda s: bool(s.apps[app.id].ended), "it completes")
+        assert (state.apps[app.id].ended, state.apps[app.id].generation) == ("completed", 1)
+        started = [
+            fact.slot for fact in await facts(client) if isinstance(fact, k.ContainerStarted) and fact.app == app.id
+        ]
+        assert sorted(started) == [0, 1, 2]
+        exits: dict[int, bool | None] = {}
+        async with asyncio.timeout(30), contextlib.aclosing(client.events(follow=True)) as events:
+            async for logged in events:
+                if isinstance(logged.event, k.ContainerExited) and logged.event.app == app.id:
+                    exits[logged.event.slot] = logged.event.asked
+                if len(exits) == 3:
+                    break
+        assert exits == {0: False, 1: False, 2: True}
+        await check_log(client)
         await cluster.stop_now()
