@@ -8,6 +8,7 @@ The parser (`events.nats.parser`) extends `nats.protocol.parser.Parser`, whose n
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 USED: Mapping[str, tuple[str, ...]] = {
     "Client": (
-        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps", "_resp_map"),
-        *("_server_info", "_transport"),
+        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps", "_reconnection_task"),
+        *("_resp_map", "_server_info", "_transport"),
     ),
     "Parser": ("buf", "nc", "parse", "reset"),
     "Subscription": ("_id",),
@@ -62,9 +63,21 @@ class AbortingTransport(TcpTransport):
 
 
 class AbortingClient(Client):
-    """A client whose TCP connections close at once, by `AbortingTransport`."""
+    """A client whose TCP connections close at once, by `AbortingTransport`, and which stops reconnecting once it is abandoned.
+
+    Why: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as its future ends.  The client's task that
+    reconnects then survives `close`, or a second such task beside it, and goes on without end.
+    Instead: a `close` that waits until these tasks have ended.
+    """
+
+    abandoned = False
+    """Set before `close`."""
 
     async def _connect_to_server(self, s: Srv) -> None:
+        reconnecting = self._reconnection_task
+        superseded = reconnecting is not None and reconnecting is not asyncio.current_task()
+        if self.abandoned or superseded:
+            raise asyncio.CancelledError
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
             self._transport = AbortingTransport()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)

@@ -30,7 +30,6 @@ from events.nats.parser import DirectParser
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nats.aio.client import Client
     from nats.aio.subscription import Subscription
 
     from events.nats.parser import Taker
@@ -64,7 +63,7 @@ class Link:
     """
 
     def __init__(self, url: str) -> None:
-        self.client: Client = internals.AbortingClient()
+        self.client = internals.AbortingClient()
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
         self.servers = [part.strip() for part in url.split(",")]
@@ -273,6 +272,7 @@ class Link:
         await self._abandon()
 
     async def _abandon(self) -> None:
+        self.client.abandoned = True
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from events import subjects
 from events.log.records import LogUnavailable, NotSent
+from events.nats.link import Link
 from events.nats.log import Connection
 from tests.errors import raises
 from tests.events.log.conformance import fill
@@ -138,3 +139,20 @@ async def test_ids_are_known_after_a_restart(server: NatsServer, connection: Con
             with contextlib.suppress(LogUnavailable):
                 again = await connection.log.append(ALICE, b"", msg_id="known")
         assert (again.seq, again.duplicate) == (first.seq, True)
+
+
+async def test_what_reconnects_ends_with_the_connection_even_if_it_is_not_cancelled(server: NatsServer) -> None:
+    """A cancellation can be lost (`internals.AbortingClient`)."""
+    link = await Link.open(server.url, name="test", timeout=10)
+    lost = asyncio.Event()
+    link.on_outage = lambda away: lost.set() if away else None
+    await server.kill()
+    async with asyncio.timeout(30):
+        await lost.wait()
+        reconnecting = [
+            task for task in asyncio.all_tasks() if "_attempt_reconnect" in getattr(task.get_coro(), "__qualname__", "")
+        ]
+        assert len(reconnecting) == 1
+        link.client.abandoned = True
+        await asyncio.wait(reconnecting)
+    await link.close()
