@@ -15,7 +15,7 @@ from dorm.core.query.planned import Figures, PlannedApp, Round
 from dorm.core.query.plans import MOST_ROUNDS, Assumed, NewNodes, plan
 from dorm.local.spec_files import parse
 from events.cloudevents import rfc3339
-from events.kinds import AppUpdated, Waiting
+from events.kinds import AppUpdated
 from events.spec import check_spec
 from replay.moments import AtSequence
 from replay.simulator.forks.starting import Outlook, Start, forecast
@@ -91,25 +91,6 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """An app that would have other containers than now."""
-
-    app: str
-    name: str
-    before: int
-    after: int
-    nodes_before: dict[str, int]
-    nodes_after: dict[str, int]
-    kind: str
-    """`start`, `restart`, `live` or `stop`."""
-    adjust_s: float | None
-    """Seconds of its work that this is expected to cost."""
-    measured: bool
-    end: str
-    """How it would end, "" if it goes on."""
-    reason: Waiting | None
-
-
 class PlannedWait(msgspec.Struct, frozen=True):
     """An app that would have nothing."""
 
@@ -127,11 +108,9 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     assumed: list[str]
     """In words."""
-    changes: list[PlannedChange]
+    changes: list[PlannedApp]
+    """Apps that would have other containers than now."""
     waiting: list[PlannedWait]
-    utilization: float
-    utilization_max: int
-    fairness_loss: float
     before: Figures
     after: Figures
     rounds: list[Round]
@@ -179,36 +158,17 @@ def _planned(state: State, now: int, body: Assumptions, pack: bool) -> Answer:
         position=str(found.seq),
         at=rfc3339(found.at),
         assumed=found.assumed,
-        changes=[_change(app) for app in found.apps if app.kind or app.end],
+        changes=[app for app in found.apps if app.kind or app.end],
         waiting=[
             PlannedWait(app.id, app.name, app.reason.code if app.reason else "", app.reason.text if app.reason else "")
             for app in found.apps
             if not app.after and not app.end
         ],
-        utilization=found.after.utilization,
-        utilization_max=found.after.utilization_max,
-        fairness_loss=found.after.fairness_loss,
         before=found.before,
         after=found.after,
         rounds=found.rounds,
     )
     return answer(made, found.seq, pack=pack)
-
-
-def _change(app: PlannedApp) -> PlannedChange:
-    return PlannedChange(
-        app=app.id,
-        name=app.name,
-        before=app.before,
-        after=app.after,
-        nodes_before=app.nodes_before,
-        nodes_after=app.nodes_after,
-        kind=app.kind,
-        adjust_s=app.adjust_s,
-        measured=app.measured,
-        end=app.end,
-        reason=app.reason,
-    )
 
 
 async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
