@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
+from dorm.api.following.lives import Subject
 from dorm.api.looking import Seen, seq_of
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
@@ -17,13 +18,12 @@ from dorm.local.spec_files import parse
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated
 from events.spec import check_spec
-from replay.moments import AtSequence
-from replay.simulator.forks.starting import Outlook, Start, forecast
-from replay.story.story import follow
+from replay.simulator.forks.starting import Start, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.api.following.lives import Life
     from dorm.core.state import State
 
 _MOST = 64
@@ -191,17 +191,15 @@ async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
     shown = found[: query.limit]
     items: list[Forecast] = []
     if shown:
-        outlook = Outlook()
-        async with services.heavy.turn():
-            state = await follow(services.follower.log, shown[0][0], [outlook], AtSequence(upto))
-            now = max(state.time, services.clock()) if seq is None else state.time
-            items = await services.heavy.run(partial(_forecasts, outlook, state, shown, now))
+        now = services.clock() if seq is None else 0
+        items = await services.lives.ask(Subject(shown[0][0]), upto, partial(_forecasts, shown, now))
     after = str(shown[-1][2]) if len(found) > query.limit else None
     return answer(Page(items=items, next=after, previous=None, position=str(upto)), upto, pack=call.packs)
 
 
-def _forecasts(outlook: Outlook, state: State, apps: Sequence[tuple[str, str, int]], now: int) -> list[Forecast]:
-    return [Forecast(app, name, str(seq), forecast(outlook, state, app, now)) for app, name, seq in apps]
+def _forecasts(apps: Sequence[tuple[str, str, int]], now: int, life: Life) -> list[Forecast]:
+    at = max(life.state.time, now)
+    return [Forecast(app, name, str(seq), forecast(life.outlook, life.state, app, at)) for app, name, seq in apps]
 
 
 ROUTES = [
