@@ -223,4 +223,6 @@ class Lives:
                 if batch[0].seq <= upto:
                     return batch[0].seq
                 break
+        if await self._follower.look(lambda state: name in state.nodes):
+            return 1  # Another one spoke for it, as in logs of earlier versions.
         raise Missing(f"there was no node {name!r} up to record {upto}; `/v1/nodes` lists them", code="node.not_found")
