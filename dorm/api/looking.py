@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
+from dorm.api.answers import Answer, answer, packed
 from dorm.api.routes import Call, Parameters
 from events.positions import PositionError
 from events.positions import parse as position_of
@@ -42,6 +42,10 @@ MinSeq = Annotated[
         description="Answer from a state that includes this record: the position that a write returned.",
     ),
 ]
+
+
+_LARGE = 64 << 10
+"""Bytes of an answer that is compressed in a thread: that takes longer than the way there and back."""
 
 
 class Seen(Parameters, frozen=True, kw_only=True):
@@ -82,7 +86,7 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
-        return answer(build(state), state.seq, pack=pack)
+        return answer(build(state), state.seq)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
     key = (call.request.path_qs, pack)
@@ -90,14 +94,30 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
     if kept is not None:
         return kept
     if seq is not None:
-        found = await services.moments.look(seq, made)
+        found = await _whole(await services.moments.look(seq, made), pack=pack)
     else:
+
+        async def present() -> Answer:
+            try:
+                found = await services.follower.look(made)
+            finally:
+                del services.computing[key]
+            return await _whole(found, pack=pack)
+
         # One that is being computed sees everything that is folded by now: the state has one thread.
         if key not in services.computing:
-            task = asyncio.create_task(services.follower.look(made))
-            services.computing[key] = task
-            task.add_done_callback(lambda _: services.computing.pop(key, None))
+            task = services.computing[key] = asyncio.create_task(present())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         found = await asyncio.shield(services.computing[key])
     services.answers.keep(key, found)
     return found
+
+
+async def _whole(found: Answer, *, pack: bool) -> Answer:
+    """Return an answer with what it is for a client that takes gzip; not in the state's thread, for which others wait."""
+    if not pack:
+        return found
+    body = found.body
+    return msgspec.structs.replace(
+        found, packed=packed(body) if len(body) < _LARGE else await asyncio.to_thread(packed, body)
+    )

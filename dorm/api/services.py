@@ -10,6 +10,7 @@ from dorm.api.connections import Addresses
 from dorm.api.following.counted import Counted
 from dorm.api.following.courses import Courses
 from dorm.api.following.follower import Follower
+from dorm.api.following.lives import Lives
 from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
 from dorm.api.following.picture import Pictures
@@ -44,6 +45,7 @@ class Services:
         self.heavy = Heavy(limits.heavy, limits.heavy_waiting)
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
+        self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
         self.courses = Courses(self.recent, connection.cluster)
         self.counted = Counted(self.follower)
         self.masters = MastersWatch(connection.leadership, clock)
@@ -55,7 +57,7 @@ class Services:
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes = asyncio.Semaphore(limits.writes)
-        self.follower.on_restart += [self.moments.forget, self.encoded.clear]
+        self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear]
 
     def requester(self, user: str) -> Requester:
         """Return a client for one request."""

@@ -5,6 +5,7 @@
     output       `-o table|wide|json|yaml`, the same for every command
     connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` recorded, the default
     source       which log a command reads: a cluster's or a file
+    metrics_address  the option `--metrics`
     signals      Ctrl-C, SIGTERM and SIGHUP as events;  program_logs: the program's own logs
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     settings     settings as people write them;  changes: the event that changes them

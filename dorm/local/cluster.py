@@ -140,8 +140,8 @@ class LocalCluster:
         client = await self._connect("client")
         self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
-        await self._serve_metrics(key_file)
-        await self._deliver_webhooks()
+        deliverer = await self._deliver_webhooks()
+        await self._serve_metrics(key_file, deliverer)
         ready = asyncio.create_task(self._ready())
         try:
             await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -158,7 +158,7 @@ class LocalCluster:
         self._timer = SolveTimer()
         return self._timer
 
-    async def _serve_metrics(self, key_file: Path) -> None:
+    async def _serve_metrics(self, key_file: Path, deliverer: Deliverer | None) -> None:
         if self.options.metrics is None or self._timer is None:
             return
         from dorm.metrics.follower import Follower
@@ -168,13 +168,15 @@ class LocalCluster:
         log = (await self._connect("metrics")).log
         follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, size=log.size)
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
+        if deliverer is not None:
+            sources.append(deliverer.metrics)
         server = MetricsServer(self.options.metrics, sources, else_any_port=self.options.metrics_else_any_port)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))
         self.metrics_url = f"http://{server.address}/metrics"
 
-    async def _deliver_webhooks(self) -> None:
+    async def _deliver_webhooks(self) -> Deliverer | None:
         if self.options.webhooks is None:
-            return
+            return None
         from dorm.webhooks.addresses import parse_networks
         from dorm.webhooks.deliverer import Deliverer
         from dorm.webhooks.keys import FILE_NAME, open_keys
@@ -186,6 +188,7 @@ class LocalCluster:
         )
         delivering = asyncio.create_task(_unless_it_fails(deliverer), name="webhooks")
         self._stack.push_async_callback(_ended, delivering)
+        return deliverer
 
     async def _ready(self) -> None:
         await self.master.settled.wait()  # Another master may lead, which has waited for this server to come back.

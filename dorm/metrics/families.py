@@ -151,7 +151,22 @@ AGENT = (
         "dorm_agent_runtime_silence_seconds", "gauge", "Time since the runtime last listed its containers.", ("node",)
     ),
 )
+WEBHOOK = (
+    Family("dorm_webhooks", "gauge", "Webhooks by state.", ("state",)),
+    Family(
+        "dorm_webhook_attempts_total",
+        "counter",
+        "Requests to endpoints of webhooks, by what came of them.",
+        ("outcome",),
+    ),
+    Family("dorm_webhook_events_given_up_total", "counter", "Events that a webhook gave up after the last attempt."),
+    Family("dorm_webhook_request_seconds", "histogram", "How long endpoints took to answer."),
+    Family("dorm_webhook_delivery_seconds", "histogram", "Time from an event on the log until its endpoint had it."),
+)
+"""Of a process that delivers webhooks."""
+WEBHOOK_STATES = ("active", "disabled")
+WEBHOOK_OUTCOMES = ("delivered", "refused", "failed", "no_answer", "gone")
 CONTAINER_STATES = ("placed", "running")
 AGENT_STATES = ("created", "running", "exited")
 
-ALL = {family.name: family for family in (*CLUSTER, *LOG, *MASTER, *AGENT)}
+ALL = {family.name: family for family in (*CLUSTER, *LOG, *MASTER, *AGENT, *WEBHOOK)}

@@ -8,7 +8,8 @@
 
     client    in ordinary code; start here
     aio       the same, to be awaited
-    asks      what can be asked: each verb as a request and what reads its answer
+    verbs     what both can do, each verb once, as steps without I/O
+    asks      requests, as data
     answers   the answers' types
     wire      HTTP/1.1 and server-sent events, without I/O
     errors    what is raised

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import http.client
-import json
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dorm.remote import asks, wire
-from dorm.remote.answers import App, Event, Node, Stored, Submitted
-from dorm.remote.errors import Problem, Unreachable, problem
+from dorm.remote import verbs, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator
+    from typing import Callable
+
+    from typing_extensions import Concatenate, ParamSpec
+
+    from dorm.remote.verbs import Each, One, Open
+
+    P = ParamSpec("P")
 
 T = TypeVar("T")
+_PIECE = 65536
+_FAILED = (OSError, http.client.HTTPException)
+
+
+def _one(verb: Callable[P, One[T]]) -> Callable[Concatenate[Client, P], T]:
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found = self._perform(verbs.whole(verb(*args, **kwargs)))
+        try:
+            return next(found)
+        finally:
+            found.close()
+
+    functools.update_wrapper(method, verb)
+    return method
+
+
+def _each(verb: Callable[P, Each[T]]) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._perform(verb(*args, **kwargs))
+
+    functools.update_wrapper(method, verb)
+    return method
 
 
 class Client:
@@ -36,154 +62,78 @@ class Client:
         self._timeout = timeout
         self._tls = tls
 
-    # --- asking ---------------------------------------------------------------------------------------------------------
+    submit = _one(verbs.submit)
+    app = _one(verbs.app)
+    apps = _each(verbs.apps)
+    nodes = _each(verbs.nodes)
+    update = _one(verbs.update)
+    cancel = _one(verbs.cancel)
+    drain = _one(verbs.drain)
+    plan = _one(verbs.plan)
+    get = _one(verbs.get)
+    wait = _one(verbs.wait)
+    logs = _each(verbs.logs)
+    events = _each(verbs.events)
 
-    def submit(self, spec: Mapping[str, Any] | str, *, key: str | None = None) -> Submitted:
-        """Submit a spec, a document or YAML.  A repeat with the same `key` is the same app.  Raises Refused, Unsettled."""
-        return self._do(asks.submit(spec, key))
-
-    def app(self, name_or_id: str, *, at: str | None = None, min_seq: str | None = None) -> App:
-        """Return an app, now or at a moment.  Raises NotFound."""
-        return self._do(asks.app(name_or_id, at, min_seq))
-
-    def apps(self, *, ended: bool = False, at: str | None = None) -> Iterator[App]:
-        """Yield apps by submission."""
-        after: str | None = "0"
-        while after is not None:
-            found, after = self._do(asks.apps(after, ended, at))
-            yield from found
-
-    def nodes(self, *, at: str | None = None) -> Iterator[Node]:
-        """Yield nodes by name."""
-        after: str | None = ""
-        while after is not None:
-            found, after = self._do(asks.nodes(after, at))
-            yield from found
-
-    def update(
-        self, app: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None
-    ) -> Stored:
-        """Change weight or bounds.  Raises NotFound, Refused."""
-        return self._do(asks.update(app, {"weight": weight, "n_min": n_min, "n_max": n_max}))
-
-    def cancel(self, app: str, reason: str = "") -> Stored:
-        """Request the app's end.  Raises NotFound, Refused."""
-        return self._do(asks.cancel(app, reason))
-
-    def drain(self, node: str, *, on: bool = True, reason: str = "") -> Stored:
-        """Empty a node, or use it again.  Raises NotFound."""
-        return self._do(asks.drain(node, on, reason))
-
-    def plan(self, **assumed: Any) -> dict[str, Any]:
-        """Return what the next decision would be, if something happened first (`submit`, `cancel`, `drain`, `policy`)."""
-        return self._do(asks.plan(assumed))
-
-    def get(self, path: str, **query: Any) -> Any:
-        """Return anything that can be read: `get("apps/digits/story")`, `get("state", at="-10m")`."""
-        return self._do(asks.get(path, query))
-
-    def wait(self, app: str, *, min_seq: str | None = None) -> App:
-        """Wait until the app has ended, and return it.  Raises NotFound."""
-        found = self.app(app, min_seq=min_seq)
-        if found.ended:
-            return found
-        position = str(found.document.get("position", "0"))
-        for event in self.events(after=position, app=[found.id], kind=["AppCompleted", "AppFailed", "AppCancelled"]):
-            found = self.app(found.id, min_seq=event.position.partition(".")[0])
-            if found.ended:
-                return found
-        raise AssertionError("a stream that is resumed does not end")
-
-    def logs(self, app: str, *, slot: int | None = None, tail: int | None = None) -> Iterator[bytes]:
-        """Yield what a container has written so far.  Raises NotFound, Refused."""
-        with self._open(asks.logs(app, slot, tail), self._timeout) as answer:
-            while True:
-                piece = answer.read1(65536)
-                if not piece:
-                    return
-                yield piece
-
-    # --- following ------------------------------------------------------------------------------------------------------
-
-    def events(
-        self,
-        *,
-        after: str | None = None,
-        app: Sequence[str] = (),
-        node: Sequence[str] = (),
-        user: Sequence[str] = (),
-        kind: Sequence[str] = (),
-    ) -> Iterator[Event]:
-        """Yield each event once and in order, from a position or from now on, without end, through outages.  Raises Problem
-        where the request itself is refused."""
-        filters = {"app": app, "node": node, "user": user, "kind": kind}
-        failures = 0
-        while True:
-            try:
-                with self._open(asks.events(after, filters), wire.SILENCE_S) as answer:
-                    after = after or answer.headers.get("Dorm-Position")
-                    frames = wire.Frames()
-                    while True:
-                        piece = answer.read1(65536)
-                        if not piece:
-                            break
-                        for id, event, data in frames.feed(piece):
-                            if event == "event":
-                                failures = 0
-                                yield Event.of(json.loads(data))
-                                after = id
-            except Problem as error:
-                if error.status not in (429, 503):
-                    raise
-            except (OSError, http.client.HTTPException):
-                pass
-            failures += 1
-            time.sleep(min(wire.PAUSE_S * failures, 10.0))
-
-    # --- sending --------------------------------------------------------------------------------------------------------
-
-    def _do(self, ask: asks.Ask[T]) -> T:
-        for left in range(wire.TRIES - 1, -1, -1):
-            try:
-                connection, answer = self._send(ask, self._timeout)
-                with contextlib.closing(connection):
-                    body = answer.read()
-            except (OSError, http.client.HTTPException) as error:
-                if not left or not ask.repeatable:
-                    raise Unreachable(f"no server answers at {self._server.name} ({error})") from None
-            else:
-                document = wire.settled(answer.status, body, left, ask.repeatable)
-                if document is not wire.AGAIN:
-                    return ask.read(document)
-            time.sleep(wire.PAUSE_S)
-        raise AssertionError("the last try returns or raises")
-
-    def _send(self, ask: asks.Ask[Any], timeout: float) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        server = self._server
-        connection: http.client.HTTPConnection
-        if server.tls:
-            context = self._tls or ssl.create_default_context()
-            connection = http.client.HTTPSConnection(server.host, server.port, timeout=timeout, context=context)
-        else:
-            connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
+    def _perform(self, steps: Each[T]) -> Generator[T, None, None]:
+        """Do what a verb asks for, step by step, and yield what it finds."""
+        line = _Line(self)
+        send: Callable[[Any], Any] = steps.send
+        value: Any = None
         try:
-            headers = wire.headers_of(ask.headers, self._user)
-            connection.request(ask.method, server.prefix + ask.path, ask.body or None, headers)
-            return connection, connection.getresponse()
-        except BaseException:
-            connection.close()
-            raise
-
-    @contextlib.contextmanager
-    def _open(self, ask: asks.Ask[Any], timeout: float) -> Iterator[http.client.HTTPResponse]:
-        """Send, and yield the answer to be read piece by piece.  Raises Problem, OSError, HTTPException."""
-        connection, answer = self._send(ask, timeout)
-        with contextlib.closing(connection):
-            if answer.status >= 400:
-                body = answer.read()
+            while True:
                 try:
-                    document: Any = json.loads(body)
-                except ValueError:
-                    document = {}
-                raise problem(answer.status, document)
-            yield answer
+                    step = send(value)
+                except StopIteration:
+                    return
+                send, value = steps.send, None
+                if isinstance(step, verbs.Found):
+                    yield step.item
+                elif isinstance(step, verbs.Pause):
+                    line.close()
+                    time.sleep(step.seconds)
+                else:
+                    try:
+                        value = line.open(step) if isinstance(step, verbs.Open) else line.read()
+                    except _FAILED as error:
+                        send, value = steps.throw, wire.broken(self._server, error)
+        finally:
+            steps.close()
+            line.close()
+
+
+class _Line:
+    """One connection at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._connection: http.client.HTTPConnection | None = None
+        self._answer: http.client.HTTPResponse
+
+    def open(self, step: Open) -> wire.Head:
+        """Raises OSError, HTTPException."""
+        self.close()
+        server, timeout = self._client._server, step.silence_s or self._client._timeout
+        if server.tls:
+            context = self._client._tls or ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(server.host, server.port, timeout=timeout, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(server.host, server.port, timeout=timeout)
+        ask = step.ask
+        headers = wire.headers_of(ask.headers, self._client._user)
+        self._connection.request(ask.method, server.prefix + ask.path, ask.body or None, headers)
+        self._answer = self._connection.getresponse()
+        found = {name.lower(): value for name, value in self._answer.getheaders()}
+        return wire.Head(self._answer.status, found)
+
+    def read(self) -> bytes:
+        """Raises OSError, HTTPException."""
+        piece = self._answer.read1(_PIECE)
+        if not piece and self._answer.length:
+            raise http.client.IncompleteRead(piece, self._answer.length)
+        return piece
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -18,7 +18,8 @@ PAUSE_S = 0.5
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0
 """A stream shows a sign of life every 15 seconds; one that is silent for longer is opened again."""
-_AGAIN = (429, 503)
+BUSY = (429, 503)
+"""Statuses of a server that may answer later."""
 
 
 class Server(NamedTuple):
@@ -49,20 +50,36 @@ def headers_of(given: Mapping[str, str], user: str | None) -> dict[str, str]:
     return {"User-Agent": AGENT, "Accept": "application/json", **who, **given}
 
 
+class Broken(Exception):
+    """The connection failed, or what came over it is no HTTP."""
+
+
+def broken(server: Server, error: BaseException) -> Broken:
+    return Broken(f"no server answers at {server.name} ({str(error) or type(error).__name__})")
+
+
 AGAIN = object()
 
 
 def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
-    """Return the document of an answer, or AGAIN where the request should be sent again.  Raises Problem."""
-    if status < 400:
-        return json.loads(body) if body else {}
-    if repeatable and tries_left and (status in _AGAIN or status == 504):
+    """Return the document of an answer, or AGAIN where the request should be sent again.  Raises Problem, RemoteError."""
+    if repeatable and tries_left and (status in BUSY or status == 504):
         return AGAIN
+    if status >= 400:
+        raise problem(status, document_of(body))
+    try:
+        return json.loads(body) if body else {}
+    except ValueError:
+        raise RemoteError("the answer is no JSON; is this the address of `dorm serve`?") from None
+
+
+def document_of(body: bytes) -> dict[str, Any]:
+    """Return a problem document; an empty one where the body is none, as of a proxy."""
     try:
         document = json.loads(body)
     except ValueError:
-        document = {}
-    raise problem(status, document if isinstance(document, dict) else {})
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 class Head(NamedTuple):

@@ -8,9 +8,10 @@
     worker      one webhook: from its place in the log to its endpoint, with retries
     waiting     which apps wait long, as events of their own
     deliverer   runs a worker for each webhook
+    measured    what a deliverer has done, as metrics
     asking      what the commands publish
 
 A webhook's place in the log is a durable consumer of the log's server (`events.nats.places.deliveries`): what a killed
 deliverer had not finished is delivered by the next one.  Each webhook has a consumer and a worker of its own, so one that
-is dead delays no other.  Imports the core and the log; nothing else of the cluster knows of webhooks.
+is dead delays no other.  Imports the core, the log and the metrics; nothing else of the cluster knows of webhooks.
 """

@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from dorm.webhooks import choosing, endpoints
+from dorm.webhooks.measured import Measured
 from dorm.webhooks.sending import TIMEOUT_S, Sender
 from dorm.webhooks.waiting import Watch
 from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
@@ -25,7 +26,9 @@ from events.logger import Logger
 from events.nats.places.deliveries import AGAIN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client import Metric
 
     from dorm.webhooks.addresses import Network
     from dorm.webhooks.endpoints import Endpoint
@@ -74,10 +77,15 @@ class Deliverer:
         self._again_s = again_s
         self._sender = Sender(allowed, timeout_s=timeout_s)
         self._endpoints = endpoints.Endpoints()
+        self._measured = Measured()
         self._workers: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
         self._watch = Watch(self._log, self._cluster, who, clock=clock, after_s=self._waits)
         self.ready = asyncio.Event()
         """Set once every webhook that the log named at the start has its worker."""
+
+    async def metrics(self) -> Iterable[Metric]:
+        """Return what it has done, for `dorm.metrics.server`."""
+        return self._measured.metrics(self._endpoints)
 
     def _waits(self) -> Iterator[float]:
         for one in self._endpoints:
@@ -159,8 +167,9 @@ class Deliverer:
             self._keys,
             self._cluster,
             clock=self._clock,
-            is_void=self._watch.is_void,
+            left_out=self._watch.left_out,
             reports=self,
+            measured=self._measured,
             schedule_s=self._schedule_s,
         )
 

@@ -1,9 +1,10 @@
 """Which apps wait long.  Nothing happens on the log while an app waits, so its wait becomes an event here, to be delivered
 like others.
 
-A watch folds the log.  It states a wait once for each webhook's time: the events are on the log, and their ids follow from
-the app and its wait, so neither a restart nor a second deliverer states one again.  It measures by log time, as it goes on
-between records: a wrong clock reports nothing early.
+A watch folds the log.  It states a wait once for each webhook's time: the events are on the log, so a restart states none
+again.  Two deliverers may state the same wait at the same moment, each under its own user.  The first of the two events on
+the log counts, and every deliverer leaves out the other (`left_out`).  A watch measures by log time, as it goes on between
+records: a wrong clock reports nothing early.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ if TYPE_CHECKING:
 
     from events.log.interface import EventLog
     from events.log.records import Record
+    from events.positions import Logged
 
 _LOOK_S = 5.0
 _QUEUE = 4
 _MOST_VOIDS = 10_000
+_MOST_WAITS = 100_000
+"""Waits that are remembered, the latest."""
 
 
 def overdue(state: State, now: int, after_s: Iterable[float]) -> Iterator[AppWaitsLong]:
@@ -53,6 +57,14 @@ def overdue(state: State, now: int, after_s: Iterable[float]) -> Iterator[AppWai
                 )
 
 
+_Wait = tuple[str, int, float]
+"""An app, since when it waits, and the time after which that is stated."""
+
+
+def _wait_of(event: AppWaitsLong) -> _Wait:
+    return event.app, event.since, event.after_s
+
+
 class Watch:
     """Folds a cluster's log, states long waits, and knows which rounds are void."""
 
@@ -66,17 +78,24 @@ class Watch:
         self._clock = clock
         self._after_s = after_s
         self._state = State()
-        self._said: set[str] = set()
-        """Ids of waits that are on the log."""
+        self._said: dict[_Wait, int] = {}
+        """Waits that are on the log, and the sequence of the first event that says so."""
         self._voids: dict[int, None] = {}
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._folded = asyncio.Condition()
         self._folded_at = 0.0
+        self._reached = 0
+        """The last record of the last batch that is folded: the state itself may be in the middle of one, in a thread."""
 
-    async def is_void(self, seq: int) -> bool:
-        """Return whether the round with this sequence counts for nothing, once it is folded."""
+    async def left_out(self, one: Logged) -> bool:
+        """Return whether an event is of a void round, or says what another one has said before; once it is folded."""
+        if one.round is None and not isinstance(one.event, AppWaitsLong):
+            return False
+        seq = one.position.seq
         async with self._folded:
-            await self._folded.wait_for(lambda: self._state.seq >= seq)
+            await self._folded.wait_for(lambda: self._reached >= seq)
+        if isinstance(one.event, AppWaitsLong):
+            return self._said.get(_wait_of(one.event), seq) != seq
         return seq in self._voids
 
     async def run(self) -> None:
@@ -91,7 +110,7 @@ class Watch:
                         batch = await self._records.get()
                 if batch is not None:
                     await asyncio.to_thread(self._fold, batch)
-                    self._folded_at = asyncio.get_running_loop().time()
+                    self._folded_at, self._reached = asyncio.get_running_loop().time(), self._state.seq
                     async with self._folded:
                         self._folded.notify_all()
                 if self._records.empty():
@@ -104,8 +123,8 @@ class Watch:
         async with contextlib.aclosing(self._log.read(after=await self._log.start(), subjects=[said])) as batches:
             async for batch in batches:
                 for record in batch:
-                    self._note(decode(record))
-        self._folded_at = asyncio.get_running_loop().time()
+                    self._note(decode(record), record.seq)
+        self._folded_at, self._reached = asyncio.get_running_loop().time(), self._state.seq
 
     async def _read(self) -> None:
         async for batch in self._log.read(after=self._state.seq, follow=True):
@@ -116,13 +135,17 @@ class Watch:
             event, folded = evolve(self._state, record)
             if folded == "void":
                 self._voids[record.seq] = None
-            self._note(event)
+            self._note(event, record.seq)
         while len(self._voids) > _MOST_VOIDS:
             del self._voids[next(iter(self._voids))]
 
-    def _note(self, event: object) -> None:
+    def _note(self, event: object, seq: int) -> None:
         if isinstance(event, AppWaitsLong):
-            self._said.add(event.id)
+            wait = _wait_of(event)
+            # Its own is noted when it is stored, and another one before it only when that is folded.
+            self._said[wait] = min(seq, self._said.get(wait, seq))
+            while len(self._said) > _MOST_WAITS:
+                del self._said[next(iter(self._said))]
 
     async def _say(self) -> None:
         wanted = list(self._after_s())
@@ -130,11 +153,10 @@ class Watch:
             return
         now = self._state.time + int((asyncio.get_running_loop().time() - self._folded_at) * SECOND)
         for event in overdue(self._state, now, wanted):
-            if event.id in self._said:
-                continue
-            await self._state_wait(msgspec.structs.replace(event, at=self._clock(), by=self._who))
-            self._said.add(event.id)
+            if _wait_of(event) not in self._said:
+                await self._state_wait(msgspec.structs.replace(event, at=self._clock(), by=self._who))
 
     async def _state_wait(self, event: AppWaitsLong) -> None:
         subject = subjects.fact(self._cluster, AppWaitsLong.__name__, self._who)
-        await until_answered(lambda: append_event(self._log, subject, event), "reporting a wait")
+        stored = await until_answered(lambda: append_event(self._log, subject, event), "reporting a wait")
+        self._note(event, stored.seq)

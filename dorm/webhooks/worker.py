@@ -1,9 +1,10 @@
 """One webhook: takes its events from its place in the log, and sends each until the endpoint has it.
 
 Delivery is at least once: a record is done only when the endpoint has answered 2xx for all of its events.  Attempts are
-counted by the log's server, so a restart goes on with the schedule.  An event that fails waits for its next attempt and
-holds back nothing but its record; at most `MOST_PENDING` records wait so, then nothing new is tried before one of them
-succeeds or is given up.
+counted by the log's server, so a restart goes on with the schedule.  A server that is killed right after a record was
+postponed gives it out too early; the worker then postpones it again, and does not count that.  An event that fails waits for
+its next attempt and holds back nothing but its record; at most `MOST_PENDING` records wait so, then nothing new is tried
+before one of them succeeds or is given up.
 
 After the last attempt, some three days after the first, the webhook counts as dead and is disabled, unless other events have
 got through meanwhile: then that one event is given up.
@@ -13,19 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dorm.webhooks import choosing
 from events.kinds import WebhookTestRequested
 from events.log.records import LogClosed, LogError
 from events.logger import Logger
 from events.positions import logged
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from dorm.webhooks.endpoints import Endpoint
     from dorm.webhooks.keys import Keys
+    from dorm.webhooks.measured import Measured
     from dorm.webhooks.sending import Outcome, Sender
     from events.nats.places.deliveries import Deliveries, Delivery
     from events.positions import Logged
@@ -36,6 +39,8 @@ SCHEDULE_S = (
 )  # fmt: skip
 """Seconds from each failed attempt to the next; after the last one there is none."""
 _SPREAD = 0.2
+_EARLY_S = 2.0
+"""Seconds by which a record may come before its time: the server keeps times in whole seconds."""
 _AGAIN_S = 2.0
 _USER_AGENT = "dorm-webhooks"
 _log = Logger(__name__)
@@ -47,6 +52,15 @@ class Reports(Protocol):
     async def disable(self, endpoint: Endpoint, code: str, reason: str) -> None: ...
 
     async def tested(self, endpoint: Endpoint, request: WebhookTestRequested, outcome: Outcome) -> None: ...
+
+
+class _Postponed(NamedTuple):
+    """A record that waits for its next attempt."""
+
+    due: float
+    """By the loop's clock."""
+    early: int
+    """How often it came before its time."""
 
 
 class Worker:
@@ -61,22 +75,26 @@ class Worker:
         cluster: str,
         *,
         clock: Callable[[], int],
-        is_void: Callable[[int], Awaitable[bool]],
+        left_out: Callable[[Logged], Awaitable[bool]],
         reports: Reports,
+        measured: Measured,
         schedule_s: tuple[float, ...] = SCHEDULE_S,
     ) -> None:
-        """`clock` returns UTC ns; `is_void` says whether the round with a sequence counts for nothing."""
+        """`clock` returns UTC ns; `left_out` says whether an event counts for nothing, or repeats another one."""
         self.endpoint = endpoint
         self._place = place
         self._sender = sender
         self._keys = keys
         self._cluster = cluster
         self._clock = clock
-        self._is_void = is_void
+        self._left_out = left_out
         self._reports = reports
+        self._measured = measured
         self._schedule_s = schedule_s
         self._partly: dict[int, int] = {}
         """By sequence of a round that is not done, how many of its events the endpoint has; as many as may be pending."""
+        self._postponed: dict[int, _Postponed] = {}
+        """By sequence of a record; as many as may be pending."""
         self._delivered_after: int = 0
         """The largest sequence that the endpoint has taken since this worker started."""
 
@@ -100,26 +118,46 @@ class Worker:
 
     async def _deliver(self, delivery: Delivery) -> bool:
         """Send what is wanted of a record.  Return False once the webhook is disabled."""
+        seq, now = delivery.record.seq, asyncio.get_running_loop().time()
+        before = self._postponed.get(seq)
+        if before is not None and now < before.due - _EARLY_S:
+            self._postponed[seq] = before._replace(early=before.early + 1)
+            await delivery.retry(before.due - now)
+            return True
         failed = await self._send_all(delivery)
         if failed is None:
-            await delivery.done()
+            await self._done(delivery)
             return True
         if failed.gone:
             await self._reports.disable(
                 self.endpoint, "webhook.gone", "the endpoint answers 410: it wants nothing more"
             )
-            await delivery.done()
+            await self._done(delivery)
             return False
-        if delivery.attempt <= len(self._schedule_s):
-            await delivery.retry(max(self._pause_s(delivery), failed.retry_after_s))
+        attempt = delivery.attempt - (before.early if before is not None else 0)
+        if attempt <= len(self._schedule_s):
+            await self._postpone(delivery, max(self._pause_s(seq, attempt), failed.retry_after_s))
             return True
-        return await self._give_up(delivery, failed)
+        return await self._give_up(delivery, attempt, failed)
+
+    async def _done(self, delivery: Delivery) -> None:
+        self._postponed.pop(delivery.record.seq, None)
+        await delivery.done()
+
+    async def _postpone(self, delivery: Delivery, pause_s: float) -> None:
+        seq = delivery.record.seq
+        before = self._postponed.pop(seq, None)
+        due = asyncio.get_running_loop().time() + pause_s
+        self._postponed[seq] = _Postponed(due, before.early if before is not None else 0)
+        while len(self._postponed) > MOST_PENDING:
+            del self._postponed[next(iter(self._postponed))]
+        await delivery.retry(pause_s)
 
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         """Send the events of a record that the endpoint does not have yet.  Return the failure that ended it, or None."""
         record = delivery.record
         wanted = [one for one in logged(record) if choosing.wants(self.endpoint, one.event)]
-        if not wanted or (wanted[0].round is not None and await self._is_void(record.seq)):
+        if not wanted or await self._left_out(wanted[0]):
             return None
         for index in range(self._partly.get(record.seq, 0), len(wanted)):
             await delivery.working()
@@ -149,22 +187,26 @@ class Worker:
             "webhook-timestamp": str(now // 10**9),
             "webhook-signature": self._keys.signatures(self.endpoint, message, body, now),
         }
+        began = asyncio.get_running_loop().time()
         outcome = await self._sender.send(self.endpoint.url, headers, body)
+        took_s = asyncio.get_running_loop().time() - began
+        self._measured.attempted(outcome, took_s, (self._clock() - one.time) / SECOND)
         _log.debug("webhook", webhook=self.endpoint.name, id=message, status=outcome.status, reason=outcome.reason)
         return outcome
 
-    def _pause_s(self, delivery: Delivery) -> float:
+    def _pause_s(self, seq: int, attempt: int) -> float:
         """The schedule's pause, spread a little, so that what failed together is not tried together for days."""
-        digest = hashlib.blake2b(f"{self.endpoint.name}.{delivery.record.seq}".encode(), digest_size=4).digest()
+        digest = hashlib.blake2b(f"{self.endpoint.name}.{seq}".encode(), digest_size=4).digest()
         part = int.from_bytes(digest, "big") / 2**32
-        return self._schedule_s[delivery.attempt - 1] * (1 + _SPREAD * part)
+        return self._schedule_s[attempt - 1] * (1 + _SPREAD * part)
 
-    async def _give_up(self, delivery: Delivery, failed: Outcome) -> bool:
+    async def _give_up(self, delivery: Delivery, attempt: int, failed: Outcome) -> bool:
         seq = delivery.record.seq
         if self._delivered_after > seq:
             _log.warning("a webhook gives up an event", webhook=self.endpoint.name, seq=seq, reason=failed.reason)
-            await delivery.done()
+            self._measured.given_up += 1
+            await self._done(delivery)
             return True
-        tries = f"{delivery.attempt} attempts over days failed; the last one: {failed.reason}"
+        tries = f"{attempt} attempts over days failed; the last one: {failed.reason}"
         await self._reports.disable(self.endpoint, "webhook.dead", tries)
         return False

@@ -55,11 +55,11 @@ def identity(record: Record) -> str:
     return hashlib.blake2b(_encode(record), digest_size=16).hexdigest()
 
 
-EVERY = 40_000
-"""Records between two snapshots.  Folding this many from a server takes about half a second, and a log of ten million then
-has 250 snapshots, about as many as a store keeps."""
-MOST = 256
-"""Snapshots kept for one log."""
+EVERY = 10_000
+"""Records between two snapshots.  Reading this many from a server and folding them takes about a tenth of a second, so any
+moment is shown at once; a log of ten million then has 1,000 snapshots, about as many as a store keeps."""
+MOST = 1024
+"""Snapshots kept for one log.  Their list is one message, and has to stay below the size that every server accepts."""
 MOST_BYTES = 256 * 2**20
 """Limit of the sum of their bodies."""
 
@@ -71,9 +71,10 @@ def surplus(infos: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     builds go first, oldest first; then the one whose removal leaves the smallest gap relative to its distance from the end.
     So snapshots are dense near the end and sparse long ago.
     """
-    newest = infos[-1:]
-    own = [info for info in infos if (info.core, info.build) == (newest[0].core, newest[0].build)] if newest else []
-    others = [info for info in infos if info not in own]
+    own: list[SnapshotInfo] = []
+    others: list[SnapshotInfo] = []
+    for info in infos:
+        (own if (info.core, info.build) == (infos[-1].core, infos[-1].build) else others).append(info)
     dropped: list[SnapshotInfo] = []
     index = 0
     while index < len(own) - 1:
@@ -81,13 +82,16 @@ def surplus(infos: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
             dropped.append(own.pop(index))
         else:
             index += 1
-    while len(own) + len(others) > MOST or sum(info.size for info in (*own, *others)) > MOST_BYTES:
+    size = sum(info.size for info in (*own, *others))
+    while len(own) + len(others) > MOST or size > MOST_BYTES:
         if others:
-            dropped.append(others.pop(0))
+            gone = others.pop(0)
         elif len(own) > 1:
-            dropped.append(own.pop(min(range(len(own) - 1), key=partial(_missed, own))))
+            gone = own.pop(min(range(len(own) - 1), key=partial(_missed, own)))
         else:
             break
+        dropped.append(gone)
+        size -= gone.size
     return dropped
 
 

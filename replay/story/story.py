@@ -29,7 +29,7 @@ from replay.story.node import NodeTeller, NodeTotals
 from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from dorm.core.fold.folded import Folded
     from events.kinds import Event
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from replay.travel.travel import Seen
 
     Follower = Witness | AppTeller | NodeTeller | Outlook
+    At = Callable[[int], Awaitable[State]]
+    """Returns the state after a record, which is the caller's own."""
 
 
 MARGIN = 10_000
@@ -84,7 +86,11 @@ async def follow(
     """
     start = await log.start()
     if since is None and not start and not await _has_snapshots(log):
-        return await state_at(log, moment, progress=progress, seen=_together(followers))
+        return await state_at(log, moment, progress=progress, seen=together(followers))
+
+    async def at(seq: int) -> State:
+        return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
+
     final = await state_at(log, moment, progress=progress)
     end, app = final.seq, final.find_app(name)
     if since is not None:
@@ -92,18 +98,21 @@ async def follow(
         if base.seq > end:
             text = f"the start of the story, sequence {base.seq}, is after its end, {end}"
             raise StoryError(text, code="moment.end_before_start")
-    elif app is not None:
-        base = await _before(log, app.seq, start, progress)
     else:
-        base = await _at(log, start, progress)
+        base = await base_of(log, app.seq, start, at) if app is not None else await at(start)
+    await begin(log, base, followers)
+    await fold_on(log, base, end, progress=progress, seen=together(followers))
+    return base
+
+
+async def begin(log: ReadableLog, base: State, followers: Sequence[Follower]) -> None:
+    """Let followers start from a state instead of the log's first record."""
     last = await _decision(log, base)
     for follower in followers:
         if isinstance(follower, Witness):
             follower.begin(base, last)
         else:
             follower.begin(base)
-    await fold_on(log, base, end, progress=progress, seen=_together(followers))
-    return base
 
 
 async def _has_snapshots(log: ReadableLog) -> bool:
@@ -112,7 +121,7 @@ async def _has_snapshots(log: ReadableLog) -> bool:
     return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
 
 
-def _together(followers: Sequence[Follower]) -> Seen:
+def together(followers: Sequence[Follower]) -> Seen:
     """Combine the followers into one `seen`."""
 
     def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
@@ -122,18 +131,14 @@ def _together(followers: Sequence[Follower]) -> Seen:
     return seen
 
 
-async def _before(log: ReadableLog, seq: int, start: int, progress: Progress | None) -> State:
-    """Return the state from which to follow an app submitted with this sequence.  Its first decision also answers events
-    after the basis of the previous decision, which may be a little earlier."""
-    state = await _at(log, max(start, seq - 1), progress)
+async def base_of(log: ReadableLog, seq: int, start: int, at: At) -> State:
+    """Return the state from which to follow an app that was submitted with this sequence, on a log that starts after `start`.
+    Its first decision also answers events after the basis of the previous decision, which may be a little earlier."""
+    state = await at(max(start, seq - 1))
     last = await _decision(log, state)
     event = decode(last) if last is not None else None
     basis = event.basis if isinstance(event, Round) else 0
-    return await _at(log, max(start, basis, seq - 1 - MARGIN), progress) if basis < state.seq else state
-
-
-async def _at(log: ReadableLog, seq: int, progress: Progress | None) -> State:
-    return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
+    return await at(max(start, basis, seq - 1 - MARGIN)) if basis < state.seq else state
 
 
 async def _decision(log: ReadableLog, state: State) -> Record | None:
@@ -162,21 +167,8 @@ async def tell(
     app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
     followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]
     state = await follow(log, "" if node else name, followers, moment, since=since, progress=progress)
-    if app_teller.known:
-        return Story(
-            name=app_teller.name or name,
-            id=app_teller.id,
-            kind="app",
-            seq=state.seq,
-            at=state.time,
-            totals=app_teller.totals(state),
-            chapters=app_teller.story(),
-        )
-    if node_teller.known:
-        totals = node_teller.totals(state)
-        return Story(
-            name=name, id=name, kind="node", seq=state.seq, at=state.time, totals=totals, chapters=node_teller.story()
-        )
+    if (found := story_of(app_teller, state) or story_of(node_teller, state)) is not None:
+        return found
     known = (
         sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
     )
@@ -185,3 +177,20 @@ async def tell(
     what = "node" if node else "app or node"
     text = f"there was no {what} {name!r} up to sequence {state.seq}{hint}"
     raise StoryError(text, code="node.not_found" if node else "name.not_found")
+
+
+def story_of(teller: AppTeller | NodeTeller, state: State) -> Story | None:
+    """Return the story that a teller has of the log up to a state; None if there is no such app or node."""
+    if not teller.known:
+        return None
+    app = isinstance(teller, AppTeller)
+    name = (teller.name or teller.wanted) if isinstance(teller, AppTeller) else teller.wanted
+    return Story(
+        name=name,
+        id=teller.id if isinstance(teller, AppTeller) else name,
+        kind="app" if app else "node",
+        seq=state.seq,
+        at=state.time,
+        totals=teller.totals(state),
+        chapters=teller.story(),
+    )

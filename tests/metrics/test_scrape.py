@@ -53,6 +53,7 @@ def options(data: Path) -> LocalOptions:
         report_interval_s=0.5,
         progress_interval_s=0.2,
         metrics=Address("127.0.0.1", 0),
+        webhooks=(),
     )
 
 

@@ -75,19 +75,19 @@ class Setting:
     @contextlib.asynccontextmanager
     async def delivering(
         self, url: str, *, keys: Keys | None = None, schedule_s: Sequence[float] = SOON, allow: Sequence[str] = ("loopback",),
-        timeout_s: float = 2.0,
+        timeout_s: float = 2.0, again_s: float = 5.0, who: str = "deliverer",
     ) -> AsyncIterator[Deliverer]:  # fmt: skip
         """A deliverer with a connection of its own."""
         connection = await Connection.open(url, self.cluster, name="deliverer")
         deliverer = Deliverer(
             connection,
             keys or self.keys,
-            who="deliverer",
+            who=who,
             clock=time.time_ns,
             allowed=parse_networks(allow),
             schedule_s=tuple(schedule_s),
             timeout_s=timeout_s,
-            again_s=5.0,
+            again_s=again_s,
         )
         running = asyncio.create_task(deliverer.run())
         try:

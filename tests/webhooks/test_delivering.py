@@ -16,6 +16,7 @@ from dorm.webhooks.deliverer import place_of
 from dorm.webhooks.keys import Keys
 from events.cloudevents import cloud_event
 from events.kinds import AppCompleted, AppFailed, AppWaitsLong, NodeLost, WebhookDisabled
+from events.nats.places import deliveries
 from events.positions import logged
 from tests.errors import raises
 from tests.webhooks.receiver import Receiver
@@ -261,3 +262,52 @@ async def test_a_report_is_on_the_log(hooks: Setting, nats_server: NatsServer) -
         assert (tested.delivered, tested.status, tested.by) == (True, 204, "deliverer")
         assert receiver.requests[0].event["type"] == "io.dorm.webhook.test_requested.v1"
         assert WebhookDisabled.__name__ not in str([b async for b in hooks.connection.log.read()])
+
+
+async def test_two_deliverers_that_state_the_same_wait_deliver_it_once(hooks: Setting, nats_server: NatsServer) -> None:
+    async with Receiver() as receiver:
+        await asking.add(hooks.client, hooks.keys, "waits", receiver.url, ["app.waits", "app.ended"], 60)
+        async with (
+            hooks.delivering(nats_server.url, who="one"),
+            hooks.delivering(nats_server.url, who="two"),
+        ):
+            for since in (5, 9):
+                for who in ("one", "two"):
+                    event = AppWaitsLong(id=f"{who}.{since}", app="a-1", since=since, after_s=60, by=who)
+                    await hooks.say(event, who)
+            await hooks.round(AppCompleted(app="a-1", generation=1))
+            found = await receiver.until(
+                lambda all: len(all) > 2 and any("completed" in one.event["type"] for one in all)
+            )
+            waits = [one.event["data"] for one in found if "waits_long" in one.event["type"]]
+            assert sorted((one["since"], one["by"]) for one in waits) == [(5, "one"), (9, "one")]
+
+
+async def test_a_killed_server_does_not_shorten_the_pause_before_the_next_attempt(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps what was postponed some moments later, and until then gives it out again after `again_s`."""
+    monkeypatch.setattr(deliveries, "_IDLE_S", 0.5)  # A request that the server forgot ends sooner.
+    pause_s = 8.0
+    async with setting(server.url, "killed") as hooks, Receiver() as receiver:
+        receiver.answer = lambda _: web.Response(status=503 if len(receiver.requests) < 2 else 200)
+        async with hooks.delivering(server.url, schedule_s=(pause_s,), timeout_s=0.5, again_s=1.0) as deliverer:
+            await asking.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
+            await hooks.round(AppCompleted(app="a", generation=1))
+            await receiver.count(1)
+            await asyncio.sleep(0.02)  # The postponement reaches the server, and not its disk.
+            await server.kill()
+            await server.start()
+            # The second attempt is the schedule's last: what came too early counts as none.
+            first, second = await receiver.count(2)
+            sent = [int(one.headers["webhook-timestamp"]) for one in (first, second)]
+            assert sent[1] - sent[0] >= pause_s - 2 - 1
+            assert await state_of(hooks, "one") == "active"
+            found = {one.name: one.samples for one in await deliverer.metrics()}
+    attempts = {one.labels["outcome"]: one.value for one in found["dorm_webhook_attempts"]}
+    assert attempts == {"delivered": 1, "refused": 0, "failed": 1, "no_answer": 0, "gone": 0}
+    states = {one.labels["state"]: one.value for one in found["dorm_webhooks"]}
+    assert states == {"active": 1, "disabled": 0}
+    counts = {one.name: one.value for name in ("request", "delivery") for one in found[f"dorm_webhook_{name}_seconds"]}
+    assert (counts["dorm_webhook_request_seconds_count"], counts["dorm_webhook_delivery_seconds_count"]) == (2, 1)
+    assert counts["dorm_webhook_delivery_seconds_sum"] >= pause_s - 2

@@ -2,6 +2,8 @@
 
     follower    folds the log as it grows, and answers from the state; start here
     moments     states of the past: the nearest copy or snapshot, and a short fold from there
+    lives       stories and explanations of the apps and nodes that were asked for last
+    submitted   where on the log each app was submitted
     threads     threads that answers are computed in, with a bound on what waits for them
     recent      the log up to what is folded, its newest records from memory
     courses     what apps reported of their work, for curves

@@ -113,14 +113,14 @@ class Moments:
         and the log's errors."""
         await self._follower.reach(seq, _CATCH_UP_S)
         async with self._heavy.turn():
-            state = await self._state(seq)
+            state = await self.within_turn(seq)
             return await self._heavy.run(lambda: question(state))
 
     async def state(self, seq: int) -> State:
         """Return the state after a record, which is the caller's own.  Raises as `look`."""
         await self._follower.reach(seq, _CATCH_UP_S)
         async with self._heavy.turn():
-            return await self._state(seq)
+            return await self.within_turn(seq)
 
     async def present(self) -> State:
         """Return a copy of the present state, which is the caller's own."""
@@ -132,7 +132,8 @@ class Moments:
         self._copies = Copies(self._room)
         self._pages = Pages(self._log, 0, self._room)
 
-    async def _state(self, seq: int) -> State:
+    async def within_turn(self, seq: int) -> State:
+        """As `state`, of a record that is folded, for one who has a turn already."""
         kept = self._copies.before(seq)
         if kept is None or seq - kept.seq > _NEAR:
             state = await self._from_snapshot(seq, kept)

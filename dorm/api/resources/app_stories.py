@@ -13,6 +13,7 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import address_of
 from dorm.api.errors import Missing
+from dorm.api.following.lives import Subject
 from dorm.api.guards import SECURITY
 from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
@@ -21,17 +22,16 @@ from dorm.api.streams.sse import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.client import find_app
 from dorm.core.decide.asking import problem_of
 from events.cloudevents import rfc3339
-from replay.moments import AtSequence
-from replay.simulator.forks.starting import Outlook, Start, forecast
+from replay.simulator.forks.starting import Start, forecast
 from replay.story.chapters import Chapter
 from replay.story.explain import explain
-from replay.story.explanation import Explanation, Witness
+from replay.story.explanation import Explanation
 from replay.story.speed import SpeedCurve, speed_curve
-from replay.story.story import Story, follow, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from dorm.api.following.lives import Life
     from dorm.api.streams.sse import Stream
     from dorm.core.state import State
 
@@ -109,19 +109,18 @@ class LogsQuery(Parameters, frozen=True, kw_only=True):
     tail: Annotated[int, msgspec.Meta(ge=0, le=100_000, description="Only the last lines.")] | None = None
 
 
-async def story_of(call: Call[StoryQuery, None], name: str, *, node: bool) -> Answer:
+async def story_of(call: Call[StoryQuery, None], subject: Subject) -> Answer:
     """The story of an app or a node."""
     services = call.services
     seq = await seq_of(call, call.query.at)
     upto = services.follower.seq if seq is None else seq
-    async with services.heavy.turn():
-        found = await tell(services.follower.log, name, AtSequence(upto), node=node)
-    if not node and found.kind != "app":
-        raise Missing(f"there is no app {name!r}; /v1/nodes/{name}/story is a node's", code="app.not_found")
-    return await asyncio.to_thread(_story, found, call.query.last, call.packs)
+    return await services.lives.ask(subject, upto, partial(_story, call.query.last, call.packs))
 
 
-def _story(found: Story, last: int, pack: bool) -> Answer:
+def _story(last: int, pack: bool, life: Life) -> Answer:
+    found = life.story
+    if found is None:
+        raise Missing(f"there is no app of this name up to record {life.seq}", code="app.not_found")
     shown = found.chapters[-last:]
     made = StoryAnswer(
         name=found.name,
@@ -138,29 +137,26 @@ def _story(found: Story, last: int, pack: bool) -> Answer:
 
 async def app_story(call: Call[StoryQuery, None]) -> Answer:
     """What happened to it: who submitted it, why it waited, by which decision it grew or shrank and for whose sake."""
-    return await story_of(call, call.path("app"), node=False)
+    return await story_of(call, Subject(call.path("app")))
 
 
 async def node_story(call: Call[StoryQuery, None]) -> Answer:
     """When it came and went, what was decided for it, what ran there."""
-    return await story_of(call, call.path("node"), node=True)
+    return await story_of(call, Subject(call.path("node"), node=True))
 
 
 async def explain_app(call: Call[Seen, None]) -> Answer:
     """Its share, what keeps it from more, the decision that said so; of an app that waits, when it will start."""
-    services, name = call.services, call.path("app")
+    services = call.services
     seq = await seq_of(call, call.query.at)
-    witness, outlook = Witness(name), Outlook()
     upto = services.follower.seq if seq is None else seq
-    async with services.heavy.turn():
-        state = await follow(services.follower.log, name, [witness, outlook], AtSequence(upto))
-        now = max(state.time, services.clock()) if seq is None else state.time
-        return await services.heavy.run(partial(_explained, state, witness, outlook, now, call.packs))
+    now = services.clock() if seq is None else 0
+    return await services.lives.ask(Subject(call.path("app")), upto, partial(_explained, now, call.packs))
 
 
-def _explained(state: State, witness: Witness, outlook: Outlook, now: int, pack: bool) -> Answer:
-    found = explain(state, witness, now)
-    start = forecast(outlook, state, found.id, found.at)
+def _explained(now: int, pack: bool, life: Life) -> Answer:
+    found = explain(life.state, life.witness, max(life.state.time, now))
+    start = forecast(life.outlook, life.state, found.id, found.at)
     told = {name: getattr(found, name) for name in found.__struct_fields__}
     return answer(ExplainAnswer(**told, start=start), found.seq, pack=pack)
 

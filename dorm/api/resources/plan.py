@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
+from dorm.api.following.lives import Subject
 from dorm.api.looking import Seen, seq_of
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
@@ -15,15 +16,14 @@ from dorm.core.query.planned import Figures, PlannedApp, Round
 from dorm.core.query.plans import MOST_ROUNDS, Assumed, NewNodes, plan
 from dorm.local.spec_files import parse
 from events.cloudevents import rfc3339
-from events.kinds import AppUpdated, Waiting
+from events.kinds import AppUpdated
 from events.spec import check_spec
-from replay.moments import AtSequence
-from replay.simulator.forks.starting import Outlook, Start, forecast
-from replay.story.story import follow
+from replay.simulator.forks.starting import Start, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.api.following.lives import Life
     from dorm.core.state import State
 
 _MOST = 64
@@ -91,25 +91,6 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """An app that would have other containers than now."""
-
-    app: str
-    name: str
-    before: int
-    after: int
-    nodes_before: dict[str, int]
-    nodes_after: dict[str, int]
-    kind: str
-    """`start`, `restart`, `live` or `stop`."""
-    adjust_s: float | None
-    """Seconds of its work that this is expected to cost."""
-    measured: bool
-    end: str
-    """How it would end, "" if it goes on."""
-    reason: Waiting | None
-
-
 class PlannedWait(msgspec.Struct, frozen=True):
     """An app that would have nothing."""
 
@@ -127,11 +108,9 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     assumed: list[str]
     """In words."""
-    changes: list[PlannedChange]
+    changes: list[PlannedApp]
+    """Apps that would have other containers than now."""
     waiting: list[PlannedWait]
-    utilization: float
-    utilization_max: int
-    fairness_loss: float
     before: Figures
     after: Figures
     rounds: list[Round]
@@ -179,36 +158,17 @@ def _planned(state: State, now: int, body: Assumptions, pack: bool) -> Answer:
         position=str(found.seq),
         at=rfc3339(found.at),
         assumed=found.assumed,
-        changes=[_change(app) for app in found.apps if app.kind or app.end],
+        changes=[app for app in found.apps if app.kind or app.end],
         waiting=[
             PlannedWait(app.id, app.name, app.reason.code if app.reason else "", app.reason.text if app.reason else "")
             for app in found.apps
             if not app.after and not app.end
         ],
-        utilization=found.after.utilization,
-        utilization_max=found.after.utilization_max,
-        fairness_loss=found.after.fairness_loss,
         before=found.before,
         after=found.after,
         rounds=found.rounds,
     )
     return answer(made, found.seq, pack=pack)
-
-
-def _change(app: PlannedApp) -> PlannedChange:
-    return PlannedChange(
-        app=app.id,
-        name=app.name,
-        before=app.before,
-        after=app.after,
-        nodes_before=app.nodes_before,
-        nodes_after=app.nodes_after,
-        kind=app.kind,
-        adjust_s=app.adjust_s,
-        measured=app.measured,
-        end=app.end,
-        reason=app.reason,
-    )
 
 
 async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
@@ -231,17 +191,15 @@ async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
     shown = found[: query.limit]
     items: list[Forecast] = []
     if shown:
-        outlook = Outlook()
-        async with services.heavy.turn():
-            state = await follow(services.follower.log, shown[0][0], [outlook], AtSequence(upto))
-            now = max(state.time, services.clock()) if seq is None else state.time
-            items = await services.heavy.run(partial(_forecasts, outlook, state, shown, now))
+        now = services.clock() if seq is None else 0
+        items = await services.lives.ask(Subject(shown[0][0]), upto, partial(_forecasts, shown, now))
     after = str(shown[-1][2]) if len(found) > query.limit else None
     return answer(Page(items=items, next=after, previous=None, position=str(upto)), upto, pack=call.packs)
 
 
-def _forecasts(outlook: Outlook, state: State, apps: Sequence[tuple[str, str, int]], now: int) -> list[Forecast]:
-    return [Forecast(app, name, str(seq), forecast(outlook, state, app, now)) for app, name, seq in apps]
+def _forecasts(apps: Sequence[tuple[str, str, int]], now: int, life: Life) -> list[Forecast]:
+    at = max(life.state.time, now)
+    return [Forecast(app, name, str(seq), forecast(life.outlook, life.state, app, at)) for app, name, seq in apps]
 
 
 ROUTES = [

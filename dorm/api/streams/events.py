@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _PAUSE_S = 0.05
-"""Between two pieces of news, at least."""
+"""Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+`_LONGEST_S`."""
+_PAUSE_TIMES = 4
+_LONGEST_S = 0.25
 _MOST_FRAMES = 5000
 _FRAMES_ROOM = 8 << 20
 """Frames that a channel keeps, and their bytes."""
@@ -159,8 +162,8 @@ class EventStreams:
                 frames = await asyncio.to_thread(channel.encode, records)
                 if self._channels.get(channel.wanted) is channel:
                     channel.publish(frames, records[-1].seq)
-            # With many readers, fewer and larger pieces: a piece costs each of them a write.
-            await asyncio.sleep(max(_PAUSE_S, 2 * (loop.time() - began)))
+            # With many readers, fewer and larger pieces: a piece costs each of them a write, and the loop is for others too.
+            await asyncio.sleep(min(max(_PAUSE_S, _PAUSE_TIMES * (loop.time() - began)), _LONGEST_S))
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,4 +4,5 @@ api        the whole bench, and its figures; start here
 processes  a log's server, a master and an API, each as a process of its own
 load       what keeps the master busy, and how long its rounds take
 callers    reads, submissions and streams, from processes of their own
+browser    how soon a browser draws what the log has
 """

@@ -30,6 +30,14 @@ _NICE = 5
 """Callers are on other machines: what they compute must not slow down what is measured."""
 
 
+class Took(NamedTuple):
+    """What callers measured."""
+
+    seconds: list[float]
+    cpu_s: float
+    """What their own process computed, in seconds of one core."""
+
+
 class Lags(NamedTuple):
     """What the readers of a stream saw."""
 
@@ -41,12 +49,14 @@ class Lags(NamedTuple):
     """Streams that the API ended."""
     since: int
     """When all of them were open (UTC ns)."""
+    cpu_s: float
+    """What the readers' own process computed from then on, in seconds of one core."""
 
 
-def reads(url: str, per_s: float, seconds: float) -> Iterator[list[float]]:
+def reads(url: str, per_s: float, seconds: float) -> Iterator[Took]:
     """Yield how long each of so many reads a second took, from when it was due, in seconds."""
     os.nice(_NICE)
-    yield asyncio.run(_reads(url, per_s, seconds))
+    yield Took(asyncio.run(_reads(url, per_s, seconds)), time.process_time())
 
 
 async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
@@ -73,10 +83,10 @@ async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
     return found
 
 
-def submissions(url: str, per_s: float, seconds: float) -> Iterator[list[float]]:
+def submissions(url: str, per_s: float, seconds: float) -> Iterator[Took]:
     """Yield how long each of so many submissions a second took until the master's answer was there, in seconds."""
     os.nice(_NICE)
-    yield asyncio.run(_submissions(url, per_s, seconds))
+    yield Took(asyncio.run(_submissions(url, per_s, seconds)), time.process_time())
 
 
 async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
@@ -102,13 +112,13 @@ def streams(url: str, readers: int, seconds: float) -> Iterator[Lags]:
     loop = asyncio.new_event_loop()
     try:
         opened = loop.run_until_complete(_open(url, readers))
-        since = time.time_ns()
+        since, cpu_s = time.time_ns(), time.process_time()
         for one in opened:
             one.begin()
         loop.run_until_complete(asyncio.sleep(seconds))
         counts = [one.count for one in opened]
         lags = [lag for one in opened for lag in one.lags]
-        yield Lags(lags, min(counts), max(counts), sum(one.over for one in opened), since)
+        yield Lags(lags, min(counts), max(counts), sum(one.over for one in opened), since, time.process_time() - cpu_s)
         for one in opened:
             one.close()
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 import psutil
@@ -25,12 +25,24 @@ _READY_S = 120.0
 _END_S = 10.0
 
 
+class Running(NamedTuple):
+    """A process, and where it is."""
+
+    pid: int
+    url: str = ""
+
+    def cpu_s(self) -> float:
+        """Return what it and its children have computed so far, in seconds of one core."""
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+
+
 @contextlib.asynccontextmanager
-async def log_server(folder: Path, *, synced: bool) -> AsyncIterator[EmbeddedServer]:
+async def log_server(folder: Path, *, synced: bool) -> AsyncIterator[Running]:
     server = EmbeddedServer(folder, synced=synced)
     await server.start()
     try:
-        yield server
+        yield Running(int(await asyncio.to_thread((folder / "nats.pid").read_text)), server.url)
     finally:
         await server.stop()
 
@@ -53,21 +65,21 @@ async def _process(log: Path, *words: str) -> AsyncIterator[asyncio.subprocess.P
 
 
 @contextlib.asynccontextmanager
-async def master(folder: Path, url: str) -> AsyncIterator[None]:
-    key = str(folder / "master.nk")
-    async with _process(folder / "master.log", "master", "--url", url, "--cluster", CLUSTER, "--key", key):
-        yield
+async def master(folder: Path, url: str) -> AsyncIterator[Running]:
+    words = ("master", "--url", url, "--cluster", CLUSTER, "--key", str(folder / "master.nk"))
+    async with _process(folder / "master.log", *words) as process:
+        yield Running(process.pid)
 
 
 @contextlib.asynccontextmanager
-async def api(folder: Path, url: str) -> AsyncIterator[str]:
-    """Yield the API's URL, once it has read the log.  Raises BenchError."""
+async def api(folder: Path, url: str) -> AsyncIterator[Running]:
+    """Yield the API, once it has read the log.  Raises BenchError."""
     listen = f"{HOST}:{free_port(HOST)}"
     words = ("serve", "--listen", listen, "--url", url, "--cluster", CLUSTER)
     async with _process(folder / "api.log", *words) as process:
         psutil.Process(process.pid).nice(NICE)  # As `dorm up` starts it.
         await _ready(f"http://{listen}", process)
-        yield f"http://{listen}"
+        yield Running(process.pid, f"http://{listen}")
 
 
 async def _ready(url: str, process: asyncio.subprocess.Process) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from dorm.cli.bench.report import show_report
 from dorm.cli.bench.running import measuring, unless_stopped
-from dorm.cli.errors import run
+from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import Format, Output
 from dorm.cli.program_logs import Verbose
 
@@ -25,28 +25,42 @@ def api(
     records: Annotated[
         int, typer.Option(min=0, max=10_000_000, help="Records of the log whose moments are looked up; 0 for none.")
     ] = 1_000_000,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="live (reads, submissions, readers), moments (of a long log), browser (how soon it draws), page (a large cluster); may be repeated. Default: all.",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Half a minute: shorter parts, a shorter log.")] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
     """The HTTP API next to a busy master: reads, submissions, a thousand readers of the stream, any moment of a long log.
 
-    Log server, master, API and callers are processes of their own on this machine.  It takes some minutes, most of them for
-    filling a log of a million records.
+    Log server, master, API and callers are processes of their own on this machine; the figures say how many cores each used.
+    It takes some minutes, most of them for filling a log of a million records.
 
     [bold]Examples[/]
 
       dorm bench api --quick
 
       dorm bench api --readers 1000 --events 100 -o json
-    """
-    from dorm.bench.api.api import QUICK, Sizes, bench_api
 
+      dorm bench api --part moments --records 1000000
+    """
+    from dorm.bench.api.api import PARTS, QUICK, Sizes, bench_api
+
+    for one in part or ():
+        if one not in PARTS:
+            raise WrongUsage(f"--part: there is no {one[:40]!r}; there are {', '.join(PARTS)}")
     sizes = (
         QUICK
         if quick
         else Sizes(seconds=seconds, readers=readers, events_per_s=events, reads_per_s=reads, records=records)
     )
+    if part:
+        sizes = sizes._replace(parts=tuple(part))
     with measuring("api", verbose) as tell:
         report = run(unless_stopped(bench_api(sizes, tell=tell)))
     show_report(report, output)

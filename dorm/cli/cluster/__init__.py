@@ -2,7 +2,7 @@
 
 up, demo        a whole cluster on this machine
 master, agent   one process of a cluster
-masters         which master leads;  metrics: the option `--metrics`
+masters         which master leads
 serve           the HTTP API and the dashboard
 nodes           list nodes, drain them
 top             the cluster as it changes;  top_view: its picture;  top_keys: its keys

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
-from dorm.cli.cluster.metrics import Metrics, metrics_address
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import WrongUsage, run
+from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.cluster.metrics import Metrics, metrics_address
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
 from dorm.cli.signals import run_until_stopped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 _SWITCH_S = 0.001
 """Seconds after which a thread that computes leaves the interpreter to the loop: Python's own 5 ms are a part of an answer's
 time on a busy process."""
+
+
+_COLLECT = (10_000, 20, 50)
+"""Thresholds of the garbage collector: with Python's own, a busy API is collected a hundred times a second."""
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +87,7 @@ def serve(
         connection = await Connection.open(address, name, name="dorm-api", patient=True)
         try:
             async with serving(connection, options) as server:
+                server.services.follower.on_ready.append(lambda _state: _keep_for_good())
                 announce(server.url, name, options)
                 if while_stdin_is_open:
                     await first_of(server.run(), _stdin_closed())
@@ -91,7 +97,15 @@ def serve(
             await connection.close()
 
     sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*_COLLECT)
     run(run_until_stopped(work()))
+
+
+def _keep_for_good() -> None:
+    """Take what is there by now out of the garbage collector's sight.  A full collection looks at every object that the modules
+    and the state consist of, and stops all threads for a tenth of a second meanwhile."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _stdin_closed() -> None:

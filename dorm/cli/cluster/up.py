@@ -15,8 +15,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.master import AcceptLog
-from dorm.cli.cluster.metrics import MetricsOfUp, metrics_address
 from dorm.cli.errors import INTERRUPTED, Fail, run
+from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client
-from dorm.cli.errors import FAILED, WrongUsage, run
+from dorm.cli.errors import FAILED, WrongUsage
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.cli.webhooks.running import run_deliverer
-from dorm.cli.webhooks.shared import KeyFile, keys_of
+from dorm.cli.webhooks.shared import Session, command
 
 if TYPE_CHECKING:
     from dorm.webhooks.endpoints import Endpoint
@@ -35,8 +34,9 @@ def _seconds(text: str, option: str) -> float:
         raise WrongUsage(f"{option}: {error}", code=error.code) from None
 
 
-@app.command("add")
-def add(
+@command(app, "add", keys=True)
+async def add(
+    session: Session,
     name: Name,
     to: Annotated[str, typer.Argument(metavar="URL", help="Where to deliver; everybody who reads the log sees it.")],
     event: Annotated[
@@ -49,11 +49,7 @@ def add(
     waits: Annotated[
         str, typer.Option(metavar="DURATION", help="After how long app.waits reports a waiting app.")
     ] = "1h",
-    key: KeyFile = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Add a webhook, or change one; prints the secret that its owner verifies signatures with.
 
@@ -67,15 +63,12 @@ def add(
     """
     waits_s = _seconds(waits, "--waits")
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        keys = keys_of(key, url, cluster)
-        async with client(url, cluster, user=user) as connected:
-            made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost"], waits_s)
-        _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
-
-    run(work())
+    keys = session.keys()
+    async with session.client() as connected:
+        made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost"], waits_s)
+    _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
 
 
 def _show_secret(shown: dict[str, str], output: Format) -> None:
@@ -89,8 +82,8 @@ def _show_secret(shown: dict[str, str], output: Format) -> None:
     console.print(Text(f"\ntry it: dorm webhooks test {shown['name']}"), soft_wrap=True)
 
 
-@app.command("list")
-def list_webhooks(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command(app, "list", user=False)
+async def list_webhooks(session: Session, output: Output = Format.table) -> None:
     """All webhooks, whether each is active, and how many of its events wait for another attempt.
 
     [bold]Example[/]
@@ -102,31 +95,28 @@ def list_webhooks(output: Output = Format.table, url: Url = None, cluster: Clust
     another attempt, and how many have not been looked at; null before a deliverer has run.
     """
 
-    async def work() -> None:
-        from dorm.cli.connect import where
-        from dorm.webhooks import asking
-        from dorm.webhooks.deliverer import place_of
-        from events.nats.log import Connection
+    from dorm.cli.connect import where
+    from dorm.webhooks import asking
+    from dorm.webhooks.deliverer import place_of
+    from events.nats.log import Connection
 
-        async with client(url, cluster) as connected:
-            found = list(await asking.all_endpoints(connected))
-        address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-webhooks")
-        try:
-            rows = []
-            for one in found:
-                standing = await connection.places.standing(place_of(one))
-                rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
-        finally:
-            await connection.close()
-        if output in (Format.json, Format.yaml):
-            show_document(rows, output)
-            return
-        shown = [{**row, "events": ", ".join(row["events"])} for row in rows]
-        columns = [("NAME", "name"), ("STATE", "state"), ("PENDING", "pending"), ("EVENTS", "events"), ("URL", "url")]
-        show(shown, columns, output, note=("WHY", "reason"))
-
-    run(work())
+    async with session.client() as connected:
+        found = list(await asking.all_endpoints(connected))
+    address, name = where(session.url, session.cluster)
+    connection = await Connection.open(address, name, name="dorm-webhooks")
+    try:
+        rows = []
+        for one in found:
+            standing = await connection.places.standing(place_of(one))
+            rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
+    finally:
+        await connection.close()
+    if output in (Format.json, Format.yaml):
+        show_document(rows, output)
+        return
+    shown = [{**row, "events": ", ".join(row["events"])} for row in rows]
+    columns = [("NAME", "name"), ("STATE", "state"), ("PENDING", "pending"), ("EVENTS", "events"), ("URL", "url")]
+    show(shown, columns, output, note=("WHY", "reason"))
 
 
 def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, Any]:
@@ -146,8 +136,8 @@ def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, An
     }
 
 
-@app.command("remove")
-def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(app, "remove")
+async def remove(session: Session, name: Name) -> None:
     """Remove a webhook; what it has not delivered yet is not delivered any more.
 
     [bold]Example[/]
@@ -155,27 +145,21 @@ def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User 
       dorm webhooks remove pager
     """
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        async with client(url, cluster, user=user) as connected:
-            await asking.remove(connected, name)
-        console.print(Text(f"webhook {name} is removed"))
-
-    run(work())
+    async with session.client() as connected:
+        await asking.remove(connected, name)
+    console.print(Text(f"webhook {name} is removed"))
 
 
-@app.command("rotate")
-def rotate(
+@command(app, "rotate", keys=True)
+async def rotate(
+    session: Session,
     name: Name,
     overlap: Annotated[
         str, typer.Option(metavar="DURATION", help="For how long the old secret signs as well; 0s if it has leaked.")
     ] = "24h",
-    key: KeyFile = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Give a webhook another secret, and print it. Meanwhile both sign, so that its owner can change over at any time.
 
@@ -187,21 +171,16 @@ def rotate(
     """
     overlap_s = _seconds(overlap, "--overlap")
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        keys = keys_of(key, url, cluster)
-        async with client(url, cluster, user=user) as connected:
-            made = await asking.rotate(connected, keys, name, overlap_s)
-        _show_secret({"name": name, "url": made.url, "secret": keys.secret(name, made.key)}, output)
-
-    run(work())
+    keys = session.keys()
+    async with session.client() as connected:
+        made = await asking.rotate(connected, keys, name, overlap_s)
+    _show_secret({"name": name, "url": made.url, "secret": keys.secret(name, made.key)}, output)
 
 
-@app.command("secret")
-def secret(
-    name: Name, key: KeyFile = None, output: Output = Format.table, url: Url = None, cluster: ClusterName = None
-) -> None:
+@command(app, "secret", user=False, keys=True)
+async def secret(session: Session, name: Name, output: Output = Format.table) -> None:
     """Print a webhook's secret again. It needs the file of keys, and reads nothing secret from the log.
 
     [bold]Example[/]
@@ -209,26 +188,21 @@ def secret(
       dorm webhooks secret pager
     """
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        keys = keys_of(key, url, cluster)
-        async with client(url, cluster) as connected:
-            found = await asking.find(connected, name)
-        _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
-
-    run(work())
+    keys = session.keys()
+    async with session.client() as connected:
+        found = await asking.find(connected, name)
+    _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
 
 
-@app.command("enable")
-def enable(
+@command(app, "enable")
+async def enable(
+    session: Session,
     name: Name,
     skip: Annotated[
         bool, typer.Option("--skip", help="Deliver from now on; leave out what happened meanwhile.")
     ] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Deliver again what was disabled, from where it stopped.
 
@@ -239,20 +213,15 @@ def enable(
       dorm webhooks enable pager --skip
     """
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        async with client(url, cluster, user=user) as connected:
-            await asking.enable(connected, name, skip=skip)
-        console.print(Text(f"webhook {name} is enabled"))
-
-    run(work())
+    async with session.client() as connected:
+        await asking.enable(connected, name, skip=skip)
+    console.print(Text(f"webhook {name} is enabled"))
 
 
-@app.command("test")
-def try_out(
-    name: Name, output: Output = Format.table, url: Url = None, cluster: ClusterName = None, user: User = None
-) -> None:
+@command(app, "test")
+async def try_out(session: Session, name: Name, output: Output = Format.table) -> None:
     """Have the deliverer send one test event, and say what the endpoint answers; exit code 1 where it fails.
 
     [bold]Example[/]
@@ -262,24 +231,19 @@ def try_out(
     JSON: `delivered`, `status` (of HTTP, 0 for no answer) and `reason`.
     """
 
-    async def work() -> None:
-        from dorm.webhooks import asking
+    from dorm.webhooks import asking
 
-        began = time.monotonic()
-        async with client(url, cluster, user=user) as connected:
-            found = await asking.try_out(connected, name, _TEST_S)
-        shown = {"delivered": found.delivered, "status": found.status, "reason": found.reason}
-        if output in (Format.json, Format.yaml):
-            show_document(shown, output)
-        else:
-            took = f"{time.monotonic() - began:.1f} s"
-            text = (
-                f"delivered in {took}: it answers {found.status}"
-                if found.delivered
-                else f"not delivered: {found.reason}"
-            )
-            console.print(Text(text), soft_wrap=True)
-        if not found.delivered:
-            raise typer.Exit(FAILED)
-
-    run(work())
+    began = time.monotonic()
+    async with session.client() as connected:
+        found = await asking.try_out(connected, name, _TEST_S)
+    shown = {"delivered": found.delivered, "status": found.status, "reason": found.reason}
+    if output in (Format.json, Format.yaml):
+        show_document(shown, output)
+    else:
+        took = f"{time.monotonic() - began:.1f} s"
+        text = (
+            f"delivered in {took}: it answers {found.status}" if found.delivered else f"not delivered: {found.reason}"
+        )
+        console.print(Text(text), soft_wrap=True)
+    if not found.delivered:
+        raise typer.Exit(FAILED)

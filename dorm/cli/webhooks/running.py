@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from dorm.cli.connect import ClusterName, Url, User, where
 from dorm.cli.errors import run
+from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.signals import run_until_stopped
 from dorm.cli.webhooks.shared import Allow, KeyFile, keys_of, networks
@@ -14,6 +16,7 @@ from dorm.cli.webhooks.shared import Allow, KeyFile, keys_of, networks
 def run_deliverer(
     key: KeyFile = None,
     allow: Allow = None,
+    metrics: Metrics = None,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
@@ -30,9 +33,11 @@ def run_deliverer(
       dorm webhooks run --url nats://10.0.0.1:4222 --cluster lab
 
       dorm webhooks run --allow 10.20.0.0/16
+
+      dorm webhooks run --metrics 9476
     """
     configure(verbose, log_json)
-    allowed = networks(allow)
+    allowed, serve_at = networks(allow), metrics_address(metrics)
 
     async def work() -> None:
         from dorm.client.client import login_name
@@ -43,10 +48,15 @@ def run_deliverer(
         address, name = where(url, cluster)
         keys = keys_of(key, url, cluster)
         connection = await Connection.open(address, name, name="dorm-webhooks", patient=True)
+        who = token(user or login_name())
+        deliverer = Deliverer(connection, keys, who=who, clock=time.time_ns, allowed=allowed)
         try:
-            await Deliverer(
-                connection, keys, who=token(user or login_name()), clock=time.time_ns, allowed=allowed
-            ).run()
+            async with contextlib.AsyncExitStack() as stack:
+                if serve_at is not None:
+                    from dorm.metrics.server import MetricsServer
+
+                    await stack.enter_async_context(MetricsServer(serve_at, [deliverer.metrics]))
+                await deliverer.run()
         finally:
             await connection.close()
 

@@ -1,18 +1,30 @@
-"""Options that the commands about webhooks share."""
+"""Options that the commands about webhooks share, and what they have in common: a cluster, a user, a file of keys.
+
+@command(app, "remove")
+async def remove(session: Session, name: Name) -> None:
+    async with session.client() as client: ...
+"""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from dorm.cli.connect import where
-from dorm.cli.errors import WrongUsage
+from dorm.cli.connect import ClusterName, Url, User, client, where
+from dorm.cli.errors import WrongUsage, run
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from dorm.client.client import Client
     from dorm.webhooks.addresses import Network
     from dorm.webhooks.keys import Keys
+
+    Work = Callable[..., Coroutine[Any, Any, None]]
 
 KeyFile = Annotated[
     Path | None,
@@ -52,3 +64,51 @@ def keys_of(file: Path | None, url: str | None, cluster: str | None) -> Keys:
     if running is not None and (running.url, running.cluster) == (address, name) and running.data:
         folder = Path(running.data)
     return open_keys(file or folder / FILE_NAME, name)
+
+
+class Session:
+    """The cluster that a command goes to, and in whose name."""
+
+    def __init__(
+        self, url: str | None = None, cluster: str | None = None, user: str | None = None, key: Path | None = None
+    ) -> None:
+        self.url, self.cluster = url, cluster
+        self._user, self._key = user, key
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with client(self.url, self.cluster, user=self._user) as connected:
+            yield connected
+
+    def keys(self) -> Keys:
+        """Raises WebhookKeyError."""
+        return keys_of(self._key, self.url, self.cluster)
+
+
+_OF_SESSION: dict[str, Any] = {"url": Url, "cluster": ClusterName, "user": User, "key": KeyFile}
+
+
+def command(app: typer.Typer, name: str, *, user: bool = True, keys: bool = False) -> Callable[[Work], Work]:
+    """Make a command of a coroutine that takes a `Session` first.  The command gets the session's options: which cluster, with
+    `user` in whose name, with `keys` which file of keys."""
+    names = ["url", "cluster", *(["user"] if user else []), *(["key"] if keys else [])]
+
+    def register(work: Work) -> Work:
+        hints = get_type_hints(work, include_extras=True)
+        own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(work).parameters.values()][1:]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(one, kind, default=None, annotation=_OF_SESSION[one]) for one in names]
+
+        def called(**given: Any) -> None:
+            session = Session(**{one: given.pop(one) for one in names})
+            run(work(session, **given))
+
+        parameters = [one.replace(kind=kind) for one in own] + added
+        # This is where typer looks for the parameters.
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__doc__ = work.__doc__
+        app.command(name)(called)
+        return work
+
+    return register
