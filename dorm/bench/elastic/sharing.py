@@ -2,8 +2,9 @@
 
 On a cluster of this machine (server, master, three agents), processes instead of containers:
 
-    rest      One worker computes in a partition, another one bare, in turns: while one runs the other is stopped, so both
-              have the machine's other load alike.  CPU time of a step is compared, and CPU time of the control plane counted.
+    rest      One worker computes in a partition, two others bare, in short turns: while one runs the others are stopped, so
+              all have the machine's other load alike.  CPU time of a step is compared turn by turn, and CPU time of the
+              control plane counted.  How far the two bare workers differ is what the machine cannot tell.
     live      An app is resized between 2 and 4 workers while it trains.
     restart   The same app without `elastic: live`.
 
@@ -21,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
@@ -31,7 +32,6 @@ from dorm.bench.cluster import NODES, Watch, attended, bench_cluster
 from dorm.bench.elastic import steps
 from dorm.bench.elastic.pauses import DEVICE_S, script
 from dorm.bench.elastic.workers import ROOT
-from dorm.bench.report import percentile
 from events.kinds import MembershipChanged
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ __all__ = ["LARGE", "PER_MINUTE_S", "SMALL", "Amounts", "Resize", "Shared", "sha
 
 SMALL, LARGE = 2, 4
 PER_MINUTE_S = 60.0
-_TURN_S = 0.5
-_UNDISTURBED = 25
-"""The percentile of a step's CPU time over all turns that is compared: other load on the machine only adds to it."""
+_TURN_S = 0.1
+"""The speed of a shared machine changes within seconds, so turns that are compared follow each other closely."""
+_BARE = ("bare", "again")
 _LONGEST_S = 60.0
 _STEPS = 20
 
@@ -56,8 +56,8 @@ _STEPS = 20
 class Amounts(NamedTuple):
     """How much is measured."""
 
-    turns: int = 24
-    """Turns of the bare worker, and as many of the one in a partition."""
+    turns: int = 150
+    """Turns of each bare worker, and as many of the one in a partition."""
     live: int = 6
     restarts: int = 4
 
@@ -83,6 +83,8 @@ class Shared(NamedTuple):
 
     ratio: float
     """CPU time of a step in the partition, against a bare one."""
+    bare_ratio: float
+    """The same of one bare worker against the other."""
     control_cores: float
     """CPU seconds of server, master and agents for each second, at rest."""
     resizes: list[Resize]
@@ -109,12 +111,12 @@ async def sharing(amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Sha
 async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
         tell("an app in a partition and bare, in turns")
-        ratio, cores = await _at_rest(cluster, watch, amounts.turns, folder, data)
+        ratio, bare_ratio, cores = await _at_rest(cluster, watch, amounts.turns, folder, data)
         resizes = []
         for how, count in (("live", amounts.live), ("restart", amounts.restarts)):
             if count:
                 resizes += await _resize_all(cluster, watch, how, count, cores, folder, data, tell)
-        return Shared(ratio, cores, resizes)
+        return Shared(ratio, bare_ratio, cores, resizes)
 
 
 def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[str, Any]:
@@ -134,40 +136,60 @@ def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[st
 # --- at rest ------------------------------------------------------------------------------------------------------------
 
 
-async def _at_rest(cluster: LocalCluster, watch: Watch, turns: int, folder: Path, data: Path) -> tuple[float, float]:
-    """Return the ratio of a step's CPU times, and the cores that the control plane uses."""
-    logs = {name: folder / f"rest-{name}" for name in ("bare", "shared")}
+async def _at_rest(
+    cluster: LocalCluster, watch: Watch, turns: int, folder: Path, data: Path
+) -> tuple[float, float, float]:
+    """Return the ratio of a step's CPU times, that of two bare workers, and the cores that the control plane uses."""
+    logs = {name: folder / f"rest-{name}" for name in (*_BARE, "shared")}
     for log in logs.values():
         log.mkdir(parents=True)
     spec = _spec("bench-rest", "compute", logs["shared"], data, elastic="live", n_min=1, n_max=1)
     app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
-    bare = _bare(logs["bare"], data)
+    bare = {name: _bare(logs[name], data) for name in _BARE}
     try:
-        await _makes(logs["bare"], 1, _STEPS)
-        await _makes(logs["shared"], 1, _STEPS)
+        for log in logs.values():
+            await _makes(log, 1, _STEPS)
         inside = _workers(logs["shared"])
         if len(inside) != 1:
             raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
-        processes = {"bare": psutil.Process(bare.pid), "shared": inside[0]}
-        used: dict[str, list[float]] = {name: [] for name in processes}
-        processes["bare"].suspend()
-        processes["shared"].suspend()
+        processes = {"shared": inside[0], **{name: psutil.Process(one.pid) for name, one in bare.items()}}
         began, control = time.monotonic(), _control_s(cluster)
-        for turn in range(turns):
-            for name in ("bare", "shared") if turn % 2 else ("shared", "bare"):
-                processes[name].resume()
-                at = time.monotonic()
-                await asyncio.sleep(_TURN_S)
-                processes[name].suspend()
-                used[name].append(_cpu_of_a_step(logs[name], at))
+        used = await _in_turns(processes, logs, turns)
         cores = (_control_s(cluster) - control) / (time.monotonic() - began)
         processes["shared"].resume()
     finally:
-        bare.send_signal(signal.SIGCONT)
-        bare.kill()
-        bare.wait()
+        for one in bare.values():
+            one.send_signal(signal.SIGCONT)
+            one.kill()
+            one.wait()
     await _end(cluster, watch, app.id)
-    return percentile(used["shared"], _UNDISTURBED) / percentile(used["bare"], _UNDISTURBED), cores
+    ratio = median(
+        shared / fmean(pair) for shared, *pair in zip(used["shared"], *(used[name] for name in _BARE), strict=True)
+    )
+    return ratio, median(two / one for one, two in zip(*(used[name] for name in _BARE), strict=True)), cores
+
+
+async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path], turns: int) -> dict[str, list[float]]:
+    """Let one process after the other run, each turn in another order; return the CPU seconds of a step in each turn."""
+    used: dict[str, list[float]] = {name: [] for name in processes}
+    names = list(processes)
+    for process in processes.values():
+        process.suspend()
+    for _ in range(turns):
+        names.append(names.pop(0))
+        made = {}
+        for name in names:
+            processes[name].resume()
+            at = time.monotonic()
+            await asyncio.sleep(_TURN_S)
+            processes[name].suspend()
+            made[name] = _cpu_of_a_step(logs[name], at)
+        if all(seconds is not None for seconds in made.values()):
+            for name, seconds in made.items():
+                used[name].append(seconds or 0.0)
+    if not used["shared"]:
+        raise BenchError("the workers made no steps in their turns", code="bench.nothing_measured")
+    return used
 
 
 def _bare(log: Path, data: Path) -> subprocess.Popen[bytes]:
@@ -201,13 +223,13 @@ def _control_s(cluster: LocalCluster) -> float:
     return total
 
 
-def _cpu_of_a_step(log: Path, since: float) -> float:
-    """Return the CPU seconds of a step, of those that were made since then."""
+def _cpu_of_a_step(log: Path, since: float) -> float | None:
+    """Return the CPU seconds of a step, of those that were made since then; None if there were not two of them."""
     for made in steps.trained(steps.read(log)).values():
         turn = [one for one in made if one.at > since]
         if len(turn) > 1:
             return (turn[-1].cpu_s - turn[0].cpu_s) / (len(turn) - 1)
-    raise BenchError("a worker made no step in its turn", code="bench.nothing_measured")
+    return None
 
 
 # --- resizes ------------------------------------------------------------------------------------------------------------

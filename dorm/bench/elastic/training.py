@@ -24,7 +24,7 @@ import numpy as np
 
 from dorm import elastic
 from dorm.elastic.contract import Contract
-from dorm.elastic.solvers import Network, local_sgd, minibatch_sgd, solve
+from dorm.elastic.solvers import Network, local_sgd, solve
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,6 +39,7 @@ FIRST = -1
 """The step of the record that a worker writes before its loop."""
 HIDDEN, CLASSES = 32, 10
 BATCH = 256
+_REPEATED = 4096
 _DIALED_S = 0.3
 """Seconds in which members connect with newcomers that listen already."""
 _LOOK_S = 0.02
@@ -197,13 +198,23 @@ def _uneven(options: Any, data: Data, contract: Contract) -> None:
 
 
 def _compute(options: Any, data: Data, contract: Contract) -> None:
+    """The digits again and again count as one long epoch: real ones take minutes, and a fact follows each."""
+    count = len(data.classes)
     network = Network(data.features.shape[1], HIDDEN, CLASSES)
     with elastic.join(state={"network": network}, contract=contract) as job:
         log = Log(options.records, contract)
-        for step, loss in minibatch_sgd(
-            job, network, data.features, data.classes, batch=len(data.classes), rate=0.1, epochs=options.epochs
-        ):
-            log.add(step.number, loss)
+        for step in job.steps(count * _REPEATED, batch=count, epochs=options.epochs):
+
+            def part(samples: npt.NDArray[np.int64]) -> list[Any]:
+                known = samples % count
+                gradients, loss = network.gradient(data.features[known], data.classes[known])
+                return [*gradients, loss]
+
+            *gradients, loss = step.sum_over(part)
+            for array, gradient in zip(network.arrays, gradients, strict=True):
+                array -= (0.1 / step.batch) * gradient
+            step.report(loss=loss / step.batch)
+            log.add(step.number, loss / step.batch)
 
 
 def _hold(options: Any, contract: Contract, done: int) -> None:
