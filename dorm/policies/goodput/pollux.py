@@ -15,6 +15,11 @@ pays nothing; the public code multiplies it as well.  At most one app on each no
 each other down (§4.2.1, interference avoidance).  Apps that were served least come first where a node is given too much, as in
 that code.
 
+Fitness, fair part, restart factor, mutation and repair were compared with the public code of the paper's simulator
+(`simulator/pollux.py` of petuum/adaptdl).  It differs from here in three more places: it multiplies each speed-up by the
+dominant share of one container times the number of nodes, which is a constant where all apps have the same demand, and which
+the paper does not have; it takes the fair part to lie on ⌈nodes · dominant share⌉ nodes; and no app gets more than 16 nodes.
+
 What the paper leaves to the app is decided here: the batch size of each app, by the same model (§4.1 tunes it in the app).
 An app that has been tried with n containers at most gets 2n at most (§4.1, prior-driven exploration).  Pollux does not know
 types of nodes, nor does this policy: each node is as fast as `AppDemand.speed` says.
