@@ -97,7 +97,7 @@ class TestProgram:
         assert found is not None
         assert found.counts.tolist() == [2, 1]
 
-    @settings(slow_machine, max_examples=tries(60, 2_000))
+    @settings(slow_machine, max_examples=tries(25, 2_000))
     @given(of=markets())
     def test_no_schedule_is_better_than_the_bound_and_the_counts_come_near_to_it(self, of: Market) -> None:
         found = solve(of)
@@ -130,7 +130,7 @@ class TestRounds:
         of = market((0, 500, 1, 0.5), (0, 700, 1, 0.5), (0, 900, 1, 0.75), rounds=1)
         assert schedule(of, np.array([1, 0, 0]), np.array([False] * 3), [0, 1, 2]) == [[0, 1]]
 
-    @settings(slow_machine, max_examples=tries(40, 1_000))
+    @settings(slow_machine, max_examples=tries(20, 1_000))
     @given(of=markets())
     def test_rounds_hold_what_they_have_room_for_and_apps_of_one_size_get_their_counts(self, of: Market) -> None:
         found = solve(of)
