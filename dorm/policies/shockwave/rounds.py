@@ -1,7 +1,9 @@
 """Which rounds of the window each app gets, once it is known how many.
 
-Round after round, the apps with most rounds before them go first: of those with equally many, the ones that run, then the
-largest budgets.  Room that is left goes to the apps that need longest, as in the published code (`construct_schedules`).
+Round after round, apps that need every round that is left go first; then those that get the largest part of the rounds that
+they can use, of equals the ones that run, then the largest budgets.  So a short app that gets all that it needs does not wait
+for long ones that get a part.  Room that is left goes to the apps that need longest, as in the published code
+(`construct_schedules`), but first to those that run, since stopping them costs a restart here.
 
 The published code (`rank_in_schedule_jobs`) puts the rounds of late apps first by a second program, and follows that plan
 until a job comes or ends.  Here each decision plans again, so an app whose rounds lie at the end of the window could be put
@@ -28,14 +30,16 @@ def schedule(market: Market, counts: Ints, running: Flags, place: Sequence[int])
 
     `place` decides ties."""
     budget = [float(f"{each:.9g}") for each in market.budget.tolist()]
-    order = sorted(range(len(counts)), key=lambda app: (not running[app], -budget[app], place[app]))
-    filling = sorted(range(len(counts)), key=lambda app: (-market.left_s[app], not running[app], place[app]))
+    part = (counts / market.useful).tolist()
+    order = sorted(range(len(counts)), key=lambda app: (-part[app], not running[app], -budget[app], place[app]))
+    filling = sorted(range(len(counts)), key=lambda app: (not running[app], -market.left_s[app], place[app]))
     due = counts.tolist()
     made: list[list[int]] = []
-    for _ in range(market.rounds):
+    for now in range(market.rounds):
+        last = market.rounds - now
         free = np.ones(market.use.shape[1])
         here: dict[int, None] = {}
-        asking = sorted((app for app in order if due[app] > 0), key=lambda app: -due[app])
+        asking = sorted((app for app in order if due[app] > 0), key=lambda app: due[app] < last)
         for app in (*asking, *filling):
             if app not in here and (market.use[app] <= free + _ROOM).all():
                 free -= market.use[app]

@@ -111,10 +111,11 @@ class TestProgram:
 
 
 class TestRounds:
-    def test_most_rounds_go_first_and_then_late_apps(self) -> None:
-        of = market((0, 900, 3, 1), (0, 900, 2, 1), (0, 900, 9, 1), rounds=6)
-        made = schedule(of, np.array([2, 3, 1]), np.array([False] * 3), [0, 1, 2])
-        assert [each[0] for each in made] == [1, 0, 1, 2, 0, 1]
+    def test_the_largest_part_of_what_an_app_can_use_goes_first_and_then_late_apps(self) -> None:
+        """The first one needs two rounds and gets both; the others could use all six."""
+        of = market((0, 150, 1, 1), (0, 900, 2, 1), (0, 900, 9, 1), rounds=6)
+        made = schedule(of, np.array([2, 2, 2]), np.array([False] * 3), [0, 1, 2])
+        assert [each[0] for each in made] == [0, 0, 2, 2, 1, 1]
 
     def test_an_app_that_needs_every_round_has_every_round(self) -> None:
         of = market((0, 900, 1, 0.5), (0, 900, 9, 0.5), (0, 900, 9, 0.5), rounds=2)

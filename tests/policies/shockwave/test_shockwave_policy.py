@@ -57,7 +57,7 @@ def test_a_plan_gives_each_its_rounds() -> None:
         8,
         12,
     ]  # Or any numbers from 8 to 12: they end in the same fifth.
-    assert made.turn(0, 120.0) == "its turn comes in 480 s: it has 8 of the next 20 rounds"
+    assert made.turn(0, 120.0) == "its turn comes in 1440 s: it has 8 of the next 20 rounds"
 
 
 def test_apps_with_much_behind_them_make_way_and_take_turns() -> None:
