@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.state import State
+from dorm.master.computing import LIMIT_S, Computing
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
@@ -104,7 +104,8 @@ class Master:
 
     `name` must be unique among all masters, past ones included (it prefixes the ids of rounds and identifies the lease's
     holder).  `clock` returns UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by
-    default in a thread to keep the loop free; a simulation runs it inline.  Without a `key` the log is not sealed.
+    default in a thread to keep the loop free; a simulation runs it inline.  `policy_limit_s` is how long one of Dorm's own
+    policies may take.  Without a `key` the log is not sealed.
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
     once and ends when it is deposed.  `witness` is the file that records what was read of the log; with `accept_log` the
@@ -128,6 +129,7 @@ class Master:
         witness: Path | None = None,
         accept_log: bool = False,
         plugins: Callable[[], Sequence[PolicyPlugin]] | None = None,
+        policy_limit_s: float = LIMIT_S,
     ) -> None:
         self.state = State()
         self.name = name
@@ -142,6 +144,7 @@ class Master:
         self._clock = clock
         self._build = build
         self._solve = solve
+        self._computing = Computing(solve, policy_limit_s)
         self._key = key
         self._sealer = Sealer(cluster, key)
         self._detector = FailureDetector(lambda: self._lease is not None and self._lease.troubled)
@@ -221,6 +224,11 @@ class Master:
         event = decode(record)
         identity = event.identity if isinstance(event, NodeReported) else ""
         return identity == self.state.nodes[node].identity
+
+    @property
+    def computes(self) -> bool:
+        """Whether a thread computes an allocation, which may be one that nobody waits for."""
+        return self._computing.busy
 
     async def _load_policy(self) -> None:
         """Import the policy's solver now: it takes half a second, for which the first app would wait."""
@@ -369,7 +377,7 @@ class Master:
                 await self._ask(ready.ask)
                 continue
             if ready.compute is not None:
-                decision = await self._solve(decide, self.state, ready.compute.now, allocate=True)
+                decision = await self._computing.allocation(self.state, ready.compute.now)
                 said = self._leader.computed(ready.compute, decision)
                 if said is None:
                     continue
