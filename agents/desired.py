@@ -20,7 +20,7 @@ from events import subjects
 from events.codec import decode
 from events.holders import may_hold
 from events.kinds import Placed
-from events.spec import AppSpec
+from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Desired(msgspec.Struct):
         self.epoch = event.epoch
         for fact in event.events:
             match fact:
-                case k.AppAccepted():
+                case k.AppAccepted() if can_be_read(fact.spec):
                     self.apps.setdefault(fact.app, DesiredApp(fact.spec))
                 case k.Resized():
                     for change in fact.changes:

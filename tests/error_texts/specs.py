@@ -141,6 +141,16 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         spec({"demand": {f"r{number}": 1 for number in range(33)}}),
         "demand: expected a map of at most 32 entries, got a map",
     ),
+    (
+        "spec.demand.too_small",
+        spec({"demand": {"cpu": "9m"}}),
+        "demand.cpu: 0.009 cores is too little for a container; write at least 0.01 cores",
+    ),
+    (
+        "spec.demand.too_small",
+        spec({"demand": {"cpu": 1, "memory": "1MiB"}}),
+        "demand.memory: 1 MiB is too little for a container; write at least 8 MiB",
+    ),
     ("spec.demand.wrong_type", spec({"demand": [1]}), "demand: expected a map, got a list"),
     ("spec.n_min.out_of_range", spec({"n_min": 0}), "n_min: expected an integer of at least 1, got 0"),
     ("spec.n_min.out_of_range", spec({"n_min": -3}), "n_min: expected an integer of at least 1, got -3"),
@@ -286,6 +296,21 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "the spec has 300,082 bytes; at most 262,144 are taken",
     ),
     ("spec.env.wrong_type", spec({"env": ["A=B"]}), "env: expected a map, got a list"),
+    (
+        "spec.grace.too_long",
+        spec({"grace": "61m"}),
+        "grace: '61m' is longer than an hour; save a checkpoint more often and take a shorter grace",
+    ),
+    (
+        "spec.env.secret",
+        spec({"env": {"WANDB_API_KEY": "0a1b2c3d4e5f"}}),
+        "env.WANDB_API_KEY: looks like a secret by its name, and everyone who reads the log would see it; write it to a file that the app's containers can read, and pass the path of that file instead",
+    ),
+    (
+        "spec.command.secret",
+        spec({"command": ["train", "--data", "s3://user:pass@store/data"]}),
+        "command[2]: holds an address with a password, and everyone who reads the log would see it; write it to a file that the app's containers can read, and pass the path of that file instead",
+    ),
     ("spec.grace.out_of_range", spec({"grace": -1}), "grace: -1 is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": nan}), "grace: nan is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": "9999d"}), "grace: '9999d' is not a duration between 0 and a year"),
