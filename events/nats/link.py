@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import nats.errors
 import nats.js.errors
 
+from events.addresses import shown
 from events.log.records import (
     LogClosed,
     LogDamaged,
@@ -68,7 +69,8 @@ class Link:
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
         self.servers = [part.strip() for part in url.split(",")]
-        self.url = ",".join(self.servers)
+        self.url = shown(",".join(self.servers))
+        """For messages: without passwords."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""
@@ -314,7 +316,7 @@ def _check_address(url: str) -> None:
         valid = False
     if not valid or not url.isprintable() or " " in url:
         raise LogRefused(
-            f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
+            f"{shown(url)[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
             code="server.address.malformed",
         )
 

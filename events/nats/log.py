@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
+from events.addresses import shown
 from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
@@ -109,7 +110,7 @@ class Connection:
             async def once() -> Connection:
                 return await cls.open(url, cluster, name=name, timeout=timeout, create=create, replicas=replicas)
 
-            return await until_answered(once, f"connecting to {url}")
+            return await until_answered(once, f"connecting to {shown(url)}")
         try:
             names.check_cluster(cluster)
         except ValueError as error:
@@ -124,11 +125,12 @@ class Connection:
             await link.close()
             if not link.has_jetstream:
                 raise LogRefused(
-                    f"JetStream is off at the NATS server at {url}; start it with -js", code="log.no_jetstream"
+                    f"JetStream is off at the NATS server at {link.url}; start it with -js", code="log.no_jetstream"
                 ) from None
             if link.denied:
                 raise LogRefused(
-                    f"the NATS server at {url} does not let us use the log: {link.denied}", code="log.no_permission"
+                    f"the NATS server at {link.url} does not let us use the log: {link.denied}",
+                    code="log.no_permission",
                 ) from None
             raise
         except BaseException:
