@@ -166,7 +166,7 @@ class LocalCluster:
         from dorm.metrics.server import MetricsServer, serving
 
         log = (await self._connect("metrics")).log
-        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, size=log.size)
+        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, room=log.room)
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
         server = MetricsServer(self.options.metrics, sources, else_any_port=self.options.metrics_else_any_port)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))

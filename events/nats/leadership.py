@@ -34,6 +34,7 @@ from events.log.leadership import Held, Leadership
 from events.log.records import LogDamaged, LogUnavailable, Overtaken
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
+from events.nats.stream_limits import LARGEST_LEASE
 
 if TYPE_CHECKING:
     from events.log.records import Record
@@ -68,6 +69,7 @@ def leadership_config(cluster: str) -> StreamConfig:
         max_msgs_per_subject=1,
         discard=DiscardPolicy.NEW,
         allow_direct=True,
+        max_msg_size=LARGEST_LEASE,
         allow_rollup_hdrs=True,
         deny_delete=True,
     )

@@ -43,6 +43,8 @@ _NO_ROOM = (10023, 10028, 10047)
 """Insufficient resources: any kind, memory, storage."""
 _NOT_STORED = 10077
 """The stream is at a limit, or another cause that the description gives."""
+_TOO_LARGE = 10054
+"""The message is larger than the stream's `max_msg_size`."""
 _NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
 """Transient errors of a cluster: it is incomplete, has no suitable peers, does not answer, or this server does not lead; or a
 message with this id is in flight, not yet stored, and may still fail."""
@@ -279,12 +281,14 @@ class Link:
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()
 
-    def check_size(self, body: bytes, headers: int = 0) -> None:
-        """Raises LogRefused for a message too large for the server, which would disconnect.  `headers`: bytes of values."""
+    def check_size(self, body: bytes, headers: int = 0, most: float = math.inf) -> None:
+        """Raises LogRefused for a message too large for the server, which would disconnect, or for a stream that takes at
+        most so many bytes.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
-        if size > self.client.max_payload:
+        most = min(most, self.client.max_payload)
+        if size > most:
             raise LogRefused(
-                f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
+                f"the message has {len(body):,} bytes; the server takes at most {most:,}"
                 + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else ""),
                 code="log.message.too_large",
             )
@@ -350,7 +354,10 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if error.err_code in _WRONG_LAST_SEQUENCE:
         return Overtaken(str(error.description))
     if error.err_code in _NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
-        return LogFull(f"{doing}: the NATS server has no room for more ({error.description}); give its JetStream more")
+        return LogFull(
+            f"{doing}: the NATS server has no room for more ({error.description}); `dorm log limit` shows "
+            "the log's limit and raises it, and its JetStream needs the disk for it"
+        )
     nobody = error.code == 503 or isinstance(error, nats.js.errors.ServiceUnavailableError)
     if nobody:
         if error.err_code is None:
@@ -366,6 +373,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
         return LogDamaged(f"{doing}: {error.description}", code="log.gone")
+    if error.err_code == _TOO_LARGE:
+        return LogRefused(f"{doing}: the message is larger than the log takes", code="log.message.too_large")
     return LogRefused(f"{doing}: {error.description}")
 
 

@@ -49,6 +49,7 @@ from events.nats.reader import (
 )
 from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
+from events.nats.stream_limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
 from events.nats.stream_state import stream_state
 from events.nats.streams import all_streams, find_streams, log_stream, make_streams
 
@@ -147,9 +148,11 @@ class Connection:
         await uncompress(self._link, all_streams(self.cluster), _RECONNECT_S)
 
     async def endangered(self) -> str:
-        """Return in one line what threatens the servers' copies of the log, and what to do; "" if nothing does.  Raises
-        LogUnavailable."""
-        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S)
+        """Return in one line what threatens the log, and what to do: copies that can be lost, or a limit that will soon be
+        reached; "" if nothing does.  Raises LogUnavailable, LogRefused."""
+        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S) or nearly_full(
+            await self.log.room()
+        )
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
@@ -217,7 +220,7 @@ class JetStreamLog(EventLog):
             headers["Nats-Msg-Id"] = msg_id
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
-        self._link.check_size(body, sum(map(len, headers.values())))
+        self._link.check_size(body, sum(map(len, headers.values())), LARGEST_RECORD)
         await self._link.sendable("append", timeout)
         if expected_last is not None:
             await self._check_read()
@@ -341,12 +344,15 @@ class JetStreamLog(EventLog):
             )
         return int(state["last_seq"])
 
-    async def size(self) -> int:
-        """Return how many bytes the log takes on the server that answers.  Raises LogUnavailable."""
+    async def room(self) -> Room:
+        """Return how many bytes the log takes, and may take.  Raises LogUnavailable, LogRefused."""
         await self._link.connected(_RECONNECT_S)
-        with as_log_errors("looking up the size of the log"):
-            state = await stream_state(self._link, self._stream, _RECONNECT_S)
-        return int(state["bytes"])
+        return await room(self._link, self._stream, _RECONNECT_S)
+
+    async def set_limit(self, limit: int | None) -> None:
+        """Limit the log to so many bytes; None removes the limit.  Raises LogRefused, LogUnavailable."""
+        await self._link.connected(_RECONNECT_S)
+        await set_limit(self._link, self._stream, limit, _RECONNECT_S)
 
     def _ends_before(self, words: str) -> LogError:
         """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut off

@@ -78,7 +78,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     **dict.fromkeys(
         ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"
     ),
-    **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
+    **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key", "log limit"), NO_FOREIGN_TEXT),
 }
 _HAS_FORMATS = {
     "webhooks list",
