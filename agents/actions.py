@@ -56,6 +56,9 @@ class Actions:
         `wake` is set after each action, since the list may differ by then."""
         self.busy: set[Key] = set()
         """Containers with an action under way: a list made meanwhile may be wrong about them."""
+        self._halting: set[Key] = set()
+        """Containers that have their grace time now."""
+        self._killing: set[Key] = set()
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
         self.announced: dict[Key, Announced] = {}
@@ -77,6 +80,33 @@ class Actions:
         """Begin an action on a container that has none under way."""
         self.busy.add(action.key)
         tasks.create_task(self._do(action))
+
+    def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
+        """Kill containers of killed apps that have their grace time already: no action starts on them while that lasts."""
+        for key in sorted(self._halting - self._killing):
+            if self._killed(key):
+                self._killing.add(key)
+                tasks.create_task(self._kill_now(key))
+
+    async def _kill_now(self, key: Key) -> None:
+        try:
+            await self._kill(key)
+        except (RuntimeFault, OSError) as error:
+            _log.error("a container can't be killed, trying again", node=self._config.name, key=key, reason=str(error))
+            await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._killing.discard(key)
+            self._wake.set()
+
+    def _killed(self, key: Key) -> bool:
+        app = self._desired.apps.get(key.app)
+        return app is not None and app.killed
+
+    async def _kill(self, key: Key) -> None:
+        _log.warning("killing a container of a killed app", node=self._config.name, key=key)
+        await self._reporter.asking(key)
+        if await self._runtime.stop(key, 0.0):
+            await self._reporter.killed(key)
 
     async def _do(self, action: r.Action) -> None:
         pause = 0.0
@@ -105,7 +135,11 @@ class Actions:
             case r.Prepare(key):
                 await self._prepare(key)
             case r.Halt(key):
-                await self._halt(key)
+                self._halting.add(key)
+                try:
+                    await self._halt(key)
+                finally:
+                    self._halting.discard(key)
             case r.Announce(key):
                 await self._announce(key)
             case r.ReportStarted(seen):
@@ -227,6 +261,9 @@ class Actions:
         if key in self._desired.exited and key not in self._desired.due:
             _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
             await self._runtime.stop(key, 0.0)
+            return
+        if self._killed(key):
+            await self._kill(key)
             return
         app = self._desired.apps.get(key.app)
         spec = app.spec if app else None

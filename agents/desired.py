@@ -77,6 +77,8 @@ class DesiredApp(msgspec.Struct):
     """The folder of checkpoints in which the generation works, "" where no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
+    killed: bool = False
+    """Its containers get no time to stop."""
     ahead: bool = False
     """Whether containers of a generation that is not released yet are prepared: it replaces one that ran."""
     held: Held | None = None
@@ -231,6 +233,8 @@ class Desired(msgspec.Struct):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
                     self._end_app(fact.app, record.time)
+                case k.AppKilled() if fact.app in self.apps:
+                    self.apps[fact.app].killed = True
                 case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded():
                     self._node(fact)
                 case _:

@@ -73,7 +73,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
-    **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
+    **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys(
         ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"

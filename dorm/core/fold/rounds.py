@@ -22,6 +22,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.killing import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_reasons
@@ -454,6 +455,7 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCompleted: _app_completed,
     k.AppFailed: _app_failed,
     k.AppCancelled: _app_cancelled,
+    k.AppKilled: app_killed,
     k.AppPlanned: app_planned,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
