@@ -259,7 +259,7 @@ def test_nothing_of_the_program_goes_round_the_console() -> None:
         "completion.py": {"print("},
         "events.py": {"sys.stdout.write("},
     }
-    for path in sorted(Path(output.__file__).parent.glob("*.py")):
+    for path in sorted(Path(output.__file__).parent.rglob("*.py")):
         text = path.read_text()
         found = {what for what in ("rich.print", "sys.stdout.write(", "sys.stderr.write(") if what in text}
         found |= {"print("} if any(line.lstrip().startswith("print(") for line in text.splitlines()) else set()

@@ -19,7 +19,7 @@ from events import subjects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.core.records import Bench
+    from dorm.core.state import State
 
 FACTS: tuple[type[k.Event], ...] = get_args(k.MasterFact)
 KINDS: tuple[type[k.Event], ...] = (*get_args(k.Published), *FACTS)
@@ -34,14 +34,15 @@ NO_EVENTS = (
 """Bodies that no kind has."""
 
 
-def document_of(bench: Bench, cls: type[k.Event], name: str = "run") -> dict[str, Any]:
-    """An event of this kind that the fold would act on."""
-    app = bench.app(name)
+def document_of(state: State, cls: type[k.Event], name: str = "run") -> dict[str, Any]:
+    """Return an event of this kind that the fold would act on: about this app, where it has a place."""
+    app = state.find_app(name)
+    assert app is not None
     known = {
-        "app": app.id, "generation": app.generation, "slot": 0, "node": bench.placed(name), "submission": "someone.later",
-        "from_generation": app.generation, "to_generation": app.generation + 1, "epoch": bench.state.epoch,
-        "basis": bench.state.seq, "ports": [20000, 20999], "port": 20100, "master_port": 20101, "capacity": {"cpu": 4000},
-        "address": "a", "step": 12, "policy": "static", "adjustment": "restart", "every": 1,
+        "app": app.id, "generation": app.generation, "slot": 0, "node": app.generations[app.generation].containers[0].node,
+        "submission": "someone.later", "from_generation": app.generation, "to_generation": app.generation + 1,
+        "epoch": state.epoch, "basis": state.seq, "ports": [20000, 20999], "port": 20100, "master_port": 20101,
+        "capacity": {"cpu": 4000}, "address": "a", "step": 12, "policy": "static", "adjustment": "restart", "every": 1,
         "name": "ant", "command": ["work"], "demand": {"cpu": 1},
     }  # fmt: skip
     return {"kind": cls.__name__, **_plain(cls, known)}

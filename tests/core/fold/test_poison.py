@@ -66,7 +66,7 @@ def cluster() -> Cluster:
 
 @pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
 def test_no_field_at_its_extremes_stops_anybody(cluster: Cluster, cls: type[k.Event]) -> None:
-    document = document_of(cluster, cls)
+    document = document_of(cluster.state, cls)
     subject = subject_of(CLUSTER, cls, cluster.placed("run"))
     tried = 0
     for poison in (document, *poisoned(cls, document)):

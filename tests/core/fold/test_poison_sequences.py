@@ -93,7 +93,7 @@ class History(RuleBasedStateMachine):
         if not any(app.generations for app in state.apps.values()):
             return
         name = next(id for id, app in state.apps.items() if app.generation in app.generations and _has_slot(app))
-        plain = document_of(self.bench, kind, name)
+        plain = document_of(state, kind, name)
         pills = [plain, *poisoned(kind, plain)]
         pill = wrapped(kind, pills[number % len(pills)], epoch=state.epoch, basis=state.seq)
         bodies = list(bodies_of(pill))
