@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from agents import reconcile as r
+from agents import secrets
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
@@ -145,6 +146,7 @@ class Actions:
             case r.ReportStarted(seen):
                 await self._reporter.started(seen)
             case r.ReportExited(key, seen):
+                await self._empty_secrets(key)
                 await self._reporter.exited(key, seen)
             case r.Discard(key):
                 await self._runtime.remove(key)
@@ -187,7 +189,8 @@ class Actions:
         spec = self._spec(key, app, str(checkpoint_dir), devices)
         await self._drop_other(key, spec)
         try:
-            seen = await self._runtime.ensure(spec, files_of(app))
+            private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
+            seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
@@ -243,6 +246,13 @@ class Actions:
             reasons = [self.prepared[one] for one in here]
             created = reasons.count("")
             await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
+
+    async def _empty_secrets(self, key: Key) -> None:
+        """Its logs are kept for a while; its secrets need not be."""
+        app = self._desired.apps.get(key.app)
+        with contextlib.suppress(KeyError, Unavailable):
+            for name in secrets.emptied(app.spec) if app is not None else ():
+                await self._runtime.put(key, name, b"")
 
     async def _announce(self, key: Key) -> None:
         """Write what was announced last, where the container reads it."""

@@ -242,6 +242,7 @@ class LocalCluster:
             checkpoints=self._checkpoints,
             report_interval_s=self.options.report_interval_s,
             progress_interval_s=self.options.progress_interval_s,
+            secrets=self.options.data / "secrets",
         )
 
     # --- ends -----------------------------------------------------------------------------------------------------------

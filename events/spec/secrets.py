@@ -61,7 +61,7 @@ def _looks_secret(name: str, value: str) -> bool:
 
 def _refusal(path: str, what: str) -> SpecError:
     return SpecError(
-        f"{path}: {what}, and everyone who reads the log would see it; write it to a file that the app's containers can read, "
-        "and pass the path of that file instead",
+        f"{path}: {what}, and everyone who reads the log would see it; put it on the nodes instead and name it in `secrets`, "
+        "such as `secrets: {API_KEY_FILE: key}`",
         code=f"spec.{field_of(path)}.secret",
     )

@@ -31,6 +31,8 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
 Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Variable = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$")]
+SecretName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
@@ -231,6 +233,15 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
+    secrets: Annotated[
+        dict[Variable, SecretName],
+        msgspec.Meta(
+            max_length=32,
+            description="variables that hold paths of files: each is a secret of this user, which the nodes have "
+            "(`dorm agent --secrets`)",
+            examples=[{"WANDB_API_KEY_FILE": "wandb"}],
+        ),
+    ] = {}
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()

@@ -27,6 +27,15 @@ def check_texts(spec: AppSpec) -> None:
             raise SpecError(text, code="spec.env.malformed")
         if name.startswith("DORM_"):
             raise SpecError(f"env.{name[:60]}: names that begin with DORM_ are Dorm's own", code="spec.env.reserved")
+    for name, secret in spec.secrets.items():
+        if name.endswith("\n") or secret.endswith("\n"):
+            raise SpecError(f"secrets: {short(name)} can't hold a line end", code="spec.secrets.malformed")
+        if name.startswith("DORM_"):
+            raise SpecError(f"secrets.{name}: names that begin with DORM_ are Dorm's own", code="spec.secrets.reserved")
+        if name in spec.env:
+            raise SpecError(
+                f"secrets.{name}: env has a variable of this name too; leave one out", code="spec.secrets.in_env"
+            )
     if "" in spec.labels:
         raise SpecError("labels: a label's name is empty", code="spec.labels.malformed")
     for path, text in free_texts(spec):

@@ -95,6 +95,7 @@ class Node:
             checkpoints=self.root / "checkpoints",
             report_interval_s=0.1,
             progress_interval_s=0.0,
+            secrets=self.root / "secrets",
         )
         agent = Agent(
             self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock

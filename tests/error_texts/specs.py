@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -304,13 +304,29 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.env.secret",
         spec({"env": {"WANDB_API_KEY": "0a1b2c3d4e5f"}}),
-        "env.WANDB_API_KEY: looks like a secret by its name, and everyone who reads the log would see it; write it to a file that the app's containers can read, and pass the path of that file instead",
+        "env.WANDB_API_KEY: looks like a secret by its name, and everyone who reads the log would see it; put it on the nodes instead and name it in `secrets`, such as `secrets: {API_KEY_FILE: key}`",
     ),
     (
         "spec.command.secret",
         spec({"command": ["train", "--data", "s3://user:pass@store/data"]}),
-        "command[2]: holds an address with a password, and everyone who reads the log would see it; write it to a file that the app's containers can read, and pass the path of that file instead",
+        "command[2]: holds an address with a password, and everyone who reads the log would see it; put it on the nodes instead and name it in `secrets`, such as `secrets: {API_KEY_FILE: key}`",
     ),
+    (
+        "spec.secrets.reserved",
+        spec({"secrets": {"DORM_KEY": "a"}}),
+        "secrets.DORM_KEY: names that begin with DORM_ are Dorm's own",
+    ),
+    (
+        "spec.secrets.in_env",
+        spec({"env": {"KEY": "/a"}, "secrets": {"KEY": "a"}}),
+        "secrets.KEY: env has a variable of this name too; leave one out",
+    ),
+    (
+        "spec.secrets.malformed",
+        spec({"secrets": {"a b": "a"}}),
+        "secrets: 'a b' is not a variable's name (letters, digits and _, at most 127)",
+    ),
+    ("spec.secrets.malformed", spec({"secrets": {"A\n": "a"}}), "secrets: 'A\\n' can't hold a line end"),
     ("spec.grace.out_of_range", spec({"grace": -1}), "grace: -1 is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": nan}), "grace: nan is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": "9999d"}), "grace: '9999d' is not a duration between 0 and a year"),
