@@ -14,11 +14,11 @@ import msgspec
 import structlog
 
 from agents import reconcile as r
-from agents import secrets
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
 from agents.ports import ports_of
+from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
 from events.quantities import GPU
 

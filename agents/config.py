@@ -39,7 +39,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
     secrets: Path | None = None
-    """The folder of users' secrets (`agents.secrets`); None where this node has none."""
+    """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from agents import secrets
 from agents.engines import registry
 from agents.engines.interface import Place
+from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key
 from events.quantities import CPU
 

@@ -320,10 +320,8 @@ class Client:
         app = await self.app(name_or_id)
         if app.ended and not (kill and app.stopping):
             raise Refused(f"{app.name} has ended already ({app.ended})", code="app.ended")
-        event = AppCancelRequested(
-            id=self._new_id(), at=self._clock(), by=self.user, app=app.id, reason=reason, kill=kill
-        )
-        await self._publish(event)
+        said: dict[str, Any] = {"id": self._new_id(), "at": self._clock(), "by": self.user, "reason": reason}
+        await self._publish(AppCancelRequested(app=app.id, kill=kill, **said))
         return app
 
     async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Node, State
     from dorm.metrics.tally import Histogram, Tally
-    from events.nats.stream_limits import Room
+    from events.nats.settings.limits import Room
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Labels = tuple[str, ...]

@@ -110,7 +110,7 @@ def missing(state: dict[str, Any]) -> str:
 def unprotected(config: dict[str, Any], cluster: str) -> list[str]:
     """Return the settings that do not protect the log.
 
-    A limit of its size is not among them: the server refuses new records then, and loses none (`stream_limits`)."""
+    A limit of its size is not among them: the server refuses new records then, and loses none (`settings.limits`)."""
     found = [
         f"{name} is {config.get(name)!r} and not {wanted!r}"
         for name, wanted in _MUST_BE.items()

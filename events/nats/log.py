@@ -30,7 +30,6 @@ from events.log.records import (
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.bus import NatsBus
-from events.nats.compression import endangered, uncompress
 from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
@@ -47,9 +46,10 @@ from events.nats.reader import (
     last_record,
     record_at,
 )
+from events.nats.settings.compression import endangered, uncompress
+from events.nats.settings.limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
 from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
-from events.nats.stream_limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
 from events.nats.stream_state import stream_state
 from events.nats.streams import all_streams, find_streams, log_stream, make_streams
 

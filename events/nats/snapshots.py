@@ -23,7 +23,7 @@ from events.log.records import LogDamaged, LogUnavailable, Overtaken
 from events.log.snapshots import SnapshotInfo, Snapshots, content_of
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
-from events.nats.stream_limits import LARGEST_PIECE
+from events.nats.settings.limits import LARGEST_PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

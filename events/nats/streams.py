@@ -24,10 +24,10 @@ from events import subjects as names
 from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused
 from events.logger import Logger
-from events.nats import stream_limits
-from events.nats.compression import uncompress
 from events.nats.leadership import leadership_config
 from events.nats.link import as_log_errors
+from events.nats.settings import limits
+from events.nats.settings.compression import uncompress
 from events.nats.snapshots import snapshot_config
 from events.nats.stream_state import api_request
 
@@ -75,8 +75,8 @@ def all_streams(cluster: str) -> list[str]:
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.compression`), not even on one server:
-    it may be raised to three replicas later."""
+    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.settings.compression`), not even
+    on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
             name=log_stream(cluster),
@@ -89,8 +89,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             deny_purge=True,
             allow_direct=True,
             max_consumers=MOST_READERS,
-            max_msg_size=stream_limits.LARGEST_RECORD,
-            consumer_limits=StreamConsumerLimits(inactive_threshold=stream_limits.UNUSED_S),
+            max_msg_size=limits.LARGEST_RECORD,
+            consumer_limits=StreamConsumerLimits(inactive_threshold=limits.UNUSED_S),
         ),
         StreamConfig(
             name=report_stream(cluster),
@@ -98,8 +98,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             max_age=REPORT_AGE_S,
             max_msgs_per_subject=720,
-            max_bytes=stream_limits.REPORTS_BYTES,
-            max_msg_size=stream_limits.LARGEST_REPORT,
+            max_bytes=limits.REPORTS_BYTES,
+            max_msg_size=limits.LARGEST_REPORT,
             allow_direct=True,
             # A server that syncs each write stores some hundred per second, fewer than a thousand nodes send.  A killed
             # server
@@ -166,7 +166,7 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                 assert found is not None
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
-            await stream_limits.update_limits(link, found, config, timeout)
+            await limits.update_limits(link, found, config, timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
                 if found.persist_mode == PersistMode.ASYNC:
                     # This mode can't be changed.  New heartbeats arrive soon, and each master counts from when it started to

@@ -14,7 +14,7 @@ from dorm.metrics.families import CLUSTER, LOG, OTHER
 from dorm.metrics.tally import Tally
 from events import kinds as k
 from events.codec import decode
-from events.nats.stream_limits import Room
+from events.nats.settings.limits import Room
 from events.quantities import SECOND
 from tests.metrics.scrapes import series, values
 from tests.replay.busy import busy_log

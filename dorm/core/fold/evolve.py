@@ -195,8 +195,7 @@ def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Rec
     app = state.find_app(event.app)
     kills = event.kill and app is not None and request_kill(state, app)
     if app is not None and not app.ended and not app.cancel_requested:
-        app.cancel_requested, app.cancel_reason = True, clipped(event.reason)
-        app.changed_seq = state.seq
+        app.cancel_requested, app.cancel_reason, app.changed_seq = True, clipped(event.reason), state.seq
         return "applied"
     if kills:
         return "applied"

@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from events.log.records import Record
 from events.nats.link import as_log_errors
 from events.nats.reader import record_at
-from events.nats.stream_limits import UNUSED_S
+from events.nats.settings.limits import UNUSED_S
 from events.nats.streams import log_stream
 
 if TYPE_CHECKING:

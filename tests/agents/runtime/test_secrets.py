@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents import secrets
+from agents.runtime import secrets
 from agents.runtime.interface import Refused
 from events import kinds as k
 from events.codec import encode
