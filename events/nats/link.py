@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
-_NO_ROOM = (10023, 10028, 10047)
+NO_ROOM = (10023, 10028, 10047)
 """Insufficient resources: any kind, memory, storage."""
 _NOT_STORED = 10077
 """The stream is at a limit, or another cause that the description gives."""
@@ -353,7 +353,7 @@ def log_error(error: BaseException, doing: str) -> LogError:
 def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if error.err_code in _WRONG_LAST_SEQUENCE:
         return Overtaken(str(error.description))
-    if error.err_code in _NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
+    if error.err_code in NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
         return LogFull(
             f"{doing}: the NATS server has no room for more ({error.description}); `dorm log limit` shows "
             "the log's limit and raises it, and its JetStream needs the disk for it"

@@ -25,7 +25,7 @@ from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused
 from events.logger import Logger
 from events.nats.leadership import leadership_config
-from events.nats.link import as_log_errors
+from events.nats.link import NO_ROOM, as_log_errors
 from events.nats.settings import limits
 from events.nats.settings.compression import uncompress
 from events.nats.snapshots import snapshot_config
@@ -203,6 +203,9 @@ async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, repl
         try:
             await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
         except nats.js.errors.APIError as error:
+            if error.err_code in (*_TOO_FEW_SERVERS, *NO_ROOM) and (config.max_bytes or 0) > 0:
+                # A server sets a stream's bytes aside, and small ones do not have so many.
+                return await _add(link, manager, config.evolve(max_bytes=-1), replicas)
             if error.err_code not in _TOO_FEW_SERVERS:
                 raise
             if replicas is not None:

@@ -30,7 +30,8 @@ where its `max_payload` is more."""
 LARGEST_REPORT = 512 * 1024
 """Bytes of a heartbeat: one with 4,096 containers has less than half."""
 REPORTS_BYTES = 256 * 1024 * 1024
-"""What heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire anyway."""
+"""What heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire anyway.
+On a server that has less room than that the stream has no limit of its own."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of a piece of a snapshot, or of their index; pieces have half of it."""
 LARGEST_LEASE = 4096
