@@ -18,6 +18,7 @@ from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
 from agents.ports import ports_of
+from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
 from events.quantities import GPU
 
@@ -56,6 +57,9 @@ class Actions:
         `wake` is set after each action, since the list may differ by then."""
         self.busy: set[Key] = set()
         """Containers with an action under way: a list made meanwhile may be wrong about them."""
+        self._halting: set[Key] = set()
+        """Containers that have their grace time now."""
+        self._killing: set[Key] = set()
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
         self.announced: dict[Key, Announced] = {}
@@ -77,6 +81,33 @@ class Actions:
         """Begin an action on a container that has none under way."""
         self.busy.add(action.key)
         tasks.create_task(self._do(action))
+
+    def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
+        """Kill containers of killed apps that have their grace time already: no action starts on them while that lasts."""
+        for key in sorted(self._halting - self._killing):
+            if self._killed(key):
+                self._killing.add(key)
+                tasks.create_task(self._kill_now(key))
+
+    async def _kill_now(self, key: Key) -> None:
+        try:
+            await self._kill(key)
+        except (RuntimeFault, OSError) as error:
+            _log.error("a container can't be killed, trying again", node=self._config.name, key=key, reason=str(error))
+            await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._killing.discard(key)
+            self._wake.set()
+
+    def _killed(self, key: Key) -> bool:
+        app = self._desired.apps.get(key.app)
+        return app is not None and app.killed
+
+    async def _kill(self, key: Key) -> None:
+        _log.warning("killing a container of a killed app", node=self._config.name, key=key)
+        await self._reporter.asking(key)
+        if await self._runtime.stop(key, 0.0):
+            await self._reporter.killed(key)
 
     async def _do(self, action: r.Action) -> None:
         pause = 0.0
@@ -105,12 +136,17 @@ class Actions:
             case r.Prepare(key):
                 await self._prepare(key)
             case r.Halt(key):
-                await self._halt(key)
+                self._halting.add(key)
+                try:
+                    await self._halt(key)
+                finally:
+                    self._halting.discard(key)
             case r.Announce(key):
                 await self._announce(key)
             case r.ReportStarted(seen):
                 await self._reporter.started(seen)
             case r.ReportExited(key, seen):
+                await self._empty_secrets(key)
                 await self._reporter.exited(key, seen)
             case r.Discard(key):
                 await self._runtime.remove(key)
@@ -153,7 +189,8 @@ class Actions:
         spec = self._spec(key, app, str(checkpoint_dir), devices)
         await self._drop_other(key, spec)
         try:
-            seen = await self._runtime.ensure(spec, files_of(app))
+            private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
+            seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
@@ -210,6 +247,13 @@ class Actions:
             created = reasons.count("")
             await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
 
+    async def _empty_secrets(self, key: Key) -> None:
+        """Its logs are kept for a while; its secrets need not be."""
+        app = self._desired.apps.get(key.app)
+        with contextlib.suppress(KeyError, Unavailable):
+            for name in secrets.emptied(app.spec) if app is not None else ():
+                await self._runtime.put(key, name, b"")
+
     async def _announce(self, key: Key) -> None:
         """Write what was announced last, where the container reads it."""
         app = self._desired.wanted().get(key)
@@ -227,6 +271,9 @@ class Actions:
         if key in self._desired.exited and key not in self._desired.due:
             _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
             await self._runtime.stop(key, 0.0)
+            return
+        if self._killed(key):
+            await self._kill(key)
             return
         app = self._desired.apps.get(key.app)
         spec = app.spec if app else None

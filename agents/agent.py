@@ -461,6 +461,7 @@ class Agent:
             for action in actions:
                 if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch | r.Prepare)):
                     self._actions.start(action, tasks)
+            self._actions.kill_what_stops(tasks)
             async with self._changed:
                 self._idle = not any(not isinstance(action, r.Prepare) for action in actions) and not any(
                     seen.state == "running" for seen in self._seen

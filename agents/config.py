@@ -38,6 +38,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
+    secrets: Path | None = None
+    """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):

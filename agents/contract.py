@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agents.engines import registry
 from agents.engines.interface import Place
+from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key
 from events.quantities import CPU
 
@@ -65,6 +66,7 @@ def container_spec(
             **launch.env,
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+            **secrets.variables(spec, run_dir),
             **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
             **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
         },

@@ -20,7 +20,7 @@ from events import subjects
 from events.codec import decode
 from events.holders import may_hold
 from events.kinds import Placed
-from events.spec import AppSpec
+from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class DesiredApp(msgspec.Struct):
     """The folder of checkpoints in which the generation works, "" where no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
+    killed: bool = False
+    """Its containers get no time to stop."""
     ahead: bool = False
     """Whether containers of a generation that is not released yet are prepared: it replaces one that ran."""
     held: Held | None = None
@@ -211,7 +213,7 @@ class Desired(msgspec.Struct):
         self.epoch = event.epoch
         for fact in event.events:
             match fact:
-                case k.AppAccepted():
+                case k.AppAccepted() if can_be_read(fact.spec):
                     self.apps.setdefault(fact.app, DesiredApp(fact.spec))
                 case k.Resized():
                     for change in fact.changes:
@@ -231,6 +233,8 @@ class Desired(msgspec.Struct):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
                     self._end_app(fact.app, record.time)
+                case k.AppKilled() if fact.app in self.apps:
+                    self.apps[fact.app].killed = True
                 case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded():
                     self._node(fact)
                 case _:

@@ -35,5 +35,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
 
 def clipped(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Return the text, shortened with dots if it is too long."""
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    """Return the text, or as much of its beginning as fits, with the number of characters that are left out."""
+    if len(text) <= longest:
+        return text
+    kept = longest - len(_LEFT_OUT.format(len(text)))
+    return text[: max(0, kept)] + _LEFT_OUT.format(len(text) - max(0, kept))
+
+
+_LEFT_OUT = "... ({:,} more characters)"

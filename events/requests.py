@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from events.limits import Name, Number, Slot
+
 
 class LogQuestion(msgspec.Struct, frozen=True):
     """Which container's output, and how much of it."""
 
-    app: str
-    generation: int
-    slot: int
+    app: Name
+    generation: Number
+    slot: Slot
     follow: bool = False
-    tail: int | None = None
+    tail: Number | None = None
     """Lines from the end; None for all."""

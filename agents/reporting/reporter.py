@@ -16,6 +16,7 @@ from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFact, ProgressFile
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainersPrepared, ContainerStarted, ExitReason
+from events.limits import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
 
 _KILLED = 137
-_LONGEST_MESSAGE = 500
 MOST_READERS = 4
 """Threads that read progress files concurrently."""
 _READ_S = 10.0
@@ -133,7 +133,7 @@ class Reporter:
                 generation=generation,
                 node=self._config.name,
                 created=created,
-                reason=reason[:_LONGEST_MESSAGE],
+                reason=clipped(reason),
                 identity=self._identity.value,
             )
         )
@@ -181,7 +181,7 @@ class Reporter:
                 asked=asked,
                 killed=killed,
                 reason=reason,
-                message=message[:_LONGEST_MESSAGE],
+                message=clipped(message),
                 started_at=seen.started_at if seen else 0,
                 exited_at=seen.exited_at if seen else self._clock(),
                 identity=self._identity.value,

@@ -1,6 +1,7 @@
 """What runs containers.
 
     interface   the interface, and its errors
+    secrets     users' secrets, as files of the node that containers get a copy of
     run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller;  cgroups: resource use
 
     docker/     containers on a Docker engine

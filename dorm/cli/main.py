@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "cluster.up": ("up",),
-    "apps.commands": ("submit", "ps", "logs", "update", "cancel"),
+    "apps.commands": ("submit", "ps", "logs", "update", "cancel", "kill"),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),

@@ -217,12 +217,12 @@ class Client:
         """Return an app by name or id.  Raises NotFound."""
         return await self.look(lambda state: find_app(state, name_or_id))
 
-    async def wait(self, name_or_id: str) -> App:
-        """Wait until the app has ended.  Raises NotFound."""
+    async def wait(self, name_or_id: str, *, stopped: bool = False) -> App:
+        """Wait until the app has ended, and with `stopped` until nothing of it runs.  Raises NotFound."""
         found = await self.app(name_or_id)
         async for state, _ in self.watch():
             app = state.apps.get(found.id)
-            if app is not None and app.ended:
+            if app is not None and app.ended and not (stopped and app.stopping):
                 return app
         raise AssertionError("a log that is followed does not end")
 
@@ -314,14 +314,14 @@ class Client:
             return await self.app(app.id)
         raise AssertionError("it returns or raises")
 
-    async def cancel(self, name_or_id: str, reason: str = "") -> App:
-        """Request the app's end, which follows on the log.  Raises NotFound, Refused."""
+    async def cancel(self, name_or_id: str, reason: str = "", *, kill: bool = False) -> App:
+        """Request the app's end, which follows on the log.  With `kill` its containers get neither a checkpoint nor any grace
+        time, and what still stops of an ended app is killed as well.  Raises NotFound, Refused."""
         app = await self.app(name_or_id)
-        if app.ended:
+        if app.ended and not (kill and app.stopping):
             raise Refused(f"{app.name} has ended already ({app.ended})", code="app.ended")
-        await self._publish(
-            AppCancelRequested(id=self._new_id(), at=self._clock(), by=self.user, app=app.id, reason=reason)
-        )
+        said: dict[str, Any] = {"id": self._new_id(), "at": self._clock(), "by": self.user, "reason": reason}
+        await self._publish(AppCancelRequested(app=app.id, kill=kill, **said))
         return app
 
     async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:

@@ -127,6 +127,9 @@ class App(msgspec.Struct):
     """The latest, and earlier ones that may still have containers."""
     cancel_requested: bool = False
     cancel_reason: str = ""
+    kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
+    """Whether somebody asked to kill it (`dorm.core.fold.killing`), and whether the master has answered.  Unset where nobody
+    did, so that such a state has the digest that it had before there were kills."""
     ended: Ended = ""
     ended_at: int = 0
     end_reason: str = ""
@@ -205,6 +208,11 @@ class App(msgspec.Struct):
         if generation is None or generation.void or generation.failed or not generation.containers:
             return None
         return generation
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a container of it may still run, or stop."""
+        return not all(generation.ended for generation in self.generations.values())
 
     @property
     def settled(self) -> bool:

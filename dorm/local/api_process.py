@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,13 @@ class ApiProcess:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _run(self) -> int:
-        where = ("--listen", f"{HOST}:{self._port}", "--url", self._log_url, "--cluster", self._cluster)
+        where = ("--listen", f"{HOST}:{self._port}", "--cluster", self._cluster)
+        # Not an argument: everyone on the machine sees those, and the address may hold a password.
+        environment = {**os.environ, "DORM_URL": self._log_url}
         with await asyncio.to_thread(self._log_file.open, "ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches this process first.
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *_COMMAND, *where, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+                sys.executable, *_COMMAND, *where, env=environment, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         with contextlib.suppress(psutil.Error):

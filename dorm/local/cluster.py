@@ -169,7 +169,7 @@ class LocalCluster:
         from dorm.metrics.server import MetricsServer, serving
 
         log = (await self._connect("metrics")).log
-        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, size=log.size)
+        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, room=log.room)
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
         if deliverer is not None:
             sources.append(deliverer.metrics)
@@ -248,6 +248,7 @@ class LocalCluster:
             checkpoints=self._checkpoints,
             report_interval_s=self.options.report_interval_s,
             progress_interval_s=self.options.progress_interval_s,
+            secrets=self.options.data / "secrets",
         )
 
     # --- ends -----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Node, State
     from dorm.metrics.tally import Histogram, Tally
+    from events.nats.settings.limits import Room
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Labels = tuple[str, ...]
@@ -44,8 +45,7 @@ class LogFigures(NamedTuple):
     """What the log's server said at this scrape; None for no answer."""
 
     end: int | None
-    size: int | None
-    """Bytes."""
+    room: Room | None
 
 
 class _Scrape(Collector):
@@ -75,8 +75,10 @@ def log_metrics(figures: LogFigures, folded: int) -> Iterator[Metric]:
     if figures.end is not None:
         yield gauge("dorm_log_sequence", figures.end)
         yield gauge("dorm_log_lag_records", max(0, figures.end - folded))
-    if figures.size is not None:
-        yield gauge("dorm_log_size_bytes", figures.size)
+    if figures.room is not None:
+        yield gauge("dorm_log_size_bytes", figures.room.taken)
+        if figures.room.limit is not None:
+            yield gauge("dorm_log_limit_bytes", figures.room.limit)
 
 
 # --- the state ----------------------------------------------------------------------------------------------------------

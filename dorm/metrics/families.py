@@ -124,6 +124,7 @@ LOG = (
     Family("dorm_log_sequence", "gauge", "The last record of the log."),
     Family("dorm_log_lag_records", "gauge", "Records of the log that these figures do not contain yet."),
     Family("dorm_log_size_bytes", "gauge", "What the log takes on one NATS server."),
+    Family("dorm_log_limit_bytes", "gauge", "What the log may take there; absent where the disk is the limit."),
 )
 
 MASTER = (

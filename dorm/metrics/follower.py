@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from events.log.interface import ReadableLog
     from events.log.records import Record
+    from events.nats.settings.limits import Room
 
 VERSION = 1
 """Of the file: raised when what is counted changes, so that counters of two meanings are never added."""
@@ -57,7 +58,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 class Follower:
     """One cluster's figures in one process.  `file` keeps the tally, None keeps it in memory;  `clock` returns UTC ns;
-    `size` asks how many bytes the log takes."""
+    `room` asks how many bytes the log takes, and may take."""
 
     def __init__(
         self,
@@ -65,12 +66,12 @@ class Follower:
         *,
         file: Path | None,
         clock: Callable[[], int],
-        size: Callable[[], Awaitable[int]] | None = None,
+        room: Callable[[], Awaitable[Room]] | None = None,
     ) -> None:
         self._log = log
         self._file = file
         self._clock = clock
-        self._size = size
+        self._room = room
         self._state = State()
         self._tally = Tally()
         self._record = ""
@@ -110,12 +111,12 @@ class Follower:
         return [*cluster_metrics(self._state, self._tally, now), *log_metrics(figures, self._state.seq)]
 
     async def _figures(self) -> LogFigures:
-        end = size = None
+        end = room = None
         with contextlib.suppress(LogError, TimeoutError):
             async with asyncio.timeout(_ASK_S):
                 end = await self._log.end()
-                size = await self._size() if self._size is not None else None
-        return LogFigures(end, size)
+                room = await self._room() if self._room is not None else None
+        return LogFigures(end, room)
 
     async def _alone(self, function: Callable[[Given], Made], given: Given) -> Made:
         """Call it in a thread, while nothing else reads or changes the state.  A thread cannot be cancelled, so a cancelled

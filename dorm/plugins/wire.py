@@ -7,7 +7,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from dorm.policies.problem import PolicyFailure, Problem
-from events.limits import clipped
+from events.limits import Number, clipped
 
 LENGTH = 8
 """Bytes of the length before each message, big-endian."""
@@ -25,7 +25,7 @@ class Question(msgspec.Struct, frozen=True):
 class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The first answer, unasked: the policy works."""
 
-    version: int
+    version: Number
     defaults: dict[str, Any]
     meaning: str
     """The first line of its docstring."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zstandard
 
+from events import limits
 from events.log.records import Record
 from events.log.snapshots import SnapshotInfo
 
@@ -77,11 +78,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """An archive's description of itself."""
 
-    format: int = FORMAT
+    format: limits.Number = FORMAT
     cluster: str = ""
     made_by: str = ""
     """The program and version that wrote it."""
-    start: int = 0
+    start: limits.Sequence = 0
     """The sequence before its first record: 0 for a whole log; if it is later, the first snapshot holds the state there."""
     sparse: bool = False
     """Whether records were left out, so that it can be read and not folded."""
@@ -89,26 +90,26 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The criteria by which records were chosen (`since`, `until`, `app`, `user`), for people."""
     anonymized: bool = False
     """Whether names in it are pseudonyms."""
-    renamed: int = 0
+    renamed: limits.Sequence = 0
     """The last sequence whose record was sealed under another cluster's name."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One block of records in the index."""
 
-    place: int
-    size: int
-    count: int
-    first: int
-    last: int
-    latest: int
+    place: limits.Number
+    size: limits.Number
+    count: limits.Number
+    first: limits.Sequence
+    last: limits.Sequence
+    latest: limits.Moment
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One snapshot in the index."""
 
-    place: int
-    size: int
+    place: limits.Number
+    size: limits.Number
     info: SnapshotInfo
 
 

@@ -5,7 +5,7 @@
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
-    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
+    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
                Resized AppPlanned NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
@@ -53,6 +53,7 @@ from events.kinds.master import (
     AppCancelled,
     AppCompleted,
     AppFailed,
+    AppKilled,
     AppPlanned,
     AppRejected,
     Failure,
@@ -103,6 +104,7 @@ __all__ = [
     "AppCheckpointed",
     "AppCompleted",
     "AppFailed",
+    "AppKilled",
     "AppPlanned",
     "AppProgressed",
     "AppRejected",

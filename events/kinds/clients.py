@@ -28,6 +28,9 @@ class AppUpdated(Event, frozen=True):
 class AppCancelRequested(Event, frozen=True):
     app: Name
     reason: str = ""
+    kill: bool = False
+    """Its containers are killed at once, without a checkpoint and without their grace time; also those of an app that has
+    ended and whose containers have yet to stop."""
 
 
 # --- operators -------------------------------------------------------------------------------------------------------

@@ -61,6 +61,14 @@ class AppCancelled(Event, frozen=True):
     reason: str = ""
 
 
+class AppKilled(Event, frozen=True):
+    """Somebody asked for a kill: agents kill whatever still runs of the app, at once.  An app that had not ended is cancelled
+    in the same round.  Agents from before 0.5.1 do not know it, and give its containers their grace time."""
+
+    app: Name
+    generation: Number
+
+
 class GenerationFailed(Event, frozen=True):
     """A generation can't continue: agents stop the rest of it, and the app waits until `retry_at`."""
 
@@ -379,6 +387,7 @@ MasterFact = (
     | AppCompleted
     | AppFailed
     | AppCancelled
+    | AppKilled
     | GenerationFailed
     | NodeLost
     | NodeRecovered

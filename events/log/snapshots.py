@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from events import limits
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,11 +26,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot's metadata."""
 
-    seq: int
+    seq: limits.Sequence
     """The snapshot holds the state after this record."""
-    time: int
+    time: limits.Moment
     """The state's log time, UTC nanoseconds."""
-    core: int
+    core: limits.Number
     """Version of the core that folded it (`dorm.core.state.SCHEMA`): another one may fold the same log to another state."""
     build: str = ""
     """`events.sources.fingerprint` of the build that folded it.  Another build does not use it, even with the same core."""
@@ -36,7 +38,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The state's digest, as decisions carry it."""
     content: str
     """`content_of` the body, which is its address."""
-    size: int
+    size: limits.Number
     """The body's size in bytes."""
     chain: str = ""
     """The log's hash chain after `seq`, so that a reader that starts here can continue it; empty if unknown."""

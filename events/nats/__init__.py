@@ -12,7 +12,7 @@
     shadows        the comparisons of `dorm shadow`, in a stream of their own
     leadership     the masters' lease as a key in a KV bucket
     stream_state   the state that a server reports of a stream, and when to believe it
-    compression    streams of earlier releases that compress records
+    settings/      limits of streams, and compression of those of earlier releases
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
 

@@ -92,6 +92,7 @@ async def _begin(link: Link, log: ReadableLog, cluster: str, end: int) -> int:
             except nats.js.errors.NotFoundError:
                 if is_log:
                     config.metadata, config.allow_atomic = metadata, True
+                    config.max_msg_size = -1  # Old logs may hold larger records; the first master sets the limit.
                 await manager.add_stream(config)
                 continue
             if is_log:

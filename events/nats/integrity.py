@@ -34,7 +34,7 @@ _BACK_FROM_OTHERS = (
 )
 _AROUND_A_MESSAGE = 64 * 1024
 """Bytes, more than a message needs beside its headers and its body."""
-_UNLIMITED = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+_UNLIMITED = ("max_msgs", "max_age", "max_msgs_per_subject")
 _MUST_BE = {
     "retention": "limits",
     "discard": "new",
@@ -110,8 +110,7 @@ def missing(state: dict[str, Any]) -> str:
 def unprotected(config: dict[str, Any], cluster: str) -> list[str]:
     """Return the settings that do not protect the log.
 
-    A size limit harms nothing as long as the server refuses new messages; but Dorm did not set it, and a full log stops the
-    cluster."""
+    A limit of its size is not among them: the server refuses new records then, and loses none (`settings.limits`)."""
     found = [
         f"{name} is {config.get(name)!r} and not {wanted!r}"
         for name, wanted in _MUST_BE.items()

@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
+from events.limits import Sequence
 from events.log.leadership import Held, Leadership
 from events.log.records import LogDamaged, LogUnavailable, Overtaken
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
+from events.nats.settings.limits import LARGEST_LEASE
 
 if TYPE_CHECKING:
     from events.log.records import Record
@@ -41,13 +43,12 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _UNREADABLE = "?"
 _LONGEST_S = 3600.0
-_LARGEST_SEQ = 2**63 - 1
 
 
 class _Value(msgspec.Struct, frozen=True):
     holder: str
     ttl_s: float
-    seq: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_SEQ)] = 0
+    seq: Sequence = 0
     chain: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
@@ -68,6 +69,7 @@ def leadership_config(cluster: str) -> StreamConfig:
         max_msgs_per_subject=1,
         discard=DiscardPolicy.NEW,
         allow_direct=True,
+        max_msg_size=LARGEST_LEASE,
         allow_rollup_hdrs=True,
         deny_delete=True,
     )

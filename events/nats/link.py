@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import nats.errors
 import nats.js.errors
 
+from events.addresses import shown
 from events.log.records import (
     LogClosed,
     LogDamaged,
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
 OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
-_NO_ROOM = (10023, 10028, 10047)
+NO_ROOM = (10023, 10028, 10047)
 """Insufficient resources: any kind, memory, storage."""
 _NOT_STORED = 10077
 """The stream is at a limit, or another cause that the description gives."""
+_TOO_LARGE = 10054
+"""The message is larger than the stream's `max_msg_size`."""
 _NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
 """Transient errors of a cluster: it is incomplete, has no suitable peers, does not answer, or this server does not lead; or a
 message with this id is in flight, not yet stored, and may still fail."""
@@ -67,7 +70,8 @@ class Link:
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
         self.servers = [part.strip() for part in url.split(",")]
-        self.url = ",".join(self.servers)
+        self.url = shown(",".join(self.servers))
+        """For messages: without passwords."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""
@@ -277,12 +281,14 @@ class Link:
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()
 
-    def check_size(self, body: bytes, headers: int = 0) -> None:
-        """Raises LogRefused for a message too large for the server, which would disconnect.  `headers`: bytes of values."""
+    def check_size(self, body: bytes, headers: int = 0, most: float = math.inf) -> None:
+        """Raises LogRefused for a message too large for the server, which would disconnect, or for a stream that takes at
+        most so many bytes.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
-        if size > self.client.max_payload:
+        most = min(most, self.client.max_payload)
+        if size > most:
             raise LogRefused(
-                f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
+                f"the message has {len(body):,} bytes; the server takes at most {most:,}"
                 + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else ""),
                 code="log.message.too_large",
             )
@@ -314,7 +320,7 @@ def _check_address(url: str) -> None:
         valid = False
     if not valid or not url.isprintable() or " " in url:
         raise LogRefused(
-            f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
+            f"{shown(url)[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
             code="server.address.malformed",
         )
 
@@ -347,8 +353,11 @@ def log_error(error: BaseException, doing: str) -> LogError:
 def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if error.err_code in _WRONG_LAST_SEQUENCE:
         return Overtaken(str(error.description))
-    if error.err_code in _NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
-        return LogFull(f"{doing}: the NATS server has no room for more ({error.description}); give its JetStream more")
+    if error.err_code in NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
+        return LogFull(
+            f"{doing}: the NATS server has no room for more ({error.description}); `dorm log limit` shows "
+            "the log's limit and raises it, and its JetStream needs the disk for it"
+        )
     nobody = error.code == 503 or isinstance(error, nats.js.errors.ServiceUnavailableError)
     if nobody:
         if error.err_code is None:
@@ -364,6 +373,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
         return LogDamaged(f"{doing}: {error.description}", code="log.gone")
+    if error.err_code == _TOO_LARGE:
+        return LogRefused(f"{doing}: the message is larger than the log takes", code="log.message.too_large")
     return LogRefused(f"{doing}: {error.description}")
 
 

@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
+from events.addresses import shown
 from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
@@ -29,7 +30,6 @@ from events.log.records import (
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.bus import NatsBus
-from events.nats.compression import endangered, uncompress
 from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
@@ -46,6 +46,8 @@ from events.nats.reader import (
     last_record,
     record_at,
 )
+from events.nats.settings.compression import endangered, uncompress
+from events.nats.settings.limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
 from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
 from events.nats.stream_state import stream_state
@@ -109,7 +111,7 @@ class Connection:
             async def once() -> Connection:
                 return await cls.open(url, cluster, name=name, timeout=timeout, create=create, replicas=replicas)
 
-            return await until_answered(once, f"connecting to {url}")
+            return await until_answered(once, f"connecting to {shown(url)}")
         try:
             names.check_cluster(cluster)
         except ValueError as error:
@@ -124,11 +126,12 @@ class Connection:
             await link.close()
             if not link.has_jetstream:
                 raise LogRefused(
-                    f"JetStream is off at the NATS server at {url}; start it with -js", code="log.no_jetstream"
+                    f"JetStream is off at the NATS server at {link.url}; start it with -js", code="log.no_jetstream"
                 ) from None
             if link.denied:
                 raise LogRefused(
-                    f"the NATS server at {url} does not let us use the log: {link.denied}", code="log.no_permission"
+                    f"the NATS server at {link.url} does not let us use the log: {link.denied}",
+                    code="log.no_permission",
                 ) from None
             raise
         except BaseException:
@@ -145,9 +148,11 @@ class Connection:
         await uncompress(self._link, all_streams(self.cluster), _RECONNECT_S)
 
     async def endangered(self) -> str:
-        """Return in one line what threatens the servers' copies of the log, and what to do; "" if nothing does.  Raises
-        LogUnavailable."""
-        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S)
+        """Return in one line what threatens the log, and what to do: copies that can be lost, or a limit that will soon be
+        reached; "" if nothing does.  Raises LogUnavailable, LogRefused."""
+        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S) or nearly_full(
+            await self.log.room()
+        )
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
@@ -215,7 +220,7 @@ class JetStreamLog(EventLog):
             headers["Nats-Msg-Id"] = msg_id
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
-        self._link.check_size(body, sum(map(len, headers.values())))
+        self._link.check_size(body, sum(map(len, headers.values())), LARGEST_RECORD)
         await self._link.sendable("append", timeout)
         if expected_last is not None:
             await self._check_read()
@@ -339,12 +344,15 @@ class JetStreamLog(EventLog):
             )
         return int(state["last_seq"])
 
-    async def size(self) -> int:
-        """Return how many bytes the log takes on the server that answers.  Raises LogUnavailable."""
+    async def room(self) -> Room:
+        """Return how many bytes the log takes, and may take.  Raises LogUnavailable, LogRefused."""
         await self._link.connected(_RECONNECT_S)
-        with as_log_errors("looking up the size of the log"):
-            state = await stream_state(self._link, self._stream, _RECONNECT_S)
-        return int(state["bytes"])
+        return await room(self._link, self._stream, _RECONNECT_S)
+
+    async def set_limit(self, limit: int | None) -> None:
+        """Limit the log to so many bytes; None removes the limit.  Raises LogRefused, LogUnavailable."""
+        await self._link.connected(_RECONNECT_S)
+        await set_limit(self._link, self._stream, limit, _RECONNECT_S)
 
     def _ends_before(self, words: str) -> LogError:
         """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut off

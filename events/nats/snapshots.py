@@ -23,6 +23,7 @@ from events.log.records import LogDamaged, LogUnavailable, Overtaken
 from events.log.snapshots import SnapshotInfo, Snapshots, content_of
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
+from events.nats.settings.limits import LARGEST_PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ def snapshot_config(cluster: str) -> StreamConfig:
         storage=StorageType.FILE,
         max_msgs_per_subject=1,
         allow_direct=True,
+        max_msg_size=LARGEST_PIECE,
     )
 
 

@@ -11,15 +11,23 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import nats.js.errors
-from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import (
+    DiscardPolicy,
+    PersistMode,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamConsumerLimits,
+)
 
 from events import subjects as names
 from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused
 from events.logger import Logger
-from events.nats.compression import uncompress
 from events.nats.leadership import leadership_config
-from events.nats.link import as_log_errors
+from events.nats.link import NO_ROOM, as_log_errors
+from events.nats.settings import limits
+from events.nats.settings.compression import uncompress
 from events.nats.snapshots import snapshot_config
 from events.nats.stream_state import api_request
 
@@ -67,8 +75,8 @@ def all_streams(cluster: str) -> list[str]:
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.compression`), not even on one server:
-    it may be raised to three replicas later."""
+    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.settings.compression`), not even
+    on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
             name=log_stream(cluster),
@@ -81,6 +89,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             deny_purge=True,
             allow_direct=True,
             max_consumers=MOST_READERS,
+            max_msg_size=limits.LARGEST_RECORD,
+            consumer_limits=StreamConsumerLimits(inactive_threshold=limits.UNUSED_S),
         ),
         StreamConfig(
             name=report_stream(cluster),
@@ -88,6 +98,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             max_age=REPORT_AGE_S,
             max_msgs_per_subject=720,
+            max_bytes=limits.REPORTS_BYTES,
+            max_msg_size=limits.LARGEST_REPORT,
             allow_direct=True,
             # A server that syncs each write stores some hundred per second, fewer than a thousand nodes send.  A killed
             # server
@@ -154,8 +166,7 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                 assert found is not None
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
-                if (found.max_consumers or 0) < MOST_READERS:
-                    await _raise_readers(link, str(found.name), timeout)
+            await limits.update_limits(link, found, config, timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
                 if found.persist_mode == PersistMode.ASYNC:
                     # This mode can't be changed.  New heartbeats arrive soon, and each master counts from when it started to
@@ -192,6 +203,9 @@ async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, repl
         try:
             await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
         except nats.js.errors.APIError as error:
+            if error.err_code in (*_TOO_FEW_SERVERS, *NO_ROOM) and (config.max_bytes or 0) > 0:
+                # A server sets a stream's bytes aside, and small ones do not have so many.
+                return await _add(link, manager, config.evolve(max_bytes=-1), replicas)
             if error.err_code not in _TOO_FEW_SERVERS:
                 raise
             if replicas is not None:
@@ -250,13 +264,6 @@ async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float
             if group.get("leader") and group.get("replicas"):
                 return
             await asyncio.sleep(_PAUSE_S)
-
-
-async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
-    """Raise the limit of consumers on a log created without one.  A server that refuses is older and has no such limit."""
-    config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
-    with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
-        await api_request(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
 
 
 async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:

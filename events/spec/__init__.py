@@ -1,21 +1,25 @@
 """An app's spec, which any client may send.
 
-    spec          the fields, and the one gate: `check_spec` makes a `CheckedSpec`
+    spec          the fields
+    checking      the one gate: `check_spec` makes a `CheckedSpec`
+    amounts       durations and resources, and how much one app may ask for
+    texts         commands, variables, labels
+    secrets       what must not be on a log
     engines       the engines, and their options
     value         what its completion is worth, and how much work it has
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
-Start with `spec`.  Imports `events.quantities` and `events.errors`.
+Start with `spec`, then `checking`.  Imports `events.quantities` and `events.errors`.
 """
 
 from __future__ import annotations
 
+from events.spec.amounts import LONGEST_GRACE_S, can_be_read
+from events.spec.checking import LARGEST_SPEC, check_gang, check_roles, check_spec
 from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
 from events.spec.spec import (
-    LARGEST_ARGUMENT,
-    LARGEST_SPEC,
     OWN_LIMITS,
     AppSpec,
     BatchRange,
@@ -23,18 +27,17 @@ from events.spec.spec import (
     CheckedSpec,
     Deadlines,
     Retries,
-    check_gang,
-    check_roles,
-    check_spec,
     document_of,
     spec_schema,
 )
+from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
 
 __all__ = [
     "ENGINES",
     "LARGEST_ARGUMENT",
     "LARGEST_SPEC",
+    "LONGEST_GRACE_S",
     "OWN_LIMITS",
     "AppSpec",
     "BatchRange",
@@ -47,6 +50,7 @@ __all__ = [
     "SpecError",
     "Utility",
     "Work",
+    "can_be_read",
     "check_gang",
     "check_roles",
     "check_spec",

@@ -1,24 +1,19 @@
 """An app's spec: the paper's 6-tuple (engine, demand d, weight w, n_max, n_min, commands) and what containers need.
 
 The same document is a YAML or TOML file, the body of a submission from any client, and part of the `AppAccepted` that agents
-read.  `check_spec` is the only gate, and only it makes a `CheckedSpec`: code that needs a valid spec takes one, and need not
-check it again.  A spec is checked twice on its way: by the client, which can explain it to its author at once, and by the
-master, which believes no client.
+read.  `events.spec.checking` checks it.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from events.quantities import Quantity, QuantityError, duration, resource, resources, short
-from events.spec.engines import ENGINES, EngineName, EngineOptions, check_options, check_role_counts
-from events.spec.faults import SpecError, readable, unknown_field
-from events.spec.requirements import LONGEST, RequirementError, requirement
+from events.quantities import Quantity, duration, resources
+from events.spec.engines import EngineName, EngineOptions
+from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
@@ -36,27 +31,12 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
 Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Variable = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$")]
+SecretName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 Curve = Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]
-
-LARGEST_SPEC = 256 * 1024
-"""Bytes of a spec in MessagePack; larger ones are refused."""
-
-LARGEST_ARGUMENT = 128 * 1024 - 1
-"""Bytes of one part of a command, or of one `NAME=value`: Linux's limit (MAX_ARG_STRLEN)."""
-
-_FORMATS = {
-    "name": "lower-case letters, digits and dashes, at most 48",
-    "user": "letters, digits and _ @ + -, at most 64",
-    "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
-    "engine_options.rendezvous": "static or c10d",
-    "placement": "spread or pack",
-    "elastic": "live",
-    "demand": "a resource name (letters, digits and _ . / -, at most 63)",
-}
-
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
@@ -67,9 +47,11 @@ class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
 
     limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
     backoff: Annotated[
-        Duration, msgspec.Meta(description="the first pause; doubled for each further failure in a row")
+        Duration, msgspec.Meta(description="the first pause, 100ms at least; doubled for each further failure in a row")
     ] = "1s"
-    longest: Annotated[Duration, msgspec.Meta(description="the longest pause")] = "5m"
+    longest: Annotated[
+        Duration, msgspec.Meta(description="the longest pause; after seven failures in a row 10s at least")
+    ] = "5m"
     reset: Annotated[
         Duration,
         msgspec.Meta(
@@ -251,7 +233,16 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
-    grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL")] = "10s"
+    secrets: Annotated[
+        dict[Variable, SecretName],
+        msgspec.Meta(
+            max_length=32,
+            description="variables that hold paths of files: each is a secret of this user, which the nodes have "
+            "(`dorm agent --secrets`)",
+            examples=[{"WANDB_API_KEY_FILE": "wandb"}],
+        ),
+    ] = {}
+    grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()
     user: User = "anonymous"
@@ -267,42 +258,11 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):
-    """A spec that `check_spec` has accepted.  Only that function makes one."""
+    """A spec that `check_spec` has accepted.  Only that function makes one (`events.spec.checking`)."""
 
     def stored(self) -> AppSpec:
         """Return the spec as a log gives it back: structs of different classes are never equal."""
         return AppSpec(**{name: getattr(self, name) for name in AppSpec.__struct_fields__})
-
-
-def check_spec(document: object) -> CheckedSpec:
-    """Return a checked spec from a decoded document.  Raises SpecError."""
-    if not isinstance(document, dict):
-        text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
-        raise SpecError(text, code="spec.not_a_map")
-    _check_fields(document)
-    try:
-        spec = msgspec.convert(document, CheckedSpec)
-    except msgspec.ValidationError as error:
-        raise SpecError.of(readable(error, document, AppSpec, _FORMATS)) from None
-    except RecursionError:
-        raise SpecError("the spec is nested too deeply", code="spec.too_deep") from None
-    if "n_min" not in document:
-        spec = msgspec.structs.replace(spec, n_min=spec.gang)
-    if "n_max" not in document:
-        spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    check_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max)
-    if spec.n_min > spec.n_max:
-        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
-    check_roles(spec, spec.n_min)
-    _check_speed(spec)
-    _check_batch(spec)
-    try:
-        requirement(spec.require)
-    except RequirementError as error:
-        raise SpecError.at("require", error) from None
-    _check_quantities(spec)
-    _check_texts(spec)
-    return spec
 
 
 def document_of(spec: AppSpec) -> dict[str, Any]:
@@ -334,136 +294,11 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 _DEFAULTS = _defaults_of(AppSpec)
-_PARTS: dict[str, type[msgspec.Struct]] = {
+PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
     "work": Work,
 }  # fmt: skip
-_NESTED = {name: _defaults_of(kind) for name, kind in _PARTS.items()}
-
-
-def check_gang(gang: int, **bounds: int) -> None:
-    """Refuse the first bound that would split a gang.  Raises SpecError."""
-    for name, bound in bounds.items():
-        if bound % gang:
-            below, above = bound - bound % gang, bound - bound % gang + gang
-            multiples = f"{below} or {above}" if below else f"{above}"
-            raise SpecError(
-                f"{name}: {bound} is not a multiple of gang, which is {gang}; write {multiples}",
-                code=f"spec.{name}.splits_gang",
-            )
-
-
-def check_roles(spec: AppSpec, n_min: int) -> None:
-    """Refuse options that the engine does not have, and an n_min with which a role would have no container.  Raises
-    SpecError."""
-    check_options(spec.engine, spec.engine_options)
-    check_role_counts(spec.engine, spec.engine_options, n_min)
-
-
-def _check_fields(document: dict[Any, Any]) -> None:
-    fault = unknown_field(document, AppSpec.__struct_encode_fields__)
-    for name, kind in _PARTS.items():
-        nested = document.get(name)
-        if not fault and isinstance(nested, dict):
-            fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
-    if fault:
-        raise SpecError.of(fault)
-
-
-def _check_speed(spec: AppSpec) -> None:
-    curves = {"speed": spec.speed, **{f"speed_on.{kind}": points for kind, points in spec.speed_on.items()}}
-    for name, points in curves.items():
-        for index, ((before, _), (count, _)) in enumerate(pairwise(points), start=1):
-            if count <= before:
-                order = f"{count} containers come after {before}; list each count once, ascending"
-                raise SpecError(f"{name}[{index}]: {order}", code="spec.speed.not_ascending")
-
-
-def _check_batch(spec: AppSpec) -> None:
-    if spec.batch is not None and not spec.batch.least <= spec.batch.initial <= spec.batch.most:
-        text = (
-            f"batch: initial is {spec.batch.initial}; it must be between least ({spec.batch.least}) "
-            f"and most ({spec.batch.most})"
-        )
-        raise SpecError(text, code="spec.batch.initial_outside")
-
-
-def _check_quantities(spec: AppSpec) -> None:
-    retries, deadlines = spec.retries, spec.deadlines
-    durations = {
-        "grace": spec.grace,
-        **{f"retries.{name}": getattr(retries, name) for name in ("backoff", "longest", "reset")},
-        **{f"deadlines.{name}": getattr(deadlines, name) for name in ("start", "progress", "live")},
-        **({"utility.target": spec.utility.target} if spec.utility else {}),
-        **({f"work.{name}": getattr(spec.work, name) for name in ("mini_batch", "exchange")} if spec.work else {}),
-    }
-    for path, quantity in durations.items():
-        if quantity == "" and path in ("deadlines.start", "deadlines.progress"):
-            continue
-        try:
-            duration(quantity)
-        except QuantityError as error:
-            raise SpecError.at(path, error) from None
-    if not duration(deadlines.live):
-        text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
-        raise SpecError(text, code="spec.deadlines.live.zero")
-    if spec.work is not None and not spec.work.seconds:
-        text = "work.mini_batch: 0 would be no work at all; write a time such as 200ms"
-        raise SpecError(text, code="spec.work.mini_batch.zero")
-    try:
-        amounts = [resource(name, quantity) for name, quantity in spec.demand.items()]
-    except QuantityError as error:
-        raise SpecError(f"demand.{error}", code=f"spec.demand.{error.problem}") from None
-    if not any(amounts):
-        raise SpecError("demand: at least one resource must be more than 0", code="spec.demand.all_zero")
-
-
-def _check_texts(spec: AppSpec) -> None:
-    """Refuse texts that a process, container engine or log can't take: NUL, broken text, reserved names, too many bytes."""
-    # Patterns that end in `$`, as JSON Schema wants them, accept a trailing line end.
-    for path, name in (("name", spec.name), ("user", spec.user), *(("demand", name) for name in spec.demand)):
-        if name.endswith("\n"):
-            raise SpecError(f"{path}: {short(name)} can't hold a line end", code=f"spec.{path}.malformed")
-    for name in spec.env:
-        if not name or "=" in name:
-            text = f"env: {short(name)} can't be the name of a variable (it is empty or holds '=')"
-            raise SpecError(text, code="spec.env.malformed")
-        if name.startswith("DORM_"):
-            raise SpecError(f"env.{name[:60]}: names that begin with DORM_ are Dorm's own", code="spec.env.reserved")
-    if "" in spec.labels:
-        raise SpecError("labels: a label's name is empty", code="spec.labels.malformed")
-    for path, text in _texts(spec):
-        if "\x00" in text:
-            raise SpecError(f"{path}: can't hold a NUL character", code=f"spec.{_field(path)}.malformed")
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            raise SpecError(f"{path}: is not valid Unicode text", code=f"spec.{_field(path)}.not_unicode") from None
-        if size > LARGEST_ARGUMENT:
-            text = f"{path}: {size:,} bytes are more than a process can be given ({LARGEST_ARGUMENT:,})"
-            raise SpecError(text, code=f"spec.{_field(path)}.too_large")
-    for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
-        if command and not command[0].strip():
-            raise SpecError(f"{path}: the program's name is empty", code=f"spec.{path}.no_program")
-    size = len(msgspec.msgpack.encode(spec))
-    if size > LARGEST_SPEC:
-        raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
-
-
-def _field(path: str) -> str:
-    """Return the field of a path such as `command[1]` or `env.HOME`."""
-    return re.split(r"[.\[]", path, maxsplit=1)[0]
-
-
-def _texts(spec: AppSpec) -> list[tuple[str, str]]:
-    """Return every free text of a spec, with its path."""
-    texts = [("image", spec.image)]
-    for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
-        texts += [(f"{path}[{index}]", part) for index, part in enumerate(command)]
-    for path, entries in (("env", spec.env), ("labels", spec.labels)):
-        texts += [(path, name) for name in entries]
-        texts += [(f"{path}.{short(name)[1:-1]}", f"{name}={value}") for name, value in entries.items()]
-    return texts
+_NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 
 
 def spec_schema() -> dict[str, Any]:
@@ -486,15 +321,3 @@ def spec_schema() -> dict[str, Any]:
         "description": "One distributed ML application, as its owner describes it.",
         "$defs": definitions,
     }
-
-
-def _kind_of(document: object) -> str:
-    names = {
-        type(None): "nothing",
-        str: "text",
-        list: "a list",
-        int: "a number",
-        float: "a number",
-        bytes: "bytes",
-    }
-    return names.get(type(document), type(document).__name__)

@@ -56,7 +56,7 @@ _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
-    "MembershipChanged.change", "Resize.why",
+    "MembershipChanged.change", "Resize.why", "App.kill",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
@@ -276,7 +276,7 @@ _SPEC: dict[str, Rule] = {
     "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
-    "env": _map("variables", "settings"), "labels": _map("labels", "values"),
+    "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
 }  # fmt: skip
 

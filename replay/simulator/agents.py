@@ -149,6 +149,11 @@ class VirtualAgents:
         elif not partition.stopping:
             self._leave_after(partition, partition.timings.stop_s)
 
+    def _killed(self, fact: k.AppKilled) -> None:
+        partition = self.partitions.get(fact.app)
+        if partition is not None and partition.runs:
+            self._leave_after(partition, 0.0)
+
     def _lease_ended(self, fact: k.NodeLeaseEnded | k.NodeLeft) -> None:
         """Forget the node's containers: they have surely ended, and are never reported again."""
         if isinstance(fact, k.NodeLeft):
@@ -459,6 +464,7 @@ _REACTIONS: dict[type, Callable[[VirtualAgents, Any], None]] = {
     k.AppCompleted: VirtualAgents._ended,
     k.AppFailed: VirtualAgents._ended,
     k.AppCancelled: VirtualAgents._ended,
+    k.AppKilled: VirtualAgents._killed,
     k.NodeLeaseEnded: VirtualAgents._lease_ended,
     k.NodeLeft: VirtualAgents._lease_ended,
     k.NodeJoined: VirtualAgents._joined,

@@ -182,9 +182,10 @@ class AppTeller:
 
     def _cancel_requested(self, state: State, event: k.AppCancelRequested) -> None:
         app = state.find_app(event.app)
-        if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
+        if app is None or app.id != self.id or app.changed_seq != state.seq:
             return
-        text = f"{event.by} asked to cancel it{words.why(event.reason)}"
+        asked = "asked to kill it" if event.kill else "asked to cancel it"
+        text = f"{event.by} {asked}{words.why(event.reason)}"
         self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
 
     # --- containers and progress ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Node:
             checkpoints=self.root / "checkpoints",
             report_interval_s=0.1,
             progress_interval_s=0.0,
+            secrets=self.root / "secrets",
         )
         agent = Agent(
             self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock
@@ -144,11 +145,18 @@ class Node:
         await self.log.append(subjects.rounds(CLUSTER), encode(event), msg_id=event.id)
 
     async def release(
-        self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1, checkpoints: str = ""
+        self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1, checkpoints: str = "", **more: Any
     ) -> None:
-        """An app's first generation, all of it here, which works in that folder of checkpoints."""
+        """An app's first generation, all of it here, which works in that folder of checkpoints; `more` is of its spec."""
         spec = check_spec(
-            {"name": "app", "command": ["sh", "-c", script], "demand": {"cpu": 1}, "grace": "1s", "n_max": slots}
+            {
+                "name": "app",
+                "command": ["sh", "-c", script],
+                "demand": {"cpu": 1},
+                "grace": "1s",
+                "n_max": slots,
+                **more,
+            }
         )
         await self.decide(k.AppAccepted(app=app, spec=spec, submission="s"))
         await self.resize(app, 1, slots)

@@ -73,12 +73,12 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
-    **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
+    **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys(
         ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"
     ),
-    **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
+    **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key", "log limit"), NO_FOREIGN_TEXT),
 }
 _HAS_FORMATS = {
     "webhooks list",
@@ -259,7 +259,7 @@ def test_nothing_of_the_program_goes_round_the_console() -> None:
         "completion.py": {"print("},
         "events.py": {"sys.stdout.write("},
     }
-    for path in sorted(Path(output.__file__).parent.glob("*.py")):
+    for path in sorted(Path(output.__file__).parent.rglob("*.py")):
         text = path.read_text()
         found = {what for what in ("rich.print", "sys.stdout.write(", "sys.stderr.write(") if what in text}
         found |= {"print("} if any(line.lstrip().startswith("print(") for line in text.splitlines()) else set()

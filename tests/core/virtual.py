@@ -333,7 +333,10 @@ class World:
                 )
                 self.publish(k.AppSubmitted(id=chance.choice(["", f"{len(self.log)}"]), spec=spec), "ann")
             case "cancel":
-                self.publish(k.AppCancelRequested(app=chance.choice([name, app]), reason="enough"), "ann")
+                self.publish(
+                    k.AppCancelRequested(app=chance.choice([name, app]), reason="enough", kill=len(self.log) % 2 == 0),
+                    "ann",
+                )
             case "update":
                 bounds: dict[str, Any] = chance.choice(
                     [{"n_max": 2}, {"n_min": 2}, {"n_max": 5}, {"weight": 3.0}, {"n_min": 1, "n_max": 1}]

@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -140,6 +140,16 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "spec.demand.out_of_range",
         spec({"demand": {f"r{number}": 1 for number in range(33)}}),
         "demand: expected a map of at most 32 entries, got a map",
+    ),
+    (
+        "spec.demand.too_small",
+        spec({"demand": {"cpu": "9m"}}),
+        "demand.cpu: 0.009 cores is too little for a container; write at least 0.01 cores",
+    ),
+    (
+        "spec.demand.too_small",
+        spec({"demand": {"cpu": 1, "memory": "1MiB"}}),
+        "demand.memory: 1 MiB is too little for a container; write at least 8 MiB",
     ),
     ("spec.demand.wrong_type", spec({"demand": [1]}), "demand: expected a map, got a list"),
     ("spec.n_min.out_of_range", spec({"n_min": 0}), "n_min: expected an integer of at least 1, got 0"),
@@ -286,6 +296,37 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "the spec has 300,082 bytes; at most 262,144 are taken",
     ),
     ("spec.env.wrong_type", spec({"env": ["A=B"]}), "env: expected a map, got a list"),
+    (
+        "spec.grace.too_long",
+        spec({"grace": "61m"}),
+        "grace: '61m' is longer than an hour; save a checkpoint more often and take a shorter grace",
+    ),
+    (
+        "spec.env.secret",
+        spec({"env": {"WANDB_API_KEY": "0a1b2c3d4e5f"}}),
+        "env.WANDB_API_KEY: looks like a secret by its name, and everyone who reads the log would see it; put it on the nodes instead and name it in `secrets`, such as `secrets: {API_KEY_FILE: key}`",
+    ),
+    (
+        "spec.command.secret",
+        spec({"command": ["train", "--data", "s3://user:pass@store/data"]}),
+        "command[2]: holds an address with a password, and everyone who reads the log would see it; put it on the nodes instead and name it in `secrets`, such as `secrets: {API_KEY_FILE: key}`",
+    ),
+    (
+        "spec.secrets.reserved",
+        spec({"secrets": {"DORM_KEY": "a"}}),
+        "secrets.DORM_KEY: names that begin with DORM_ are Dorm's own",
+    ),
+    (
+        "spec.secrets.in_env",
+        spec({"env": {"KEY": "/a"}, "secrets": {"KEY": "a"}}),
+        "secrets.KEY: env has a variable of this name too; leave one out",
+    ),
+    (
+        "spec.secrets.malformed",
+        spec({"secrets": {"a b": "a"}}),
+        "secrets: 'a b' is not a variable's name (letters, digits and _, at most 127)",
+    ),
+    ("spec.secrets.malformed", spec({"secrets": {"A\n": "a"}}), "secrets: 'A\\n' can't hold a line end"),
     ("spec.grace.out_of_range", spec({"grace": -1}), "grace: -1 is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": nan}), "grace: nan is not a duration between 0 and a year"),
     ("spec.grace.out_of_range", spec({"grace": "9999d"}), "grace: '9999d' is not a duration between 0 and a year"),

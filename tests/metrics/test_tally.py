@@ -14,6 +14,7 @@ from dorm.metrics.families import CLUSTER, LOG, OTHER
 from dorm.metrics.tally import Tally
 from events import kinds as k
 from events.codec import decode
+from events.nats.settings.limits import Room
 from events.quantities import SECOND
 from tests.metrics.scrapes import series, values
 from tests.replay.busy import busy_log
@@ -133,7 +134,7 @@ def test_void_rounds_count_as_void_alone() -> None:
 
 def test_every_family_is_there_with_its_labels_and_no_names_of_apps(busy: list[Record]) -> None:
     state, tally = counted(busy)
-    body = exposition([*cluster_metrics(state, tally, state.time), *log_metrics(LogFigures(9, 1), 8)])
+    body = exposition([*cluster_metrics(state, tally, state.time), *log_metrics(LogFigures(9, Room(1, 10)), 8)])
     found = series(body)
     for family in (*CLUSTER, *LOG):
         names = (

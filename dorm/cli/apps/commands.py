@@ -1,4 +1,4 @@
-"""Commands about apps: submit, ps, logs, update, cancel."""
+"""Commands about apps: submit, ps, logs, update, cancel, kill."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(logs)
     app.command(rich_help_panel=PANEL)(update)
     app.command(rich_help_panel=PANEL)(cancel)
+    app.command(rich_help_panel=PANEL)(kill)
 
 
 def submit(
@@ -244,5 +245,41 @@ def cancel(
                 console.print(Text(f"{asked.name} is cancelled"))
             else:
                 console.print(Text(f"{asked.name}: asked to stop"))
+
+    run(work())
+
+
+def kill(
+    app: AppName,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers runs.")] = False,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Stop an app at once: no checkpoint, no grace time.
+
+    An app that runs is cancelled. Of one that has been cancelled, or has
+    failed, whatever still stops is killed. Work after the last checkpoint is
+    lost. A node that cannot be heard ends its containers with its lease.
+
+    [bold]Examples[/]
+
+      dorm kill digits-mlp --reason "ignores SIGTERM"
+
+      dorm kill digits-mlp --wait
+    """
+
+    from dorm.cli.apps.waiting import telling_who_is_missing
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            asked = await connected.cancel(app, reason, kill=True)
+            if wait:
+                async with telling_who_is_missing(connected):
+                    await connected.wait(asked.id, stopped=True)
+                console.print(Text(f"{asked.name} is stopped"))
+            else:
+                console.print(Text(f"{asked.name}: asked to kill it"))
 
     run(work())

@@ -57,6 +57,9 @@ def agent(
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="Label of the node, key=value; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,
+    secrets: Annotated[
+        Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
+    ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     metrics: Metrics = None,
     url: Url = None,
@@ -99,6 +102,7 @@ def agent(
             labels=parse_pairs(label, "label"),
             gpus=tuple(gpu or []),
             report_interval_s=report_every,
+            secrets=secrets.absolute() if secrets is not None else None,
         )
     except ConfigError as error:
         raise WrongUsage.of(error) from None

@@ -193,7 +193,7 @@ def _metrics(
     from dorm.metrics.parts import of_master
     from dorm.metrics.server import MetricsServer, serving
 
-    follower = Follower(connection.log, file=file, clock=time.time_ns, size=connection.log.size)
+    follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.log.room)
     return serving(MetricsServer(address, [follower.metrics, of_master(one, timer)]), follower, one.settled)
 
 

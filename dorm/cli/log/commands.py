@@ -1,4 +1,4 @@
-"""`dorm log`: verify that the log is what its masters wrote, and seal it."""
+"""`dorm log`: verify that the log is what its masters wrote, seal it, and limit its size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, where
-from dorm.cli.errors import run
+from dorm.cli.errors import WrongUsage, run
 from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
 from dorm.cli.output import Format, Output, console, show_document
 from dorm.cli.source import File, log_of, progress_of
+from events.quantities import MEMORY, QuantityError, humanize, resource
 
 app = typer.Typer(
-    help="Seal the log, and verify that no record of it was changed, removed or moved since.", no_args_is_help=True
+    help="Seal the log, verify that no record of it was changed, removed or moved since, and limit its size.",
+    no_args_is_help=True,
 )
 
 
@@ -84,6 +86,62 @@ def verify(
         show_seals(found, output)
 
     run(work())
+
+
+@app.command()
+def limit(
+    size: Annotated[
+        str | None,
+        typer.Argument(metavar="[SIZE]", help="Such as 50GiB; `none` removes the limit. Without it, print what is."),
+    ] = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Show how large the log is and may become, or limit it.
+
+    The log forgets nothing, so without a limit the servers' disks are its
+    limit. With one, a flood fills the log and not the disks: records are
+    refused, apps run on, and nothing is decided until the limit is raised.
+    Masters and `dorm masters` warn from 80% on. On several servers it holds
+    for each of them.
+
+    [bold]Examples[/]
+
+      dorm log limit
+
+      dorm log limit 50GiB
+
+      dorm log limit none
+    """
+    most = None if size in (None, "none") else _bytes(size or "")
+
+    async def work() -> None:
+        from events.nats.log import Connection
+
+        address, name = where(url, cluster)
+        connection = await Connection.open(address, name, name="dorm-client")
+        try:
+            if size is not None:
+                await connection.log.set_limit(most)
+            found = await connection.log.room()
+        finally:
+            await connection.close()
+        if output in (Format.json, Format.yaml):
+            show_document({"bytes": found.taken, "limit": found.limit}, output)
+            return
+        may = f"of {humanize(MEMORY, found.limit)}" if found.limit else "without a limit of its own"
+        console.print(Text(f"the log takes {humanize(MEMORY, found.taken)} {may}"), soft_wrap=True)
+
+    run(work())
+
+
+def _bytes(size: str) -> int:
+    """Raises WrongUsage."""
+    try:
+        return resource(MEMORY, size)
+    except QuantityError as error:
+        raise WrongUsage(f"SIZE: {error}", code="log.limit.malformed") from None
 
 
 @app.command()

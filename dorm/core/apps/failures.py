@@ -6,8 +6,8 @@
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
 
 Each failure in a row doubles the pause before the next retry, whatever its cause: a node that fails everything is not tried
-every second.  Once an app has run well for `retries.reset`, all counts start again at zero, so a few failures over a week do
-not end a job while a crash loop still ends.
+every second, and no spec can ask for less than `_pause_s` gives.  Once an app has run well for `retries.reset`, all counts
+start again at zero, so a few failures over a week do not end a job while a crash loop still ends.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.core.state import App, Container, Generation, State
+    from events.spec import Retries
 
 MOST_PORTS = 10
 """Excused failures by taken ports; an app that reports every port as taken is itself at fault."""
 MOST_UNMOUNTED = 10
 """Failures in a row within which missing checkpoints are excused.  A node that lost its mount gets no more containers, so an
 app that fails for longer has lost its own folder, and must not hold its room by retrying forever."""
+LEAST_BACKOFF_S = 0.1
+"""Seconds: no pause is shorter, and after each failure in a row the shortest one doubles."""
+LONGEST_LEAST_S = 10.0
+"""Seconds up to which it doubles."""
 SHARED = "limit"
 """The limit for failures without a limit of their own."""
 
@@ -92,7 +97,7 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
         codes = {str(slot): container.exit_code for slot, container in named}
         reason = found.reason + _no_more(app, found, used)
         return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
-    pause = min(retries.backoff_s * 2.0 ** min(in_a_row, 30), retries.longest_s)
+    pause = _pause_s(retries, in_a_row)
     return GenerationFailed(
         app=app.id,
         generation=generation.number,
@@ -105,6 +110,14 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
         anew=anew,
         retry_at=now + int(pause * SECOND),
     )
+
+
+def _pause_s(retries: Retries, in_a_row: int) -> float:
+    """Return the pause before the next try, in seconds.  A spec may ask for none, and for a thousand retries: the floor keeps
+    such an app from making the log grow and the master decide without pause."""
+    doubled = 2.0 ** min(in_a_row, 30)
+    floor = min(LEAST_BACKOFF_S * doubled, LONGEST_LEAST_S)
+    return max(floor, min(retries.backoff_s * doubled, retries.longest_s))
 
 
 def is_interruption(event: GenerationFailed | MembersLost) -> bool:

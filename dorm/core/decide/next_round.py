@@ -23,6 +23,7 @@ from events.kinds import (
     AppCancelled,
     AppCompleted,
     AppFailed,
+    AppKilled,
     Event,
     GenerationFailed,
     GenerationReleased,
@@ -126,8 +127,11 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
     facts: list[Event] = []
     # Runs after every record, and most apps have no news: a cheap check filters them.
     for app in sorted(filter(_may_have_news, state.apps.values()), key=lambda app: (app.seq, app.id)):
-        if app.cancel_requested:
+        if app.cancel_requested and not app.ended:
             facts.append(AppCancelled(app=app.id, generation=app.generation, reason=app.cancel_reason))
+        if app.kill == "requested":
+            facts.append(AppKilled(app=app.id, generation=app.generation))
+        if app.cancel_requested or app.ended:
             continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
         if ran is None:
@@ -155,7 +159,7 @@ def _may_have_news(app: App) -> bool:
     """Return whether the app may have ended or failed: containers exited, it never had any, or it may have missed a
     deadline."""
     if app.ended:
-        return False
+        return app.kill == "requested"
     if app.cancel_requested:
         return True
     for generation in app.generations.values():

@@ -27,6 +27,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.killing import request_kill
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
@@ -192,9 +193,11 @@ def _updatable(state: State, event: k.AppUpdated) -> App:
 
 def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> Folded:
     app = state.find_app(event.app)
+    kills = event.kill and app is not None and request_kill(state, app)
     if app is not None and not app.ended and not app.cancel_requested:
-        app.cancel_requested, app.cancel_reason = True, clipped(event.reason)
-        app.changed_seq = state.seq
+        app.cancel_requested, app.cancel_reason, app.changed_seq = True, clipped(event.reason), state.seq
+        return "applied"
+    if kills:
         return "applied"
     for submission in state.submissions.values():
         name = name_of(submission.spec)

@@ -22,19 +22,20 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.killing import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
+from events.spec import can_be_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.core.fold.folded import Folded
     from dorm.core.state import Ended, State
-    from events.spec import AppSpec
 
 
 def fold_round(state: State, event: k.Round, fence: int) -> Folded:
@@ -72,8 +73,8 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     if event.app in state.apps:
         state.counters.ignored += 1
         return
-    spec, demand = event.spec, _demand(event.spec)
-    if demand is None:
+    spec = event.spec
+    if not can_be_read(spec):
         state.counters.ignored += 1
         return
     state.apps[event.app] = App(
@@ -81,7 +82,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         name=spec.name,
         user=spec.user if spec.user != "anonymous" or submission is None else submission.by,
         spec=spec,
-        demand=demand,
+        demand=spec.resources(),
         weight=spec.weight,
         n_min=spec.n_min,
         n_max=spec.n_max,
@@ -96,16 +97,6 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     )
     state.names[spec.name] = event.app
     mark_dirty(state)
-
-
-def _demand(spec: AppSpec) -> dict[str, int] | None:
-    """What one container needs; None for a spec that nobody has checked: its quantities are text."""
-    try:
-        _ = spec.grace_s, spec.retries.backoff_s, spec.retries.longest_s, spec.retries.reset_s
-        _ = spec.deadlines.start_s, spec.deadlines.progress_s, spec.deadlines.live_s
-        return spec.resources()
-    except ValueError:
-        return None
 
 
 def _app_rejected(state: State, event: k.AppRejected) -> None:
@@ -464,6 +455,7 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCompleted: _app_completed,
     k.AppFailed: _app_failed,
     k.AppCancelled: _app_cancelled,
+    k.AppKilled: app_killed,
     k.AppPlanned: app_planned,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,

@@ -16,6 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from events.log.records import Record
 from events.nats.link import as_log_errors
 from events.nats.reader import record_at
+from events.nats.settings.limits import UNUSED_S
 from events.nats.streams import log_stream
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Deliveries:
             ack_wait=again_s,
             max_deliver=-1,
             max_ack_pending=most,
+            inactive_threshold=UNUSED_S,
             filter_subjects=list(subjects),
         )
         self._subscription: JetStreamContext.PullSubscription | None = None

@@ -172,3 +172,22 @@ def test_containers_that_had_to_be_killed_are_counted_and_told() -> None:
     (said,) = bench.decide()
     assert isinstance(said, k.GenerationReleased)
     assert (said.killed, app.history[-1].killed) == (2, 2)
+
+
+def test_an_app_that_asks_for_no_pause_pauses_longer_and_longer() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 1000, "backoff": 0, "longest": 0})
+    pauses = []
+    for _ in range(9):
+        failed_at = bench.now
+        bench.exited(code=1)
+        (said, *_) = bench.decide()
+        assert isinstance(said, k.GenerationFailed)
+        bench.settle()
+        pauses.append((said.retry_at - failed_at) / SECOND)
+        bench.wait(pauses[-1])
+        bench.settle()
+        bench.started()
+        bench.settle()
+    least = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    assert all(pause >= floor for pause, floor in zip(pauses, least, strict=True)), pauses

@@ -16,6 +16,7 @@ import pytest_asyncio
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.nats.log import Connection
 from events.nats.reader import BATCH_BYTES
+from events.nats.settings.limits import LARGEST_RECORD
 from tests.errors import raises
 from tests.events.log.conformance import fill, follow_until
 from tests.events.log.readable_conformance import ALICE, BOB, CLUSTER, read_all
@@ -331,12 +332,12 @@ async def read_all_of(log: ReadableLog, after: int) -> list[Record]:
 
 
 async def test_a_message_too_large_is_refused_and_harms_nothing(connection: Connection) -> None:
-    for size in (8_388_608, 8_388_609, 20_000_000):  # With its headers the first is too large as well.
+    for size in (LARGEST_RECORD, LARGEST_RECORD + 1, 20_000_000):  # With its headers the first is too large as well.
         with pytest.raises(LogRefused) as error:
             await connection.log.append(ALICE, bytes(size), msg_id="big")
         assert f"{size:,} bytes" in one_line(error.value)
-    assert (await connection.log.append(ALICE, bytes(8_388_608 - 2048), msg_id="large")).seq == 1
-    assert len((await read_all(connection.log))[0].body) == 8_388_608 - 2048
+    assert (await connection.log.append(ALICE, bytes(LARGEST_RECORD - 2048), msg_id="large")).seq == 1
+    assert len((await read_all(connection.log))[0].body) == LARGEST_RECORD - 2048
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,6 @@ async def test_removed_records(server: NatsServer, purge: bool) -> None:
     [
         ({"max_msgs": 5}, "max_msgs is 5"),
         ({"max_age": 3600.0}, "max_age is"),
-        ({"max_bytes": 10**9}, "max_bytes is"),
         ({"max_msgs_per_subject": 50}, "max_msgs_per_subject is 50"),
         ({"discard": "old"}, "discard is 'old'"),
         ({"allow_rollup_hdrs": True, "deny_purge": False}, "allow_rollup_hdrs is set"),

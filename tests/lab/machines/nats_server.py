@@ -20,7 +20,7 @@ import nats
 import nats.errors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from nats.aio.client import Client
     from nats.js import JetStreamContext
@@ -53,10 +53,12 @@ class NatsServer:
         store: Path | None = None,
         max_store: int | None = None,
         max_payload: int = 8 << 20,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
         listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
-        bytes they may have, if not three quarters of the disk; `max_payload`: the largest message that it takes."""
+        bytes they may have, if not three quarters of the disk; `max_payload`: the largest message that it takes;
+        `settings`: more of its configuration."""
         self.home = home
         self.name = name
         self._host = host
@@ -67,6 +69,7 @@ class NatsServer:
         self._store = store or home / "data"
         self._max_store = max_store
         self._max_payload = max_payload
+        self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -156,7 +159,7 @@ class NatsServer:
                     "routes": [f"nats://{route}" for route in self._routes],
                 },
             }
-        (self.home / "server.conf").write_text(json.dumps(config))
+        (self.home / "server.conf").write_text(json.dumps(config | self._settings))
         server = [str(Path(sys.executable).with_name("nats-server")), "--config", str(self.home / "server.conf")]
         if shutil.which("setpriv"):
             server = ["setpriv", "--pdeathsig", "KILL", *server]  # it does not outlive a test process that is killed

@@ -328,7 +328,8 @@ class Attack:
 
     def _cancel(self, fault: Fault) -> None:
         if app := self._live_app(fault):
-            self.history.say(k.AppCancelRequested(app=app, reason="enough"))
+            kill = int(fault.argument * 1e6) % 2 == 0
+            self.history.say(k.AppCancelRequested(app=app, reason="enough", kill=kill))
 
     def _update(self, fault: Fault) -> None:
         if app := self._live_app(fault):

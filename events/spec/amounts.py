@@ -1,0 +1,85 @@
+"""Quantities of a spec: durations and resources, and the bounds on what one app may ask of a cluster and its neighbors.
+
+Logs hold specs that earlier releases accepted with other bounds, so the fold asks `can_be_read` alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from events.quantities import CPU, MEMORY, QuantityError, duration, humanize, resource
+from events.spec.faults import SpecError
+
+if TYPE_CHECKING:
+    from events.quantities import Quantity
+    from events.spec.spec import AppSpec
+
+LONGEST_GRACE_S = 3600.0
+"""Seconds: for so long a cancelled app that ignores SIGTERM may hold its containers (`dorm kill` does not wait)."""
+LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
+"""The smallest demand of a resource that is named at all, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
+6 MiB; and a node could be given so many containers of a milli-core that starting them is all it does."""
+
+
+def check_amounts(spec: AppSpec) -> None:
+    """Refuse what is no quantity, or is out of bounds.  Raises SpecError."""
+    for path, quantity in _durations(spec).items():
+        try:
+            duration(quantity)
+        except QuantityError as error:
+            raise SpecError.at(path, error) from None
+    if spec.grace_s > LONGEST_GRACE_S:
+        text = f"grace: {spec.grace!r} is longer than an hour; save a checkpoint more often and take a shorter grace"
+        raise SpecError(text[:500], code="spec.grace.too_long")
+    if not spec.deadlines.live_s:
+        text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
+        raise SpecError(text, code="spec.deadlines.live.zero")
+    if spec.work is not None and not spec.work.seconds:
+        text = "work.mini_batch: 0 would be no work at all; write a time such as 200ms"
+        raise SpecError(text, code="spec.work.mini_batch.zero")
+    try:
+        amounts = {name: resource(name, quantity) for name, quantity in spec.demand.items()}
+    except QuantityError as error:
+        raise SpecError(f"demand.{error}", code=f"spec.demand.{error.problem}") from None
+    if not any(amounts.values()):
+        raise SpecError("demand: at least one resource must be more than 0", code="spec.demand.all_zero")
+    for name, least in LEAST_AMOUNTS.items():
+        if 0 < amounts.get(name, 0) < least:
+            little = f"{humanize(name, amounts[name])} is too little for a container"
+            raise SpecError(
+                f"demand.{name}: {little}; write at least {humanize(name, least)}", code="spec.demand.too_small"
+            )
+
+
+def can_be_read(spec: AppSpec) -> bool:
+    """Return whether every quantity is one.  `check_spec` makes sure of it; a log may hold other specs, and no reader may fail
+    on them."""
+    try:
+        for quantity in _durations(spec).values():
+            duration(quantity)
+        spec.resources()
+    except QuantityError:
+        return False
+    return True
+
+
+def _durations(spec: AppSpec) -> dict[str, Quantity]:
+    """Return the durations by path; without deadlines that are left empty, which are none."""
+    retries, deadlines = spec.retries, spec.deadlines
+    found: dict[str, Quantity] = {
+        "grace": spec.grace,
+        "retries.backoff": retries.backoff,
+        "retries.longest": retries.longest,
+        "retries.reset": retries.reset,
+        "deadlines.start": deadlines.start,
+        "deadlines.progress": deadlines.progress,
+        "deadlines.live": deadlines.live,
+    }
+    if spec.utility is not None:
+        found["utility.target"] = spec.utility.target
+    if spec.work is not None:
+        found |= {"work.mini_batch": spec.work.mini_batch, "work.exchange": spec.work.exchange}
+    return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
+
+
+_MAY_BE_EMPTY = ("deadlines.start", "deadlines.progress")

@@ -1,0 +1,1 @@
+"""Tests of `events.nats.settings`."""

@@ -1,0 +1,176 @@
+"""Poison on the real thing: every pill on the log of a running cluster, and messages as large as its server takes.
+
+A stranger publishes it, as other users and as the node, while two apps run and a client follows.  Pills about apps name one of
+them, the victim; the other, the witness, has to complete as if nothing had been.
+
+    python -m tests.lab.poison        prints the figures
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import nats
+
+from dorm.local.cluster import LocalCluster, LocalOptions
+from events import kinds as k
+from events import subjects
+from events.codec import decode
+from events.kinds import Unknown, Unreadable
+from events.limits import LEAST_MAX_PAYLOAD
+from events.log.records import Record
+from replay.audit.audit import verify
+from tests.core.fold.pills import FACTS, KINDS, NO_EVENTS, bodies_of, document_of, poisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dorm.core.state import State
+
+CLUSTER = "poisoned"
+LARGE = 64 * 1024
+"""Bytes: of larger pills one in `_EACH` is sent, since all of them together have 350 MB."""
+_EACH = 20
+_OPERATORS = (k.PolicyChanged, k.NodeDrainRequested)
+"""What operators may say does as it says, however unwise: of these, only what nobody can read is poison."""
+_DONE_S = 120.0
+TRAINER = """\
+import json, os, time
+while not os.path.exists(os.path.join(os.environ["DORM_CHECKPOINT_DIR"], "end")):
+    time.sleep(0.1)
+with open(os.environ["DORM_PROGRESS"], "a") as progress:
+    progress.write(json.dumps({"step": 7}) + "\\n" + json.dumps({"checkpoint": 7}) + "\\n")
+"""
+
+
+class Figures(msgspec.Struct):
+    """What was sent, and what ended of it."""
+
+    poison_pills: int = 0
+    unreadable: int = 0
+    """How many of them the fold could not read, as counted by the log's own state."""
+    masters_ended: int = 0
+    agents_ended: int = 0
+    readers_ended: int = 0
+    elections: int = 0
+    witness: str = ""
+    """How the app ended that has nothing to do with it."""
+    steps: int = 0
+
+
+def pills(state: State) -> Iterator[tuple[str, bytes]]:
+    """Subjects and bodies."""
+    large = 0
+    for cls in KINDS:
+        plain = document_of(state, cls, "victim")
+        for document in (plain, *poisoned(cls, plain)):
+            for body in bodies_of(document):
+                large += len(body) > LARGE
+                if len(body) > LARGE and large % _EACH:
+                    continue
+                for who in ("eve", "node-1"):
+                    subject = _subject(cls, who)
+                    if _is_poison(cls, subject, body):
+                        yield subject, body
+        for body in NO_EVENTS:
+            yield _subject(cls, "eve"), body
+    for size in (LEAST_MAX_PAYLOAD - 2048, LEAST_MAX_PAYLOAD, 4 * LEAST_MAX_PAYLOAD):
+        yield _subject(k.AppSubmitted, "eve"), b"{" + b" " * size + b"}"
+
+
+def _subject(cls: type[k.Event], who: str) -> str:
+    return subjects.rounds(CLUSTER) if cls is k.Round else subjects.fact(CLUSTER, cls.__name__, who)
+
+
+def _is_poison(cls: type[k.Event], subject: str, body: bytes) -> bool:
+    event = decode(Record(1, 1, subject, body))
+    if isinstance(event, Unreadable | Unknown):
+        return True
+    if isinstance(
+        event, k.Round
+    ):  # Of an epoch that is the master's own it would be a lie, which only permissions stop.
+        return event.epoch > 1000
+    return cls not in FACTS and not isinstance(event, _OPERATORS)
+
+
+async def run(data: Path, ports: tuple[int, int]) -> Figures:
+    options = LocalOptions(
+        data=data, cluster=CLUSTER, runtime="process", capacity={"cpu": 4000, "memory": 2**30}, ports=ports,
+        report_interval_s=0.2, progress_interval_s=0.1,
+    )  # fmt: skip
+    figures = Figures()
+    async with LocalCluster(options) as cluster:
+        spec = {"command": [sys.executable, "-c", TRAINER], "demand": {"cpu": 1}}
+        witness = await cluster.client.submit({"name": "witness", **spec})
+        victim = await cluster.client.submit({"name": "victim", **spec})
+        async for state, _ in cluster.client.watch():
+            if all(state.apps[app.id].settled for app in (witness, victim)):
+                break
+        failed = asyncio.create_task(cluster.failed())
+        reader = asyncio.create_task(_read(cluster))
+        figures.poison_pills = await _send(cluster.server.url, await cluster.client.state())
+        (options.data / "checkpoints" / witness.id / "end").touch()
+        completed = asyncio.create_task(cluster.client.wait(witness.id))
+        await asyncio.wait({failed, completed}, timeout=_DONE_S, return_when=asyncio.FIRST_COMPLETED)
+        if completed.done():
+            ended = await completed
+            figures.witness, figures.steps = ended.ended, ended.step
+        state = await cluster.client.state()
+        figures.unreadable = state.counters.unreadable + state.counters.unknown
+        figures.elections = state.epoch
+        figures.readers_ended = int(reader.done())
+        figures.masters_ended, figures.agents_ended = _ended(failed)
+        report = await verify(cluster.client.log)
+        assert report.divergence is None, report.divergence
+        for task in (failed, reader, completed):
+            task.cancel()
+        await asyncio.gather(failed, reader, completed, return_exceptions=True)
+        await cluster.stop_now()
+    return figures
+
+
+def _ended(failed: asyncio.Task[None]) -> tuple[int, int]:
+    """Return how many masters and agents ended; the cluster's tasks end together, so their error says which one it was."""
+    if not failed.done():
+        return 0, 0
+    error = repr(failed.exception())
+    return (0, 1) if "agents" in error else (1, 0)
+
+
+async def _read(cluster: LocalCluster) -> None:
+    async for _ in cluster.client.watch():
+        pass
+
+
+async def _send(url: str, state: State) -> int:
+    stranger = await nats.connect(url, pending_size=64 * 2**20)
+    sent = 0
+    try:
+        for sent, (subject, body) in enumerate(pills(state), 1):
+            if len(body) > stranger.max_payload:
+                continue  # The server would close the connection.
+            await stranger.publish(subject, body)
+            if sent % 50 == 0:
+                await stranger.publish(subjects.report(CLUSTER, "node-1"), body[:LARGE])
+                await stranger.flush()
+        await stranger.flush()
+    finally:
+        await stranger.close()
+    return sent
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(run(Path(folder), (23_100, 23_199)))
+    print(json.dumps(msgspec.to_builtins(figures), indent=2))
+    sys.exit(int(bool(figures.masters_ended or figures.agents_ended or figures.readers_ended)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""No pill ends a master, an agent or a reader, and an app that has nothing to do with it completes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.ports import own_ports
+from tests.lab.poison import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.nats
+@pytest.mark.timeout(240)
+async def test_a_cluster_outlives_every_pill(tmp_path: Path) -> None:
+    figures = await run(tmp_path, own_ports())
+    assert (figures.masters_ended, figures.agents_ended, figures.readers_ended) == (0, 0, 0)
+    assert (figures.witness, figures.steps) == ("completed", 7)
+    assert figures.elections == 1, "nobody was deposed"
+    assert figures.poison_pills > 10_000
+    assert figures.unreadable > 1000
