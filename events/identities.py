@@ -66,8 +66,12 @@ class Refusal(msgspec.Struct, frozen=True):
     """Log time (UTC ns)."""
     who: str
     kind: str
+    about: str
+    """The app, node, user or webhook that it names; "" for none."""
     code: str
     reason: str
+    answered: bool = False
+    """Whether its author gets an answer of its own (`AppRejected`)."""
 
 
 class Identities(msgspec.Struct):
@@ -84,6 +88,10 @@ class Identities(msgspec.Struct):
     """How many records were refused, because their authors may not publish them."""
     refusals: list[Refusal] = []
     """The latest of them, at most `MOST_REFUSALS`."""
+    told: int = 0
+    """Up to which sequence the master has reported them (`RecordsRefused`)."""
+    untold: int = 0
+    """How many it has yet to report; those with an answer of their own do not count."""
 
     def role_of(self, who: str) -> Role | None:
         user = self.users.get(who)
@@ -97,6 +105,10 @@ class Identities(msgspec.Struct):
     def operates(self, who: str) -> bool:
         """Return whether this user may change what belongs to others or to all."""
         return self.role_of(who) in _OPERATORS
+
+    def untold_refusals(self) -> list[Refusal]:
+        """Return the refused records that the master has yet to report, as far as they are kept."""
+        return [one for one in self.refusals if one.seq > self.told and not one.answered]
 
 
 class NotAllowed(msgspec.Struct, frozen=True):

@@ -213,8 +213,13 @@ class Master:
         async for record in self._bus.reports(subjects.reports(self._cluster)):
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
-            if node in self.state.nodes and self._is_holders(node, record):
+            if node in self.state.nodes and self._is_enrolled(node) and self._is_holders(node, record):
                 self._detector.hear(node, _loop_ns(), record.body)
+
+    def _is_enrolled(self, node: str) -> bool:
+        """Return whether the cluster knows this node; an open one knows all.  An expelled one is not kept alive."""
+        known = self.state.known
+        return known is None or node in known.nodes
 
     def _is_holders(self, node: str, record: Record) -> bool:
         """Return whether a heartbeat comes from the machine that holds the node's name.  Others do not keep the node alive."""
@@ -253,6 +258,7 @@ class Master:
         node = self.state.nodes.get(event.node)
         return (
             node is not None
+            and self._is_enrolled(node.id)
             and subjects.who_of(record.subject) == subjects.token(node.id)
             and event.identity == node.identity
         )
@@ -403,7 +409,7 @@ class Master:
                 _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                 self._leader.give_up_look(_loop_ns())
                 return
-            words = record.body if record and self._is_holders(node, record) else None
+            words = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
             self._detector.stored(node, words, _loop_ns())
 
     async def _seal(self) -> None:

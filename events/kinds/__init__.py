@@ -8,7 +8,7 @@
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized AppPlanned NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -88,6 +88,8 @@ from events.kinds.master import (
     PlannedSlot,
     PolicyFailed,
     PolicyPlugin,
+    RecordsRefused,
+    RefusedRecord,
     Resize,
     Resized,
     Trigger,
@@ -168,6 +170,8 @@ __all__ = [
     "Port",
     "PortOrNone",
     "Published",
+    "RecordsRefused",
+    "RefusedRecord",
     "Resize",
     "Resized",
     "Role",

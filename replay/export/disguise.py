@@ -57,14 +57,14 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "MembershipChanged.change", "Resize.why",
-    "UserAdded.role", "User.role", "Refusal.kind",
+    "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url", "public_key",
+    "subject", "test", "url", "public_key", "about",
 }  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
@@ -72,8 +72,8 @@ _NAMES = {
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
-    "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "token": "tokens",
-    "Token.name": "tokens",
+    "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
+    "token": "tokens", "Token.name": "tokens",
 }  # fmt: skip
 _TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.records import Record
 
+_ABOUT = ("app", "node", "webhook", "name", "token")
+"""Fields that name what an event is about, the first of them that it has."""
+
 
 def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Folded:
     """Fold an event about identities."""
@@ -38,16 +41,37 @@ def _expel(state: State, name: str) -> None:
     void_plans_on(state, node)
 
 
-def refuse(state: State, event: k.Event, who: str, refused: NotAllowed) -> Folded:
-    """Note a record that its author may not publish.  An open cluster only counts it."""
+def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answered: bool = False) -> Folded:
+    """Note a record that its author may not publish.  An open cluster only counts it.  `answered`: its author gets an answer,
+    so the master need not report it."""
     known = state.identities
     if not isinstance(known, Identities):
         state.counters.ignored += 1
         return "ignored"
     known.refused += 1
-    noted = Refusal(state.seq, state.time, who[:64], type(event).__name__, refused.code, clipped(refused.reason))
+    about = next((str(named) for name in _ABOUT if (named := getattr(event, name, ""))), "")
+    noted = Refusal(
+        state.seq,
+        state.time,
+        who[:64],
+        type(event).__name__,
+        about[:200],
+        refused.code,
+        clipped(refused.reason),
+        answered,
+    )
     known.refusals = [*known.refusals, noted][-MOST_REFUSALS:]
-    return "refused"
+    known.untold += not answered
+    return "forbidden"
+
+
+def refusals_told(state: State, event: k.RecordsRefused) -> None:
+    """The master has reported refused records."""
+    known = state.known
+    if known is None:
+        return
+    known.told = max(known.told, event.upto)
+    known.untold = len(known.untold_refusals())
 
 
 def refusal_at(state: State, seq: int) -> Refusal | None:
