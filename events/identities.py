@@ -81,6 +81,10 @@ class Identities(msgspec.Struct):
     """Sequence of the first `TrustEnabled`."""
     masters: list[str] = []
     """Public keys of which one has to sign each round; empty where rounds need no signature."""
+    masters_since: int = 0
+    """The record that named them."""
+    masters_before: list[str] = []
+    """Those that counted before it."""
     users: dict[str, User] = {}
     nodes: dict[str, Enrolment] = {}
     tokens: dict[str, Token] = {}
@@ -105,6 +109,11 @@ class Identities(msgspec.Struct):
     def operates(self, who: str) -> bool:
         """Return whether this user may change what belongs to others or to all."""
         return self.role_of(who) in _OPERATORS
+
+    def keys_at(self, basis: int) -> list[str]:
+        """Return the keys of which one has to sign a round with this basis; empty where it needs no signature.  A round that
+        was decided before the keys changed may be stored after that."""
+        return self.masters if basis >= self.masters_since else self.masters_before
 
     def untold_refusals(self) -> list[Refusal]:
         """Return the refused records that the master has yet to report, as far as they are kept."""
@@ -199,6 +208,7 @@ def after(known: Identities | None, event: Any, who: str, seq: int) -> Identitie
         known = Identities(since=seq)
     match event:
         case k.TrustEnabled():
+            known.masters_before, known.masters_since = known.masters, seq
             known.masters = [key for key in event.masters if key]
             before = known.users.get(who)
             key = event.public_key or (before.public_key if before is not None else "")

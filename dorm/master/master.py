@@ -39,7 +39,7 @@ from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
-from dorm.master.sealing import Sealer
+from dorm.master.sealing import Sealer, sign_round
 from dorm.policies.registry import policy
 from dorm.snapshots import SnapshotTaker
 from events import subjects
@@ -449,7 +449,7 @@ class Master:
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
         id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
-        event = msgspec.structs.replace(said.round, id=id, by=self.name)
+        event = self._signed(msgspec.structs.replace(said.round, id=id, by=self.name), said.expected_last)
         seq = await self._append(event, said.expected_last)
         if seq is None:
             await self._catch_up()
@@ -457,6 +457,14 @@ class Master:
         await self._fold_until(seq)
         _log.debug("round", seq=seq, basis=event.basis, facts=[type(fact).__name__ for fact in event.events])
         return True
+
+    def _signed(self, event: Round, previous: int) -> Round:
+        """Return the round, signed where the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
+        found = sign_round(self._key, self.state.known, event, previous)
+        if found is None:
+            text = "the cluster does not know this master's key; start it with a key that an admin has named"
+            raise RoundsRefused(text, code="master.key.unknown")
+        return found
 
     async def _append(self, event: Round, expected_last: int) -> int | None:
         """Append a round.  Return its sequence, or None when another round was first or the log refused this one.  Retries

@@ -271,6 +271,7 @@ _RULES: dict[str, Rule] = {
     "MeasuredSpeed.type": _of("values"),
     "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
     "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],
+    "masters_before": lambda disguise, value: [],
     "TokenAdded.digest": _no_digest, "Token.digest": _no_digest,
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),

@@ -15,7 +15,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.identities import MOST_REFUSALS, Identities, owned_id, tenant_in
-from tests.core.records import Bench, joined
+from tests.core.records import CLUSTER, Bench, joined
 
 KEY = "U" + "A" * 55
 
@@ -28,7 +28,7 @@ class Said:
 
     def by(self, who: str, event: k.Event) -> str:
         """Store it as this author; return why it was refused, "" if it was not."""
-        self.bench.raw(subjects.fact("c", type(event).__name__, who), encode(event))
+        self.bench.raw(subjects.fact(CLUSTER, type(event).__name__, who), encode(event))
         found = refusal_at(self.state, self.state.seq)
         return found.code if found is not None else ""
 
