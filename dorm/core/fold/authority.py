@@ -14,8 +14,8 @@ answer.
     facts about a node     this node; what it claims when it joins stays within its enrolment
     facts about an app     a node that has a part of the generation
 
-The master's rounds have a subject of their own, and their signature is checked where they are obeyed and where they are
-audited: verifying it costs more than the whole rest of a fold.
+The master's rounds have a subject of their own.  Where the cluster names its masters' keys, a round that none of them signed
+is void (`is_by_master`), here as for agents and audits.
 """
 
 from __future__ import annotations
@@ -174,6 +174,25 @@ def submission_of_request(state: State, name_or_id: str, who: str) -> Submission
         if known is None or submission.tenant == known.tenant_of(who) or known.operates(who):
             return submission
     return None
+
+
+# --- the master ---------------------------------------------------------------------------------------------------------
+
+
+def is_by_master(state: State, event: k.Round, record: Record) -> bool:
+    """Return whether a round counts as a master's; note one that does not."""
+    known = state.known
+    keys = known.keys_at(event.basis) if known is not None else None
+    if not keys:
+        return True
+    from events.chain.rounds import is_signed_by  # Few readers need it, and it takes long to import.
+
+    if is_signed_by(record.body, state.round_seq, keys):
+        return True
+    state.counters.void_rounds += 1
+    text = "none of the masters' keys signed this round, in this place"
+    refuse(state, event, subjects.who_of(record.subject), NotAllowed("round.unsigned", text))
+    return False
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.fold.authority import app_of_request, enforce, submission_of_request
+from dorm.core.fold.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import (
     drop_ended,
@@ -432,6 +432,9 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fol
 
 
 def _round(state: State, event: k.Round, record: Record) -> Folded:
+    if not is_by_master(state, event, record):
+        state.round_seq = state.seq
+        return "void"
     outcome = fold_round(state, event, fence=state.round_seq)
     settle_anew(state)
     state.round_seq = state.seq  # A round is believed on the rounds' subject only (`_move_fence`).

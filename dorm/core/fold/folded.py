@@ -5,7 +5,8 @@ ignored      it repeats something, or concerns nothing that exists, or its sende
 forbidden    its author may not publish it (`dorm.core.fold.authority`); it changes nothing but the note of that, with code
              and reason (`dorm.core.fold.identities.refusal_at`), and the master reports it
 refused      it asks for something harmful or impossible; the state keeps the reason (`State.refused`, `Node.refused`)
-void         a round of a master that no longer led, or that did not know the previous round; counted
+void         a round of a master that no longer led, or that did not know the previous round, or that no key of the cluster's
+             masters signed; counted
 unknown      of a kind that this build does not know; counted
 unreadable   counted; an unreadable submission is still answered
 """
