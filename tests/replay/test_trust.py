@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.query.plans import Assumed, plan
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -70,3 +71,11 @@ async def test_under_other_names_the_same_is_refused() -> None:
     before, after = told(story.records), told(made)
     assert [(one.seq, one.of, one.code) for one in after] == [(one.seq, one.of, one.code) for one in before]
     assert {"ann", "mallory", "anns-token"}.isdisjoint(str(made).replace("'", " ").split())
+
+
+def test_assumptions_need_no_authority() -> None:
+    """A plan asks what would follow, in nobody's name."""
+    story = hostile_log()
+    found = plan(story.state, story.state.time, Assumed(drained=("n0",), settings={"theta1": 0.5}))
+    assert all("n0" not in app.nodes_after for app in found.apps)
+    assert story.state.known is not None

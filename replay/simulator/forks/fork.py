@@ -150,8 +150,6 @@ class _Making:
         self._fitting = fitting
         self._work = work
         self.state = copy_of(state)
-        self.state.identities = msgspec.UNSET
-        """What is assumed is asked for by nobody, and what the log's users did has been judged."""
         self.state.time = self.at = at
         self.fitted: dict[str, Fitted] = {}
         self.aliases: dict[str, str] = {}
