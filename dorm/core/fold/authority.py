@@ -52,7 +52,7 @@ def enforce(state: State, known: Identities, event: k.Event, record: Record) -> 
     who = subjects.who_of(record.subject)
     if event.by != who:
         event = msgspec.structs.replace(event, by=who)
-    if isinstance(event, k.AppSubmitted | k.AppUpdated):
+    if type(event) in _SCOPED:
         event = _own_id(known, event, who, record.seq)
     refused = rule(state, known, event, who)
     if refused is None:
@@ -218,16 +218,21 @@ def _of_app(state: State, known: Identities, event: Any, who: str) -> NotAllowed
         return NotAllowed(
             "identity.node.unknown", f"no node {who} is enrolled; an admin enrols one with `dorm node intro`"
         )
-    app = state.apps.get(event.app)
-    generation = app.generations.get(event.generation) if app is not None else None
-    if generation is None:
+    try:
+        generation = state.apps[event.app].generations[event.generation]
+    except KeyError:
         return None
+    for container in generation.containers.values():
+        if container.node == who:
+            return None
     for container in generation.all_containers():
         if container.node == who:
             return None
     return NotAllowed("app.not_on_node", f"{who} has no part of {event.app[:100]} in generation {event.generation}")
 
 
+_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated))
+"""Kinds whose ids belong to their author's tenant, since answers go to them."""
 _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
     k.AppUpdated: _changes_app,
