@@ -175,10 +175,14 @@ class Agent:
         )
 
     async def _fold(self, batch: list[Record]) -> None:
-        pace = self._pace()
+        pace, unsigned = self._pace(), self.desired.unsigned
         for record in batch:
             self.desired.fold(record)
             self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
+        if self.desired.unsigned > unsigned:
+            _log.error(
+                "a round that no known master signed is not obeyed", node=self.config.name, seq=self.desired.round_seq
+            )
         if self.joined.is_set() and not self._holds_name:
             self._cut_off = True
         self._follower.folded(batch)
@@ -239,7 +243,7 @@ class Agent:
 
     @property
     def _holds_name(self) -> bool:
-        return self.desired.holder == self.identity.value
+        return self.desired.holder == self.identity.value and self.desired.enrolled
 
     async def _wait_for_name(self) -> None:
         """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end with their
@@ -286,6 +290,8 @@ class Agent:
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
+        if (refused := self.desired.refused) is not None:
+            raise LogRefused(f"the cluster refuses node {self.config.name}: {refused.reason}", code=refused.code)
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
         return self._holds_name and await self._extend(sent_at)
 

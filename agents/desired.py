@@ -17,8 +17,10 @@ from agents.progress import TOLD, Told
 from agents.runtime.interface import Key
 from events import kinds as k
 from events import subjects
+from events.chain.rounds import is_signed_by
 from events.codec import decode
 from events.holders import may_hold
+from events.identities import Identities, NotAllowed, after, claims_too_much, takes
 from events.kinds import Placed
 from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 BEATS = 3
 """Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
+_IDENTITIES = (k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled)
+"""Tokens of the HTTP API are none of an agent's business."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -40,6 +44,7 @@ def subjects_of(cluster: str, node: str) -> list[str]:
         subjects.rounds(cluster),
         subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
         subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
+        *(subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES),
         *(subjects.fact(cluster, kind.__name__, node) for kind in own),
     ]
 
@@ -134,15 +139,29 @@ class Desired(msgspec.Struct):
     """Log time (UTC ns) of the last record."""
     told: dict[Key, Told] = {}
     """How much of the progress files of containers still of interest the log has."""
+    known: Identities | None = None
+    """Who may do what, without tokens; None while the cluster is open."""
+    unsigned: int = 0
+    """Rounds that none of the masters' keys signed: they are not obeyed."""
+    refused: NotAllowed | None = None
+    """Why this node's last announcement does not count, None if it does."""
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether the cluster takes this node's word."""
+        return self.known is None or self.node in self.known.nodes
 
     def fold(self, record: Record) -> None:
         """Apply a record.  Unreadable or irrelevant records change nothing; no record raises."""
         self.seq, self.time = record.seq, max(self.time, record.time)
-        event = decode(record)
-        own = subjects.who_of(record.subject) == subjects.token(self.node)
+        event, who = decode(record), subjects.who_of(record.subject)
+        own = who == subjects.token(self.node) and self.enrolled
         match event:
             case k.Round():
                 self._round(event, record)
+            case k.TrustEnabled() | k.UserAdded() | k.UserRemoved() | k.NodeEnrolled() | k.NodeExpelled():
+                if takes(self.known, event, who) is None:
+                    self.known = after(self.known, event, who, record.seq)
             case k.ContainersPrepared() if subjects.who_of(record.subject) == subjects.token(event.node):
                 self._prepared(event)
             case k.ContainerStarted() if own and self._of_holder(event):
@@ -160,13 +179,17 @@ class Desired(msgspec.Struct):
                 | k.EpochCompleted()
             ) if own:
                 self._tell(event)
+            case k.NodeJoined() if (
+                event.node == self.node and who == subjects.token(self.node) and self._refuses(event)
+            ):
+                pass
             case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
                 self.holder, self.held_at = event.identity, event.address
             case k.NodeLeft() if own and self._of_holder(event) and self.condition != "left":
                 self.condition, self.lease_ended = "left", False
                 self._end_all()
-            case k.PolicyChanged():
+            case k.PolicyChanged() if self.known is None or self.known.operates(who):
                 with contextlib.suppress(HarmfulTimes):  # The master refuses it too, and remembers why.
                     self.times = times_after(self.times, event)
             case _:
@@ -178,6 +201,16 @@ class Desired(msgspec.Struct):
         """Return whether a join as `identity` would take effect, as far as the log shows."""
         gone = self.condition in ("", "left") or self.lease_ended
         return may_hold(self.holder, identity, gone=gone)
+
+    def _refuses(self, event: k.NodeJoined) -> bool:
+        """Note and return whether the cluster refuses this announcement, by the master's rules."""
+        enrolled = self.known.nodes.get(self.node) if self.known is not None else None
+        if not self.enrolled:
+            text = f"the cluster knows no node {self.node}; an admin enrols it with `dorm node intro`"
+            self.refused = NotAllowed("identity.node.unknown", text)
+        else:
+            self.refused = claims_too_much(enrolled, event) if enrolled is not None else None
+        return self.refused is not None
 
     def _of_holder(self, event: k.ContainerStarted | k.ContainerExited | k.NodeLeft) -> bool:
         """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
@@ -209,6 +242,10 @@ class Desired(msgspec.Struct):
     def _round(self, event: k.Round, record: Record) -> None:
         """Apply a round, unless it is void, by the master's own rule."""
         if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:
+            return
+        keys = self.known.keys_at(event.basis) if self.known is not None else ()
+        if keys and not is_signed_by(record.body, self.round_seq, keys):
+            self.unsigned += 1
             return
         self.epoch = event.epoch
         for fact in event.events:

@@ -63,7 +63,8 @@ def cloud_event(logged: Logged) -> dict[str, Any]:
     }
     if subject := _subject(event):
         made["subject"] = _attribute(subject)
-    if by := event.by or (said_in.by if said_in else ""):
+    by = event.by or said_in.by if said_in is not None else subjects.author_of(logged.subject, event.by)
+    if by:
         made["dormby"] = _attribute(by)
     if event.cause:
         made["dormcause"] = _attribute(event.cause)

@@ -21,6 +21,9 @@ LONGEST_NAME = 512
 LONGEST_TEXT = 500
 """Characters of a text that is passed on: a reason, a message."""
 
+SIGNATURE_DIGITS = 128
+"""Hexadecimal digits of a signature."""
+
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Moment = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """UTC nanoseconds, until the year 2116."""

@@ -111,6 +111,12 @@ def who_of(subject: str) -> str:
     return parts[3] if len(parts) >= 4 else ""
 
 
+def author_of(subject: str, by: str) -> str:
+    """Return the author of a record: the name in its body where that is the one of its subject, else the subject's."""
+    who = who_of(subject)
+    return by if by and token(by) == who else who
+
+
 @lru_cache(maxsize=65536)
 def cluster_of(subject: str) -> str:
     """Return the cluster's name in a subject, '' for a subject outside the scheme."""

@@ -72,10 +72,18 @@ def _policy_failed(event: Any, whole: bool) -> str:
     return failed(event)
 
 
+def _refused(event: Any, whole: bool) -> str:
+    parts = [f"{one.of} by {one.who}" + (f" about {one.about}" if one.about else "") for one in event.records]
+    reasons = [f"{part} (record {one.seq}): {one.reason}" for part, one in zip(parts, event.records, strict=True)]
+    more = [f"and {event.omitted} earlier ones"] if event.omitted else []
+    return _short("; ".join([*reasons, *more]), whole)
+
+
 _WORDS = {
     "AppPlanned": _planned,
     "MembershipChanged": _membership,
     "PolicyFailed": _policy_failed,
+    "RecordsRefused": _refused,
     "Resized": _resized,
 }
 

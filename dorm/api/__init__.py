@@ -8,7 +8,7 @@
     answers      bodies as bytes, encoded and compressed off the loop
     problems     every error as an RFC 9457 document, in one place;  errors: the API's own
     guards       hosts, origins and content types that are refused;  connections: limits of each address
-    identity     which user makes a request
+    identity     which user makes a request, and what that user may do
     openapi      the description of all routes, from their types
     page         the dashboard's files
     following/   this process's own fold of the log: now, and any moment of the past

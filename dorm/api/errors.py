@@ -2,6 +2,7 @@
 
 ApiError
 ├── Malformed        400  the request cannot be read
+├── Unauthorized     401  nobody knows who makes it
 ├── Forbidden        403  it is understood and refused
 ├── Missing          404  there is no such thing
 ├── NotAllowed       405  the path exists and not with this method
@@ -33,6 +34,13 @@ class Malformed(ApiError):
 
     code = "api.request.malformed"
     status = 400
+
+
+class Unauthorized(ApiError):
+    """The request does not prove who makes it."""
+
+    code = "api.unauthorized"
+    status = 401
 
 
 class Forbidden(ApiError):

@@ -1,26 +1,210 @@
-"""Which user makes a request: the one place that decides it.
+"""Which user makes a request, and what that user may do: the one place that decides both.
 
-A request may name a user in the header `Dorm-User`, as `dorm --user` does; nothing proves it, as nothing proves that option.
-Without one it is the user who runs the process.  So everyone who reaches the API can do all that it can do, in any name.  That
-is why it listens on loopback unless it is told otherwise.
+On an open cluster a request may name a user in the header `Dorm-User`, as `dorm --user` does; nothing proves it, as nothing
+proves that option.  Without one it is the user who runs the process.  So everyone who reaches the API can do all that it can
+do, in any name.  That is why it listens on loopback unless it is told otherwise.
+
+On a cluster that knows its users (`events.identities`) every request proves who makes it:
+
+    Authorization: Bearer SECRET    a token of that user (`TokenAdded`)
+    Authorization: Basic …          the same secret as password, with the user's name: browsers ask for it
+    a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
+
+The log holds a digest of each token rather than the API a file of its own: so all processes of the API take the same ones, a
+removed token ends everywhere at once, and who had access is known of every moment.
+
+What a route needs is in `ACCESS`.  A route that is not there is one that reads or changes anything, so nothing is open by an
+oversight.  Whether a change is allowed is the fold's own rule, which the client asks before it publishes
+(`dorm.client.Client.check_authority`).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
-from typing import TYPE_CHECKING
+import secrets
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dorm.api.errors import Malformed
+from dorm.api.errors import Forbidden, Malformed, Unauthorized, Unavailable
+from events.kinds import OfIdentities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
+
+    from dorm.api.following.follower import Follower
+    from dorm.core.state import State
+    from events.identities import Identities, User
+    from events.kinds import Event
 
 HEADER = "Dorm-User"
 PATTERN = r"^[A-Za-z0-9._@+=-]{1,64}$"
+PREFIX = "dorm_"
+"""Secrets begin with it, so that scanners of source code find them."""
+
+Access = Literal["open", "any", "own", "read", "write"]
+"""`open`: everyone.  `any`: every user.  `own`: of an app, its tenant and those who may read all.  `read`: readers, operators
+and admins.  `write`: everyone but readers, as far as the fold lets them."""
+ACCESS: dict[str, Access] = {
+    "health": "open",
+    "ready": "open",
+    "describe": "open",
+    "app_schema": "open",
+    "masters": "any",
+    "list_apps": "any",
+    "list_nodes": "any",
+    "get_policy": "any",
+    "get_app": "own",
+    "app_story": "own",
+    "explain_app": "own",
+    "app_progress": "own",
+    "app_speed": "own",
+    "app_logs": "own",
+    "submit_app": "write",
+    "update_app": "write",
+    "cancel_app": "write",
+    "drain_node": "write",
+    "undrain_node": "write",
+    "change_policy": "write",
+}
+"""By operation; `read` for any other."""
+_READS_ALL = ("reader", "operator", "admin")
+
+
+def new_secret() -> str:
+    """Return the secret of a new token: 256 random bits."""
+    return PREFIX + secrets.token_hex(32)
+
+
+def digest_of(secret: str) -> str:
+    """Return what the log holds of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Doorkeeper:
+    """Says who makes a request, as far as the log is read."""
+
+    def __init__(self, follower: Follower, user: str, clock: Callable[[], int], *, everyone: bool = False) -> None:
+        """`user` makes requests on an open cluster that name none.  `everyone`: no identity counts, as for an archive, which
+        the one who serves it has in full."""
+        self._follower = follower
+        self._user = user
+        self._clock = clock
+        self._everyone = everyone
+        self._read = everyone
+        """Whether the log was read once, so that it is known who is known."""
+        self._users: dict[str, User] | None = None
+        """None for an open cluster."""
+        self._tokens: dict[str, tuple[str, int]] = {}
+        """User and end (UTC ns, 0 for none), by digest."""
+        if not everyone:
+            follower.on_ready.append(self._begin)
+            follower.on_restart.append(self._forget)
+
+    # --- following: in the state's thread -------------------------------------------------------------------------------
+
+    def _begin(self, state: State) -> None:
+        self._know(state.known)
+        self._follower.observers.append(self._see)
+        self._read = True
+
+    def _forget(self) -> None:
+        self._read = False
+
+    def _see(self, state: State, record: object, event: Event, folded: str) -> None:
+        if isinstance(event, get_args(OfIdentities)) and folded == "applied":
+            self._know(state.known)
+
+    def _know(self, known: Identities | None) -> None:
+        """Take copies, which no later record changes."""
+        tokens = known.tokens.values() if known is not None else ()
+        self._tokens = {token.digest: (token.user, token.expires_at) for token in tokens}
+        self._users = dict(known.users) if known is not None else None
+
+    # --- asking ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests have to prove who makes them, as far as is known."""
+        return self._users is not None
+
+    async def admit(self, request: web.Request, operation: str) -> str:
+        """Return the user who makes this request.  Raises Malformed, Unauthorized, Forbidden, and Unavailable as long as it is
+        unknown who is known."""
+        access = ACCESS.get(operation, "read")
+        if access == "open":
+            return self._user
+        if not self._read:
+            raise Unavailable(f"the log is not read yet: {self._follower.trouble}", code="api.starting")
+        if self._everyone or self._users is None:
+            return user_of(request, self._user)
+        user = self._proven(request, self._users)
+        if user_of(request, user.name) != user.name:
+            raise Forbidden(f"{HEADER} names another user than {user.name}", code="api.user.not_own")
+        if access == "write" and user.role == "reader":
+            raise Forbidden(f"{user.name} is a reader, and changes nothing", code="identity.role.too_low")
+        if access == "read" and user.role not in _READS_ALL:
+            raise Forbidden(f"{user.name} reads the own apps only; a reader reads all", code="identity.role.too_low")
+        if access == "own" and user.role not in _READS_ALL:
+            await self._check_own(request.match_info["app"], user)
+        return user.name
+
+    def _proven(self, request: web.Request, users: dict[str, User]) -> User:
+        name = _certified(request)
+        secret = _secret_of(request)
+        if secret:
+            name, ends = self._tokens.get(digest_of(secret[1]), ("", 0))
+            if not name or (secret[0] and secret[0] != name) or (ends and ends <= self._clock()):
+                raise Unauthorized("this token is unknown, or has ended", code="api.token.unknown")
+        if not name:
+            raise Unauthorized("say who you are with a token: `Authorization: Bearer SECRET`")
+        if name not in users:
+            raise Unauthorized(f"the cluster knows no user {name}", code="identity.unknown")
+        return users[name]
+
+    async def _check_own(self, name: str, user: User) -> None:
+        """An app of another tenant is refused; one that does not exist is the handler's to refuse."""
+
+        def tenant(state: State) -> str:
+            app = state.find_app(name, user.tenant)
+            return app.tenant if app is not None else user.tenant
+
+        if await self._follower.look(tenant) != user.tenant:
+            raise Forbidden(f"this app belongs to another tenant than {user.tenant}", code="app.not_owner")
+
+
+def _secret_of(request: web.Request) -> tuple[str, str] | None:
+    """Return a user's name, "" for none, and a secret.  Raises Malformed."""
+    given = request.headers.get("Authorization")
+    if given is None:
+        return None
+    scheme, _, rest = given.partition(" ")
+    if scheme.lower() == "bearer" and rest:
+        return "", rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            name, sign, secret = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            sign = ""
+        if sign:
+            return name, secret
+    raise Malformed(
+        "Authorization: write `Bearer SECRET`, or use HTTP's basic authentication", code="api.token.malformed"
+    )
+
+
+def _certified(request: web.Request) -> str:
+    """Return the common name of the client's certificate, which the server has verified; "" for none."""
+    found: Any = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    names = [value for part in (found or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
 
 
 def user_of(request: web.Request, default: str) -> str:
-    """Return the user's name.  Raises Malformed."""
+    """Return the user whom a request names.  Raises Malformed."""
     given = request.headers.get(HEADER)
     if given is None:
         return default
@@ -32,7 +216,7 @@ def user_of(request: web.Request, default: str) -> str:
 def warning(host: str) -> str:
     """Return what it means that the API listens beyond this machine."""
     return (
-        f"the API listens on {host}, beyond this machine, and knows no users yet: all who reach it can read the whole log, "
-        "submit and cancel apps and change settings in anyone's name; put a proxy that authenticates in front of it, or "
-        "let it listen on 127.0.0.1"
+        f"the API listens on {host}, beyond this machine: on an open cluster, all who reach it can read the whole log, "
+        "submit and cancel apps and change settings in anyone's name; make the cluster know its users, put a proxy that "
+        "authenticates in front of it, or let it listen on 127.0.0.1"
     )

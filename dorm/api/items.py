@@ -42,6 +42,8 @@ def item_of(logged: Logged) -> EventItem:
     event = logged.event
     named: Any = event
     by = event.by or (logged.round.by if logged.round is not None else "") or subjects.who_of(logged.subject)
+    if logged.round is None:
+        by = subjects.author_of(logged.subject, by)
     return EventItem(
         position=str(logged.position),
         at=rfc3339(logged.time),

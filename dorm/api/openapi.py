@@ -27,6 +27,8 @@ _REF = "#/components/schemas/{name}"
 _SPEC = "AppSpec"
 _ALWAYS = {
     400: "The request cannot be read.",
+    401: "The cluster knows its users, and nothing proves which of them makes the request.",
+    403: "This user may not do that, or a page of another origin asks.",
     404: "There is no such thing, or not at that moment.",
     421: "The request names another host.",
     422: "The request can be read and not done.",
@@ -35,7 +37,6 @@ _ALWAYS = {
     503: "Not now; `Retry-After` says when to try again.",
 }
 _OF_BODIES = {
-    403: "A page of another origin may not change anything.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is of another type.",
@@ -53,6 +54,12 @@ _TAGS = {
     "policy": "What the cluster decides by, and what it would decide.",
     "cluster": "This process, and who leads.",
 }
+_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token's secret (`dorm token add`)."},
+    "basic": {"type": "http", "scheme": "basic", "description": "The same, as the user's password: for browsers."},
+    "certificate": {"type": "mutualTLS", "description": "A certificate with the user as its common name."},
+}
+"""On an open cluster none of them is needed."""
 _PATTERNS = {"position": r"^[0-9]{1,15}(\.[0-9]{1,9})?$"}
 
 
@@ -78,7 +85,8 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
         "paths": paths,
-        "components": {"schemas": {**_named(components), _SPEC: _spec()}},
+        "components": {"schemas": {**_named(components), _SPEC: _spec()}, "securitySchemes": _SCHEMES},
+        "security": [{}, *({name: []} for name in _SCHEMES)],
     }
 
 

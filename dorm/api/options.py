@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 DEFAULT_PORT = 4280
@@ -60,6 +62,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Further host names in requests, such as the name of a reverse proxy."""
     user: str | None = None
     """Who makes requests that name no user; None for the login name of the process."""
+    certificate: Path | None = None
+    """PEM file of the server's certificate; None for connections that are not encrypted."""
+    key: Path | None = None
+    """PEM file of its key; None where the certificate's file holds it."""
+    clients: Path | None = None
+    """PEM file of the authority whose certificates name users."""
     limits: Limits = Limits()
     archive: str = ""
     """The name of the archive that is served in the place of a cluster; the page then offers nothing to do."""

@@ -44,6 +44,12 @@ _BY_CODE = {
     "slot.not_found": 404,
     "page.not_installed": 404,
     "log.no_permission": 502,
+    "app.not_owner": 403,
+    "submission.user.not_own": 403,
+    "identity.unknown": 403,
+    "identity.not_operator": 403,
+    "identity.not_admin": 403,
+    "identity.role.too_low": 403,
 }
 _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
     (SpecError, 422),

@@ -19,7 +19,6 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, packs
 from dorm.api.errors import Invalid, Malformed, TooLarge, TooSlow, Unsupported
 from dorm.api.guards import check_type
-from dorm.api.identity import user_of
 from dorm.local.spec_files import parse
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def handler_of(route: Route, services: Services) -> Callable[[web.Request], Awai
     seconds = limits.long_answer_s if route.long else limits.answer_s
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        user = user_of(request, services.user)
+        user = await services.door.admit(request, route.operation)
         query = read_query(request, route.query)
         body = await _read_body(request, route, services) if route.body is not None else None
         call: Call[Any, Any] = Call(services, request, query, body, user)

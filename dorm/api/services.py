@@ -17,6 +17,7 @@ from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
 from dorm.api.following.requester import Requester
 from dorm.api.following.threads import Heavy
+from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
@@ -41,6 +42,7 @@ class Services:
         self.user = options.user or login_name()
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
+        self.door = Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
         self.recent = RecentLog(self.follower)
         self.heavy = Heavy(limits.heavy, limits.heavy_waiting)
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 _END_S = 2.0
 """How long requests in progress may take when the server ends."""
 _BACKLOG = 1024
+_PAGE = "list_apps"
+"""The operation whose access the page needs: whoever lists apps may load it, and browsers ask for a user before it."""
+_CHALLENGES = (("WWW-Authenticate", 'Basic realm="dorm", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="dorm"'))
 
 
 class Server:
@@ -81,10 +85,16 @@ class Server:
                 auto_decompress=False,
             )
 
+        encryption = await asyncio.to_thread(_encryption, self.options)
         where = f"{self.options.host}:{self.options.port}"
         try:
             self._listening = await loop.create_server(
-                connection, self.options.host, self.options.port, backlog=_BACKLOG, reuse_address=True
+                connection,
+                self.options.host,
+                self.options.port,
+                backlog=_BACKLOG,
+                reuse_address=True,
+                ssl=encryption,
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -94,7 +104,8 @@ class Server:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise CannotListen(f"{where} cannot be listened on ({reason}); choose another with --listen") from None
         host, port = self._listening.sockets[0].getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if encryption is None else "https"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self) -> None:
         """Follow the log until cancelled.  Raises LogClosed."""
@@ -126,6 +137,26 @@ async def serving(
         await server.close()
 
 
+def _encryption(options: Options) -> ssl.SSLContext | None:
+    """Return how connections are encrypted, None for not at all.  Raises CannotListen."""
+    if options.certificate is None:
+        return None
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.load_cert_chain(options.certificate, options.key)
+        if options.clients is not None:
+            made.load_verify_locations(options.clients)
+            made.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ValueError) as error:  # An SSLError is an OSError.
+        files = ", ".join(str(file) for file in (options.certificate, options.key, options.clients) if file is not None)
+        raise CannotListen(
+            f"{files}: {error}; name PEM files of a certificate, its key and the clients' authority",
+            code="api.certificate.unusable",
+        ) from None
+    return made
+
+
 def _application(services: Services, page: Page) -> web.Application:
     application = web.Application(middlewares=[_middleware(services)], client_max_size=services.options.limits.body)
     description = msgspec.json.encode(openapi.document(ROUTES))
@@ -155,6 +186,8 @@ def _middleware(services: Services) -> Any:
         try:
             hosts.check(request)
             check_origin(request)
+            if request.path == "/" and services.door.closed:
+                await services.door.admit(request, _PAGE)
             made = await handler(request)
         except (DormError, web.HTTPException, TimeoutError) as error:
             made = _refused(error)
@@ -174,6 +207,8 @@ def _middleware(services: Services) -> Any:
 def _refused(error: BaseException) -> web.Response:
     kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
     made = problems.response(problems.problem_of(error), kept)
+    if made.status == 401:
+        made.headers.extend(_CHALLENGES)
     if made.status in (408, 413, 421):
         made.force_close()  # What is left of the request is not worth reading.
     return made

@@ -39,6 +39,7 @@ _COMMANDS = {
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
     "cluster.policy": ("policy", "Nodes and the cluster"),
+    "cluster.tokens": ("token", "Nodes and the cluster"),
     "webhooks.commands": ("webhooks", "Nodes and the cluster"),
     "log.commands": ("log", "The log"),
     "replay.commands": ("replay", "The log"),

@@ -3,6 +3,7 @@
     client   submit an app, watch it, change it, cancel it
     tail     events in order, filtered, from any position
     masters  which master leads
+    identities  changes of who may do what
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

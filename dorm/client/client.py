@@ -33,6 +33,7 @@ import msgspec
 from dorm.client import tail
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.core.apps.admission import app_id
+from dorm.core.fold.authority import forbidden
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.settings import all_after
@@ -41,6 +42,7 @@ from dorm.snapshots import newest
 from events import subjects
 from events.appending import append_event, is_stored_at
 from events.codec import decode
+from events.identities import owned_id
 from events.kinds import (
     AppAccepted,
     AppCancelRequested,
@@ -54,6 +56,7 @@ from events.kinds import (
     Round,
     SealRequested,
 )
+from events.limits import LONGEST_NAME
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.requests import LogQuestion
@@ -215,7 +218,7 @@ class Client:
 
     async def app(self, name_or_id: str) -> App:
         """Return an app by name or id.  Raises NotFound."""
-        return await self.look(lambda state: find_app(state, name_or_id))
+        return await self.look(lambda state: find_app(state, name_or_id, self.user))
 
     async def wait(self, name_or_id: str, *, stopped: bool = False) -> App:
         """Wait until the app has ended, and with `stopped` until nothing of it runs.  Raises NotFound."""
@@ -240,7 +243,7 @@ class Client:
         checked = spec if isinstance(spec, CheckedSpec) else check_spec(document)
         if checked.user == "anonymous":
             document = {**document, "user": self.user}
-        event_id = id or f"{self.user}.{secrets.token_hex(8)}"
+        event_id = await self.submission_id(id)
         event = AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document)
         seq = await self._publish(event)
         app = app_id(checked.name, event_id)
@@ -252,6 +255,22 @@ class Client:
             await self._check_own(event, seq, found.seq)
             return found
         raise AssertionError("it returns or raises")
+
+    async def submission_id(self, chosen: str | None = None) -> str:
+        """Return an id for a submission, of this user's tenant on a cluster that has tenants.  Raises Refused for one that is
+        too long."""
+        tenant = await self.look(lambda state: state.known.tenant_of(self.user) if state.known is not None else "")
+        id = owned_id(tenant, chosen or f"{self.user}.{secrets.token_hex(8)}")
+        if len(id) > LONGEST_NAME:
+            raise Refused(f"a submission's id has at most {LONGEST_NAME} characters", code="submission.id.too_long")
+        return id
+
+    async def check_authority(self, event: Event) -> None:
+        """Raises Refused where this user may not publish this event, as far as the log shows: its record would change
+        nothing."""
+        refused = await self.look(lambda state: forbidden(state, event, self.user))
+        if refused is not None:
+            raise Refused(refused.reason, code=refused.code)
 
     async def _answer_to(self, submission: AppSubmitted, after: int, timeout: float) -> None:
         """Wait for the answer to a submission.  Raises Refused, NoAnswer."""
@@ -395,8 +414,9 @@ class Client:
         return f"{self.user}.{secrets.token_hex(8)}"
 
     async def _publish(self, event: Event) -> int:
-        """Append an event; return its sequence.  Raises Unsettled, and the log's errors where the event is surely not
-        stored."""
+        """Append an event; return its sequence.  Raises Refused where this user may not publish it, Unsettled, and the log's
+        errors where the event is surely not stored."""
+        await self.check_authority(event)
         subject = subjects.fact(self.cluster, type(event).__name__, self.user)
         ends = asyncio.get_running_loop().time() + self._settle_s
         sent = False
@@ -463,9 +483,9 @@ class Client:
                 question = msgspec.structs.replace(question, tail=0)
 
 
-def find_app(state: State, name_or_id: str) -> App:
-    """Return an app by name or id.  Raises NotFound, with similar names."""
-    app = state.find_app(name_or_id)
+def find_app(state: State, name_or_id: str, user: str = "") -> App:
+    """Return an app by name or id, of several that of this user's tenant.  Raises NotFound, with similar names."""
+    app = state.find_app(name_or_id, state.known.tenant_of(user) if state.known is not None else "")
     if app is not None:
         return app
     near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)

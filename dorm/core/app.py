@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dorm.core.generation import Container, Generation
+from events.identities import tenant_in
 from events.kinds import PlannedSlot, Waiting
 from events.spec import AppSpec
 
@@ -98,6 +99,12 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     """Of the round that promised it."""
     at: int
     """Its log time (UTC ns)."""
+
+
+def name_key(name: str, submission: str) -> str:
+    """Return the key of an app's name in `State.names`: each tenant has names of its own."""
+    tenant = tenant_in(submission)
+    return f"{tenant}//{name}" if tenant else name
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -200,6 +207,16 @@ class App(msgspec.Struct):
     """What its earlier partitions did, without the present one."""
     plan: Promise | None = None
     """What the policy in force has promised it; None where it does not plan, or has refused the app."""
+
+    @property
+    def tenant(self) -> str:
+        """Who owns it: the tenant of its submission, or its user where the cluster was open then."""
+        return tenant_in(self.submission) or self.user
+
+    @property
+    def name_key(self) -> str:
+        """Its key in `State.names`."""
+        return name_key(self.name, self.submission)
 
     @property
     def current(self) -> Generation | None:

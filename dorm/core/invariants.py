@@ -188,13 +188,13 @@ def _named(owner: _Owner) -> str:
 def _names(state: State) -> Iterator[str]:
     for name, holder in state.names.items():
         app = state.apps.get(holder)
-        if app is None or app.ended or app.name != name:
+        if app is None or app.ended or app.name_key != name:
             yield f"the name {name} belongs to {holder}, which is no live app of that name"
     for key, app in state.apps.items():
         if key != app.id:
             yield f"{app.id} is kept as {key}"
-        if not app.ended and state.names.get(app.name) != app.id:
-            yield f"{app.id} lives and its name {app.name} belongs to {state.names.get(app.name)}"
+        if not app.ended and state.names.get(app.name_key) != app.id:
+            yield f"{app.id} lives and its name {app.name_key} belongs to {state.names.get(app.name_key)}"
 
 
 def _numbers(state: State) -> Iterator[str]:

@@ -13,10 +13,11 @@ import msgspec
 
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
+from events.identities import Identities, tenant_in
 from events.kinds import PolicyPlugin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "HISTORY",
@@ -134,6 +135,11 @@ class Submission(msgspec.Struct):
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
 
+    @property
+    def tenant(self) -> str:
+        """Who owns it; "" on an open cluster."""
+        return tenant_in(self.id)
+
 
 MOST = 2**62
 """Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
@@ -250,7 +256,8 @@ class State(msgspec.Struct):
     checkpoints: str = ""
     """Id of the cluster's folder of checkpoints, "" until a node has announced one."""
     names: dict[str, str] = {}
-    """Names of apps that have not ended, with their ids."""
+    """Names of apps that have not ended, with their ids.  A name that belongs to a tenant is `TENANT//NAME`
+    (`App.name_key`)."""
     submissions: dict[str, Submission] = {}
     figures: Figures = msgspec.field(default_factory=Figures)
     counters: Counters = msgspec.field(default_factory=Counters)
@@ -261,23 +268,42 @@ class State(msgspec.Struct):
     it had before there were plug-ins."""
     policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
     """Unset while the policy works."""
+    identities: Identities | msgspec.UnsetType = msgspec.UNSET
+    """Unset while the cluster is open."""
 
     @property
     def policy_plugins(self) -> dict[str, PolicyPlugin]:
         return self.plugins if isinstance(self.plugins, dict) else {}
 
+    @property
+    def known(self) -> Identities | None:
+        """Who may do what; None while the cluster is open."""
+        return self.identities if isinstance(self.identities, Identities) else None
+
     def live_apps(self) -> Iterator[App]:
         """Apps that have not ended, in order of arrival."""
         return iter(sorted((app for app in self.apps.values() if not app.ended), key=lambda app: (app.seq, app.id)))
 
-    def find_app(self, name_or_id: str) -> App | None:
-        """Return an app by id, by the name of a live app, else the latest ended app of that name; None for none."""
+    def find_app(self, name_or_id: str, tenant: str = "") -> App | None:
+        """Return an app by id, by the name of a live app, else the latest ended app of that name; None for none.
+
+        Each tenant has names of its own: those of `tenant` come first.  A live app of any tenant is also found as
+        `TENANT//NAME`."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
+        if tenant:
+            own = self._named(name_or_id, [app for app in self.apps.values() if app.tenant == tenant])
+            if own is not None:
+                return own
         if name_or_id in self.names:
             return self.apps[self.names[name_or_id]]
-        ended = [app for app in self.apps.values() if app.name == name_or_id]
-        return max(ended, key=lambda app: app.seq, default=None)
+        return self._named(name_or_id, self.apps.values())
+
+    def _named(self, name: str, apps: Iterable[App]) -> App | None:
+        """Return the latest live app of this name, else the latest one that has ended."""
+        found = [app for app in apps if app.name == name]
+        live = [app for app in found if not app.ended]
+        return max(live or found, key=lambda app: app.seq, default=None)
 
 
 def can_be_kept(value: Any) -> bool:

@@ -39,7 +39,7 @@ from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
-from dorm.master.sealing import Sealer
+from dorm.master.sealing import Sealer, sign_round
 from dorm.policies.registry import policy
 from dorm.snapshots import SnapshotTaker
 from events import subjects
@@ -216,8 +216,13 @@ class Master:
         async for record in self._bus.reports(subjects.reports(self._cluster)):
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
-            if node in self.state.nodes and self._is_holders(node, record):
+            if node in self.state.nodes and self._is_enrolled(node) and self._is_holders(node, record):
                 self._detector.hear(node, _loop_ns(), record.body)
+
+    def _is_enrolled(self, node: str) -> bool:
+        """Return whether the cluster knows this node; an open one knows all.  An expelled one is not kept alive."""
+        known = self.state.known
+        return known is None or node in known.nodes
 
     def _is_holders(self, node: str, record: Record) -> bool:
         """Return whether a heartbeat comes from the machine that holds the node's name.  Others do not keep the node alive."""
@@ -261,6 +266,7 @@ class Master:
         node = self.state.nodes.get(event.node)
         return (
             node is not None
+            and self._is_enrolled(node.id)
             and subjects.who_of(record.subject) == subjects.token(node.id)
             and event.identity == node.identity
         )
@@ -411,7 +417,7 @@ class Master:
                 _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                 self._leader.give_up_look(_loop_ns())
                 return
-            words = record.body if record and self._is_holders(node, record) else None
+            words = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
             self._detector.stored(node, words, _loop_ns())
 
     async def _seal(self) -> None:
@@ -451,7 +457,7 @@ class Master:
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
         id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
-        event = msgspec.structs.replace(said.round, id=id, by=self.name)
+        event = self._signed(msgspec.structs.replace(said.round, id=id, by=self.name), said.expected_last)
         seq = await self._append(event, said.expected_last)
         if seq is None:
             await self._catch_up()
@@ -459,6 +465,14 @@ class Master:
         await self._fold_until(seq)
         _log.debug("round", seq=seq, basis=event.basis, facts=[type(fact).__name__ for fact in event.events])
         return True
+
+    def _signed(self, event: Round, previous: int) -> Round:
+        """Return the round, signed where the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
+        found = sign_round(self._key, self.state.known, event, previous)
+        if found is None:
+            text = "the cluster does not know this master's key; start it with a key that an admin has named"
+            raise RoundsRefused(text, code="master.key.unknown")
+        return found
 
     async def _append(self, event: Round, expected_last: int) -> int | None:
         """Append a round.  Return its sequence, or None when another round was first or the log refused this one.  Retries

@@ -1,5 +1,6 @@
-"""Sealing the log: the master's key, and when a seal is due.
+"""Sealing the log: the master's key, what it signs, and when a seal is due.
 
+sign_round  a round with its signature, where the cluster names its masters' keys
 Sealer      follows every record, decides when to seal and what; no I/O
 open_key    the key of this master, made at its first start (read_key: an existing one)
 
@@ -19,6 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from events.chain.hash_chain import START, Chain
+from events.chain.rounds import signed
 from events.chain.seals import KeyUnusableError, SealKey, new_seed
 from events.errors import DormError
 from events.kinds import LogSealed, Round, SealRequested
@@ -26,6 +28,7 @@ from events.kinds import LogSealed, Round, SealRequested
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from events.identities import Identities
     from events.kinds import Event
     from events.log.records import Record
 
@@ -109,6 +112,15 @@ class Sealer:
         """Return a seal of all records that were taken."""
         assert self._key is not None
         return self._key.seal(self._cluster, epoch, self._chain, self._after)
+
+
+def sign_round(key: SealKey | None, known: Identities | None, event: Round, previous: int) -> Round | None:
+    """Return the round as it is to be stored after the record `previous` of its subject; None if it needs the signature of
+    another key."""
+    keys = known.keys_at(event.basis) if known is not None else []
+    if not keys:
+        return event
+    return signed(key, event, previous) if key is not None and key.public in keys else None
 
 
 def open_key(path: Path) -> SealKey:

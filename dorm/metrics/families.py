@@ -44,7 +44,7 @@ PHASES_OF: dict[str, tuple[str, ...]] = {
     "live": ("wait", "warm_up", "barrier", "pause"),
 }
 """By the kind of an adjustment that was carried out, its phases in order."""
-OUTCOMES = ("applied", "ignored", "refused", "void", "unknown", "unreadable")
+OUTCOMES = ("applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable")
 MOST_RESOURCES = 16
 """Kinds of resources with a series of their own, by name; the metrics leave out the rest."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 AGENT = "dorm-remote"
+TOKEN_VARIABLE = "DORM_TOKEN"
+"""The environment variable with the secret of a token, for clusters that know their users."""
 TRIES = 4
 """How often a request is sent that can be repeated."""
 PAUSE_S = 0.5
@@ -48,6 +51,8 @@ def server_of(url: str) -> Server:
 
 def headers_of(given: Mapping[str, str], user: str | None) -> dict[str, str]:
     who = {"Dorm-User": user} if user else {}
+    if token := os.environ.get(TOKEN_VARIABLE):
+        who["Authorization"] = f"Bearer {token}"
     return {"User-Agent": AGENT, "Accept": "application/json", **who, **given}
 
 

@@ -186,5 +186,6 @@ def _as_it_is(one: Endpoint) -> WebhookSet:
 
 async def _say(client: Client, event: Made) -> Made:
     said = msgspec.structs.replace(event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user)
+    await client.check_authority(said)
     await append_event(client.log, subjects.fact(client.cluster, type(event).__name__, client.user), said)
     return said

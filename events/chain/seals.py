@@ -60,8 +60,12 @@ class SealKey:
             every=every,
             marks=marks,
         )
-        signature: bytes = self._pair.sign(statement(cluster, epoch, said))
-        return msgspec.structs.replace(said, signature=signature.hex())
+        return msgspec.structs.replace(said, signature=self.sign(statement(cluster, epoch, said)).hex())
+
+    def sign(self, text: bytes) -> bytes:
+        """Return the key's signature of a text."""
+        signature: bytes = self._pair.sign(text)
+        return signature
 
 
 def new_seed() -> bytes:
@@ -79,7 +83,7 @@ def statement(cluster: str, epoch: int, seal: LogSealed) -> bytes:
 def is_signed(cluster: str, epoch: int, seal: LogSealed) -> bool:
     """Return whether the seal, as it is, was signed with the key that it names."""
     try:
-        verifier = VerifyKey(_public_bytes(seal.key))
+        verifier = VerifyKey(public_bytes(seal.key))
         verifier.verify(statement(cluster, epoch, seal), bytes.fromhex(seal.signature))
     except (CryptoError, ValueError, TypeError):
         return False
@@ -88,11 +92,12 @@ def is_signed(cluster: str, epoch: int, seal: LogSealed) -> bool:
 
 def check_public(key: str) -> str:
     """Return the key.  Raises KeyUnusableError if it is not a public key of a cluster."""
-    _public_bytes(key)
+    public_bytes(key)
     return key
 
 
-def _public_bytes(key: str) -> bytes:
+def public_bytes(key: str) -> bytes:
+    """Return the bytes of a cluster's public key.  Raises KeyUnusableError."""
     try:
         raw = base64.b32decode(key)
     except (binascii.Error, ValueError):

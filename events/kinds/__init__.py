@@ -3,19 +3,21 @@
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
+    admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized AppPlanned NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
 devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
-what operators configure and what the process that delivers webhooks publishes, `base` the fields of every event and the
-shared types, `messages` the round and what one message on the log may hold.  Import the names from here.
+what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `base` the
+fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
+from here.
 """
 
 from __future__ import annotations
@@ -47,6 +49,18 @@ from events.kinds.clients import (
     PolicyChanged,
     SealRequested,
 )
+from events.kinds.identities import (
+    MOST_MASTER_KEYS,
+    NodeEnrolled,
+    NodeExpelled,
+    OfIdentities,
+    Role,
+    TokenAdded,
+    TokenRemoved,
+    TrustEnabled,
+    UserAdded,
+    UserRemoved,
+)
 from events.kinds.master import (
     Adjustment,
     AppAccepted,
@@ -75,6 +89,8 @@ from events.kinds.master import (
     PlannedSlot,
     PolicyFailed,
     PolicyPlugin,
+    RecordsRefused,
+    RefusedRecord,
     Resize,
     Resized,
     Trigger,
@@ -93,6 +109,7 @@ from events.kinds.webhooks import (
 
 __all__ = [
     "CUT_OFF",
+    "MOST_MASTER_KEYS",
     "MOST_RUNS",
     "NO_FOLDER",
     "Address",
@@ -137,12 +154,15 @@ __all__ = [
     "MembershipChanged",
     "MembershipCommitted",
     "NodeDrainRequested",
+    "NodeEnrolled",
+    "NodeExpelled",
     "NodeJoined",
     "NodeLeaseEnded",
     "NodeLeft",
     "NodeLost",
     "NodeRecovered",
     "NodeReported",
+    "OfIdentities",
     "OfWebhooks",
     "Placed",
     "PlannedSlot",
@@ -152,14 +172,22 @@ __all__ = [
     "Port",
     "PortOrNone",
     "Published",
+    "RecordsRefused",
+    "RefusedRecord",
     "Resize",
     "Resized",
+    "Role",
     "Round",
     "SealRequested",
     "Step",
+    "TokenAdded",
+    "TokenRemoved",
     "Trigger",
+    "TrustEnabled",
     "Unknown",
     "Unreadable",
+    "UserAdded",
+    "UserRemoved",
     "Waiting",
     "WebhookDisabled",
     "WebhookRemoved",

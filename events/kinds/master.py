@@ -348,6 +348,31 @@ class AppPlanned(Event, frozen=True):
     """Set on the last of a round: how many further plans did not fit into the message.  The next decision follows at once."""
 
 
+class RefusedRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record that its author may not publish."""
+
+    seq: Sequence
+    who: Annotated[str, msgspec.Meta(max_length=64)]
+    """The author: the last token of the record's subject."""
+    of: Annotated[str, msgspec.Meta(max_length=64)]
+    """The event's kind."""
+    about: Name
+    """The app, node, user or webhook that it names; "" for none."""
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+    reason: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+
+
+class RecordsRefused(Event, frozen=True):
+    """Records changed nothing, because their authors may not publish them; submissions and updates are answered instead
+    (`AppRejected`)."""
+
+    records: Annotated[list[RefusedRecord], msgspec.Meta(max_length=64)]
+    upto: Sequence
+    """The last of them."""
+    omitted: Number = 0
+    """How many earlier ones are left out: only the latest are kept."""
+
+
 class MasterElected(Event, frozen=True):
     """A master took over: decisions of lower epochs are void."""
 
@@ -401,6 +426,7 @@ MasterFact = (
     | PolicyFailed
     | Resized
     | AppPlanned
+    | RecordsRefused
     | MasterElected
     | LogSealed
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
@@ -24,9 +28,10 @@ from events.kinds.clients import (
     PolicyChanged,
     SealRequested,
 )
+from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.webhooks import OfWebhooks
-from events.limits import Number, Sequence
+from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
 
 class Unreadable(Event, frozen=True, tag="Unreadable"):
@@ -55,6 +60,10 @@ class Round(Event, frozen=True):
     """`Unknown` stands in for a fact that this build does not know, so that positions stay the same."""
     core: Number = 0
     """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
+    previous: Sequence = 0
+    """Of a signed round: the sequence of the record before it on the rounds' subject."""
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
+    """By one of the masters' keys (`events.chain.rounds`), where the cluster names them (`TrustEnabled.masters`)."""
 
 
 Published = (
@@ -65,6 +74,7 @@ Published = (
     | PolicyChanged
     | SealRequested
     | OfWebhooks
+    | OfIdentities
     | NodeJoined
     | NodeReported
     | NodeLeft

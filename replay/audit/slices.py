@@ -9,6 +9,7 @@ import msgspec
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import copy
 from dorm.core.state import State, digest
+from events.chain.rounds import is_signed_by
 from events.kinds import Round, Unknown, Unreadable
 from events.log.snapshots import content_of
 from events.subjects import kind_of
@@ -115,6 +116,10 @@ class SliceAudit:
         made, question = self._made, question_of(record, event, epoch)
         if question != "void" and (wrong := misplaced(event, record.seq, epoch, last_round)):
             self._diverge(record.seq, wrong)
+            return
+        keys = self.state.known.keys_at(event.basis) if self.state.known is not None else []
+        if question != "void" and keys and not is_signed_by(record.body, last_round, keys):
+            self._diverge(record.seq, "none of the masters' keys signed this round, so no agent obeyed it")
             return
         assert self._answer is not None, "the survey asked for each round"
         verdict = compare(record, event, question, self._answer, self.state)

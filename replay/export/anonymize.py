@@ -136,7 +136,9 @@ class Survey:
             if isinstance(fact, k.AppAccepted):
                 self._app(fact.app, fact.spec.name, fact.submission)
             asks |= isinstance(fact, _SOLVED)
-            reasons |= isinstance(fact, _REASONED) or (isinstance(fact, k.Resized) and bool(fact.reasons))
+            reasons |= isinstance(fact, (*_REASONED, k.RecordsRefused)) or (
+                isinstance(fact, k.Resized) and bool(fact.reasons)
+            )
         if (asks or reasons) and event.basis < seq:
             asked = Question(seq, event.at, event.allocated, reasons)
             self.questions.setdefault(event.basis, []).append(asked)
@@ -218,7 +220,7 @@ class Rewriter:
             return f"dorm.{cluster}.foreign"
         who, shown = subjects.who_of(subject), kind if kind in _KINDS else names.kinds[kind]
         user = names.user_tokens.get(who) or "user"
-        if kind in _AGENT_KINDS:
+        if kind in _AGENT_KINDS or (kind == k.NodeDrainRequested.__name__ and who in names.node_tokens):
             node: str = getattr(event, "node", "")
             own = node and subjects.token(node) == who
             user = subjects.token(names.nodes[node]) if own else names.node_tokens.get(who, user)
@@ -265,6 +267,8 @@ class Rewriter:
         facts = []
         for fact in made.events:
             again = said.get(_topic(fact))
+            if isinstance(fact, k.RecordsRefused) and isinstance(again, k.RecordsRefused):
+                fact = again
             if isinstance(fact, _SOLVED):
                 fact = msgspec.structs.replace(fact, digest=given.digest)
             if isinstance(fact, k.Resized) and isinstance(again, k.Resized):

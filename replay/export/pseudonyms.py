@@ -7,8 +7,8 @@ pseudonyms, so logs to be compared must be exported together.
 
 An app's id is made from its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and deciding again
 derives it again.  So submissions are numbered: those of one app name in the order of their apps' ids, with numbers that hash
-to the same order.  If an app `a` was submitted twice, `a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with
-that of the first.
+to the same order.  Where submissions belong to tenants, their pseudonyms do as well.  If an app `a` was submitted twice,
+`a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with that of the first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.admission import app_id
+from dorm.core.apps.admission import DIGITS, app_id
+from events.identities import owned_id, tenant_in
 from events.quantities import CPU, GPU, MEMORY
 from events.spec.requirements import Comparison, Either, Every, Expression, Not, requirement
 from events.subjects import token
@@ -70,6 +71,8 @@ class Names(msgspec.Struct):
     """Kinds of events that this build does not know."""
     clusters: set[str] = set()
     webhooks: set[str] = set()
+    tokens: set[str] = set()
+    """Names of bearer tokens."""
 
 
 class Pseudonyms:
@@ -79,16 +82,16 @@ class Pseudonyms:
         self.app_ids: dict[str, str] = {}
         self.app_names: dict[str, str] = {}
         self.requests: dict[str, str] = {}
-        _Apps(names, self)
-        others = names.app_references.difference(self.app_ids, self.app_names)
-        self.app_references = {**_numbered("missing", others), **self.app_names, **self.app_ids}
-        for number, one in enumerate(sorted(names.requests.difference(self.requests))):
-            self.requests[one] = f"request-x{number}"
         self.nodes = dict(zip(names.nodes, names.nodes, strict=True)) if keep_nodes else _numbered("node", names.nodes)
         self.node_tokens = {token(node): token(name) for node, name in self.nodes.items() if node}
         strangers = {who for who in names.agents if who not in self.nodes and who not in self.node_tokens}
         self.users = _numbered("user", {*names.users, *strangers} - KEPT_USERS) | {name: name for name in KEPT_USERS}
         self.user_tokens = {token(user): name for user, name in self.users.items()} | {"_": "_"}
+        _Apps(names, self)
+        others = names.app_references.difference(self.app_ids, self.app_names)
+        self.app_references = {**_numbered("missing", others), **self.app_names, **self.app_ids}
+        for number, one in enumerate(sorted(names.requests.difference(self.requests))):
+            self.requests[one] = owned_id(self.users.get(tenant_in(one), ""), f"request-x{number}")
         self.masters = _numbered("master", names.masters)
         self.addresses = _numbered("address", names.addresses)
         self.identities = _numbered("machine", names.identities)
@@ -103,6 +106,7 @@ class Pseudonyms:
         self.kinds = _numbered("Kind", names.kinds)
         self.clusters = _clusters(names.clusters)
         self.webhooks = _numbered("webhook", names.webhooks)
+        self.tokens = _numbered("token", names.tokens)
         self.requirements = _requirements(names.requirements, self)
 
     def key(self) -> dict[str, dict[str, str]]:
@@ -113,6 +117,7 @@ class Pseudonyms:
             "clusters": self.clusters, "images": self.images,
             "arguments": self.arguments, "variables": self.variables, "settings": self.settings, "labels": self.labels,
             "values": self.values, "resources": self.resources, "requests": self.requests, "webhooks": self.webhooks,
+            "tokens": self.tokens,
         }  # fmt: skip
         return {kind: {made: name for name, made in names.items() if made != name} for kind, names in kinds.items()}
 
@@ -236,12 +241,27 @@ class _Apps:
         made = self._made
         made.app_names[name] = pseudonym
         new = [app for app in self._ids[name] if self._submissions[app][1] not in made.requests]
-        drawn: dict[str, str] = {}
-        while len(drawn) < len(new):
-            self._requests += 1
-            request = f"request-{self._requests}"
-            drawn.setdefault(app_id(pseudonym, request), request)
-        for app, (_, request) in zip(new, sorted(drawn.items()), strict=True):
+        tenants = [tenant_in(self._submissions[app][1]) for app in new]
+        if any(tenants):
+            requests = [self._drawn(pseudonym, made.users.get(one, ""), i, len(new)) for i, one in enumerate(tenants)]
+        else:
+            drawn: dict[str, str] = {}
+            while len(drawn) < len(new):
+                self._requests += 1
+                request = f"request-{self._requests}"
+                drawn.setdefault(app_id(pseudonym, request), request)
+            requests = [request for _, request in sorted(drawn.items())]
+        for app, request in zip(new, requests, strict=True):
             made.requests[self._submissions[app][1]] = request
         for app in self._ids[name]:
             made.app_ids[app] = app_id(pseudonym, made.requests[self._submissions[app][1]])
+
+    def _drawn(self, pseudonym: str, tenant: str, place: int, count: int) -> str:
+        """Return a submission of this tenant whose app's id is at this place among `count` equal parts of all ids."""
+        while True:
+            self._requests += 1
+            request = owned_id(tenant, f"request-{self._requests}")
+            first = app_id(pseudonym, request)[len(pseudonym) + 1 :][:4]
+            number = sum(DIGITS.index(digit) << 5 * (3 - i) for i, digit in enumerate(first))
+            if number * count >> 20 == place:
+                return request

@@ -25,6 +25,7 @@ from dorm.core.apps.admission import app_id, name_of
 from events import kinds as k
 from events import subjects
 from events.cloudevents import cloud_event, plain, rfc3339
+from events.identities import tenant_in
 from events.positions import Logged, logged
 from replay.export.sink import FileFormat, Sink
 from replay.whole_file import ExportError
@@ -109,6 +110,8 @@ class Users:
         if isinstance(event, k.AppSubmitted):
             named = event.spec.get("user") if isinstance(event.spec, dict) else None
             user = named if isinstance(named, str) and named != "anonymous" else event.by
+            if tenant_in(event.id):
+                user = subjects.who_of(one.subject)
             self._learn(event.id, user)
             return user
         if isinstance(event, k.AppAccepted):

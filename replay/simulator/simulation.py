@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
 from dorm.core.fold.evolve import evolve
@@ -63,6 +65,9 @@ class Simulation:
         that they will have.  `state` is not changed.  Raises SimulationError."""
         self.scenario = scenario
         self.state = copy_of(state) if state is not None else State()
+        self.state.identities = (
+            msgspec.UNSET
+        )  # Simulated masters have no keys, and nobody in particular asks for what happens.
         self.agenda = Agenda(self.state.time or BEGIN)
         self.begin = self.agenda.now
         """UTC ns; all times of the scenario count from here."""

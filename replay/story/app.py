@@ -13,6 +13,7 @@ import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.apps.costs import cost_s
+from dorm.core.fold.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
@@ -110,7 +111,7 @@ class AppTeller:
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
         if isinstance(event, _PROGRESS):
-            if folded != "ignored" and event.app == self.id:
+            if folded == "applied" and event.app == self.id:
                 self._progress(state, event)
             return
         if isinstance(event, k.Round):
@@ -119,6 +120,8 @@ class AppTeller:
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
                 self.around.fact(state, event, index)
+        elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
+            pass  # It changed nothing, and the master reports it.
         elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
             handler = _HANDLERS.get(type(event))
             if handler is not None:
@@ -171,7 +174,7 @@ class AppTeller:
             )
 
     def _updated(self, state: State, event: k.AppUpdated) -> None:
-        app = state.find_app(event.app)
+        app = state.find_app(event.app, event.by)
         if app is None or app.id != self.id:
             return
         asked = f"{event.by} requested {words.updated(event)}"
@@ -181,8 +184,8 @@ class AppTeller:
             self._tell(state, str(state.seq), "updated", asked, by=event.by)
 
     def _cancel_requested(self, state: State, event: k.AppCancelRequested) -> None:
-        app = state.find_app(event.app)
-        if app is None or app.id != self.id or app.changed_seq != state.seq:
+        app = app_of_request(state, event.app, event.by)
+        if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
             return
         asked = "asked to kill it" if event.kill else "asked to cancel it"
         text = f"{event.by} {asked}{words.why(event.reason)}"
@@ -289,6 +292,8 @@ class AppTeller:
             return
         elif kind is k.Resized:
             self._resized(state, event, position, fact)
+        elif kind is k.RecordsRefused:
+            self._refused(state, position, fact)
         elif kind in _NODES:
             self._nodes.fact(state, position, fact, self._found, self.partition)
         elif kind is k.PolicyFailed and policies.is_first(state, fact):
@@ -305,6 +310,12 @@ class AppTeller:
             self._generation_failed(state, position, fact)
         elif kind in _ENDS:
             self._end(state, position, fact)
+
+    def _refused(self, state: State, position: str, fact: k.RecordsRefused) -> None:
+        for one in fact.records:
+            if one.about in (self.id, self._found.name):
+                cause = Cause(str(one.seq), f"{one.who} published {one.of}")
+                self._tell(state, position, "refused", f"{one.of} by {one.who} was refused: {one.reason}", [cause])
 
     def _accepted(self, state: State, position: str, fact: k.AppAccepted) -> None:
         app = state.apps.get(fact.app)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events import kinds as k
+from events import subjects
 from events.quantities import SECOND
 from replay.story import words
 from replay.story.chapters import Cause, Chapter, Exit
@@ -184,6 +185,8 @@ class NodeTeller:
                 self.around.fact(state, event, index)
             if len(self._decided) > 2 * len(state.apps) + 16:
                 self._forget(state)
+        elif folded == "forbidden":
+            pass  # It changed nothing, and the master reports it.
         elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
             here = getattr(event, "node", "") == self.wanted
             if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
@@ -323,6 +326,11 @@ class NodeTeller:
             if any(held[0] == fact.app for held in self._running):
                 how = "was cancelled" if isinstance(fact, k.AppCancelled) else "failed"
                 self._decided[fact.app] = fact.generation + 1, Cause(position, f"{name_in(state, fact.app)} {how}")
+        elif isinstance(fact, k.RecordsRefused):
+            for one in fact.records:
+                if one.about == self.wanted or one.who == subjects.token(self.wanted):
+                    cause = Cause(str(one.seq), f"{one.who} published {one.of}")
+                    self._tell(state, position, "refused", f"{one.of} by {one.who} was refused: {one.reason}", [cause])
         elif getattr(fact, "node", "") == self.wanted and self.wanted in state.nodes:
             if isinstance(fact, k.NodeLost):
                 text = f"lost: not heard since {moment(fact.last_heard)}; whether its containers run is unknown"

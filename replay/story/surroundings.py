@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.fold.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
@@ -104,7 +105,7 @@ class Surroundings:
         self._note_cause(state, position, text, app=fact.app)
 
     def _updated(self, state: State, event: k.AppUpdated) -> None:
-        app = state.find_app(event.app)
+        app = app_of_request(state, event.app, event.by)
         if app is not None and event.id not in state.submissions:
             self._note_cause(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
 

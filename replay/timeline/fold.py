@@ -11,6 +11,7 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from dorm.core.fold.authority import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
@@ -173,7 +174,7 @@ class Watcher:
         self._time = max(state.time, self.picture.start)
         if not self.picture.start:
             self.picture.start = state.time
-        if isinstance(event, k.AppProgressed | k.AppCheckpointed):
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded == "forbidden":
             return
         cause = f"{type(event).__name__} {state.seq}"
         if isinstance(event, k.Round):
@@ -193,7 +194,7 @@ class Watcher:
             self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
             return
         elif isinstance(event, k.AppUpdated | k.AppCancelRequested):
-            app = state.find_app(event.app)
+            app = app_of_request(state, event.app, event.by)
             if app is not None:
                 self._look_at(app, cause)
         else:

@@ -26,26 +26,28 @@ from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide
 from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
-from dorm.core.fold import rounds
+from dorm.core.fold import authority, rounds, submissions
 from dorm.core.fold.evolve import evolve
 from dorm.core.generation import Generation
 from dorm.core.state import Node
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
-from events import appending, holders
+from events import appending, holders, identities
+from events.chain import rounds as signatures
+from tests.simulation.attack.hostile import trusted
 from tests.simulation.breaking import Variant, code, server, together
 from tests.simulation.machines.machine import Machine
 from tests.simulation.world.connection import SimLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pytest
 
     from events import kinds as k
-    from tests.simulation.history import Outcome
+    from tests.simulation.history import History, Outcome
 
 MOST_SEEDS = 120
 """Seeds within which each has to be caught."""
@@ -101,6 +103,13 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailureDetector, "restart", restart)
     patch.setattr(FailureDetector, "deaf", lambda self, now: False)
     patch.setattr(FailureDetector, "stored", lambda self, node, words, now: None)
+
+
+def among_hostile(
+    apply: Callable[[pytest.MonkeyPatch], object],
+) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
+    """Break code in a history whose cluster knows everyone, with hostile ones among them."""
+    return together(apply, lambda _: trusted)
 
 
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
@@ -251,7 +260,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "a repeated submission is a new one": Variant(
         together(
-            code(evolving._submit, ("if submission.id in state.submissions:", "if False:")),
+            code(submissions.queue, ("if submission.id in state.submissions:", "if False:")),
             code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
@@ -377,7 +386,35 @@ VARIANTS: dict[str, Variant] = {
         code(CheckpointFolder.of_app, ('if cluster not in ("", self.id):', "if False:"))
     ),
     # clients
-    "a submission is tried again with a new id": Variant(code(Client.submit, ("event_id = id or", "event_id ="))),
+    "a submission is tried again with a new id": Variant(
+        code(Client.submit, ("self.submission_id(id)", "self.submission_id()"))
+    ),
+    # hostile users, nodes and forgers
+    "any user changes any app": Variant(
+        among_hostile(code(authority.app_of_request, ("and (app.tenant == tenant or known.operates(who))", "")))
+    ),
+    "any user operates": Variant(
+        among_hostile(code(authority._operates, ("if known.operates(who):", "if True:"))),
+    ),
+    "any user is an admin": Variant(among_hostile(code(identities.takes, ('!= "admin"', '== "nobody"')))),
+    "a submission's id is the first sender's": Variant(
+        among_hostile(code(authority._own_id, ("owned_id(tenant, event.id)", "event.id")))
+    ),
+    "nodes report about any app": Variant(among_hostile(code(authority._of_app, ("container.node == who", "True")))),
+    "nodes report for each other": Variant(
+        among_hostile(
+            together(
+                code(authority._of_node, ("event.node != who", "False")),
+                code(evolving._own, ("subjects.who_of(record.subject) == subjects.token(event.node)", "True")),
+            )
+        )
+    ),
+    "nodes claim what they like": Variant(
+        among_hostile(code(authority._joins, (" or claims_too_much(known.nodes[who], event)", "")))
+    ),
+    "unsigned rounds count": Variant(
+        among_hostile(code(signatures.is_signed_by, ("    return False\n", "    return True\n")))
+    ),
 }
 
 

@@ -35,5 +35,5 @@ class Requester(Client):
 
     async def app(self, name_or_id: str) -> App:
         """Return a copy: the follower goes on folding."""
-        taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id)))
+        taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id, self.user)))
         return _APP.decode(taken)

@@ -165,7 +165,7 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
     """What is known of its speed by its number of containers; null for one that has ended or pauses."""
 
     def build(state: State) -> SpeedCurve | None:
-        app = find_app(state, call.path("app"))
+        app = find_app(state, call.path("app"), call.user)
         demand = next((one for one in problem_of(state, state.time).apps if one.id == app.id), None)
         return speed_curve(demand) if demand is not None else None
 
@@ -181,7 +181,7 @@ async def app_progress(call: Call[ProgressQuery, None]) -> Answer:
     seq = await seq_of(call, call.query.at)
 
     def look(state: State) -> tuple[str, str, int, int | None]:
-        app = find_app(state, call.path("app"))
+        app = find_app(state, call.path("app"), call.user)
         return app.id, app.name, app.seq, app.spec.steps or None
 
     if seq is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -210,7 +209,7 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
 
 async def get_app(call: Call[Seen, None]) -> Answer:
     """By id, or by the name of an app that runs or ran last."""
-    return await seen(call, lambda state: details_of(find_app(state, call.path("app")), state.time))
+    return await seen(call, lambda state: details_of(find_app(state, call.path("app"), call.user), state.time))
 
 
 async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
@@ -219,7 +218,7 @@ async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
     document = call.body
     checked = await asyncio.to_thread(check_spec, document)
     async with requester(call) as client:
-        id = key or f"{client.user}.{secrets.token_hex(8)}"
+        id = await client.submission_id(key)
         answered = True
         try:
             await client.submit(document, id=id, answer_timeout=_ANSWER_S)

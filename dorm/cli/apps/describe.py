@@ -30,7 +30,7 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
-            document = describe(find_app(state, app), time.time_ns(), state)
+            document = describe(find_app(state, app, connected.user), time.time_ns(), state)
         if output in (Format.json, Format.yaml):
             show_document(document, output)
         else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, where
-from dorm.cli.errors import Fail, run
+from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.signals import first_of, run_until_stopped
@@ -45,6 +46,14 @@ def serve(
             metavar="NAME", help="Answer requests for this host name too, such as a proxy's; may be repeated."
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Encrypt connections with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = None,
+    tls_clients: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take certificates of this authority (PEM) as proof of the user they name."),
+    ] = None,
     while_stdin_is_open: Annotated[bool, typer.Option("--while-stdin-is-open", hidden=True)] = False,
     url: Url = None,
     cluster: ClusterName = None,
@@ -59,9 +68,11 @@ def serve(
     the cluster.  The API is at /v1, described by /v1/openapi.json; the
     dashboard is at /.
 
-    It listens on this machine alone unless told otherwise, because it knows
-    no users yet: all who reach it can do all that it can do.  It waits for
-    NATS servers that do not answer yet, and ends on Ctrl-C or SIGTERM.
+    On a cluster that knows its users, each request proves who makes it, with
+    a token (dorm token add) or a certificate.  An open cluster knows none: all
+    who reach the API can do all that it can do, so it listens on this machine
+    alone unless told otherwise.  It waits for NATS servers that do not answer
+    yet, and ends on Ctrl-C or SIGTERM.
 
     [bold]Examples[/]
 
@@ -71,13 +82,25 @@ def serve(
 
       curl -s http://127.0.0.1:4280/v1/apps | jq '.items[].name'
 
+      curl -H "Authorization: Bearer $TOKEN" https://lab.example:4280/v1/apps
+
       curl -N http://127.0.0.1:4280/v1/events/stream
     """
     from dorm.api.options import Options
 
     configure(verbose, log_json)
     host, port = address_of(listen)
-    options = Options(host=host, port=port, allow_hosts=tuple(allow_host or ()), user=user)
+    if tls_cert is None and (tls_key is not None or tls_clients is not None):
+        raise WrongUsage("--tls-key and --tls-clients need --tls-cert", code="usage.conflict")
+    options = Options(
+        host=host,
+        port=port,
+        allow_hosts=tuple(allow_host or ()),
+        user=user,
+        certificate=tls_cert,
+        key=tls_key,
+        clients=tls_clients,
+    )
 
     async def work() -> None:
         from dorm.api.serving import serving

@@ -216,7 +216,7 @@ def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
 
 _STYLES = {
     "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red",
-    "NodeLeaseEnded": "bold red", "MembersLost": "bold red", "LiveResizeFailed": "bold red", "PolicyFailed": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
+    "NodeLeaseEnded": "bold red", "MembersLost": "bold red", "LiveResizeFailed": "bold red", "PolicyFailed": "bold red", "RecordsRefused": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
 }  # fmt: skip
 
 

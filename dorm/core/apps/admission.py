@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from dorm.core.app import name_key
 from dorm.core.round_size import MOST_CONTAINERS
+from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
 from events.quantities import humanize
@@ -19,20 +21,26 @@ if TYPE_CHECKING:
 
 def app_id(name: str, submission: str) -> str:
     """Return an app's id: its name and a digest of its submission's id, so a repeated submission is the same app, while a
-    later app of the same name is another one."""
-    digest = hashlib.blake2b(submission.encode(), digest_size=5).digest()
-    bits = int.from_bytes(digest, "big")
-    return f"{name}-{''.join([_BASE32[bits >> shift & 31] for shift in (35, 30, 25, 20, 15, 10)])}"
+    later app of the same name is another one.  Where submissions belong to tenants, the digest is too long for a tenant to
+    find a submission that gives the id of somebody else's app."""
+    if tenant_in(submission):
+        bits = int.from_bytes(hashlib.blake2b(submission.encode(), digest_size=8).digest(), "big")
+        return f"{name}-{''.join([DIGITS[bits >> shift & 31] for shift in range(59, 0, -5)])}"
+    bits = int.from_bytes(hashlib.blake2b(submission.encode(), digest_size=5).digest(), "big")
+    return f"{name}-{''.join([DIGITS[bits >> shift & 31] for shift in (35, 30, 25, 20, 15, 10)])}"
 
 
-_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """RFC 4648's digits, in lower case."""
+ID_DIGITS = r"[a-z2-7]{12}|[a-z2-7]{6}"
+"""What follows the name in an app's id, as a pattern: the longer one where submissions belong to tenants.  A name has at most
+48 characters, so an id can be a host's name."""
 
 
 def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAccepted | AppRejected:
     """Return the answer to one submission.
 
-    `taken` maps names that were assigned earlier in the same round to their apps.
+    `taken` maps names (`name_key`) that were assigned earlier in the same round to their apps.
     """
     if submission.app:
         return AppRejected(
@@ -45,7 +53,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         )
     try:
         spec = _checked(submission)
-        _check_name(state, spec, taken)
+        _check_name(state, spec, submission, taken)
         check_room(state, spec, spec.n_min)
     except SpecError as error:
         name = name_of(submission.spec)
@@ -76,8 +84,9 @@ def name_of(document: Any) -> str:
     return name[:48] if isinstance(name, str) and name.isascii() and name.isprintable() else ""
 
 
-def _check_name(state: State, spec: CheckedSpec, taken: dict[str, str]) -> None:
-    holder = taken.get(spec.name) or state.names.get(spec.name)
+def _check_name(state: State, spec: CheckedSpec, submission: Submission, taken: dict[str, str]) -> None:
+    key = name_key(spec.name, submission.id)
+    holder = taken.get(key) or state.names.get(key)
     if holder:
         text = f"an app named {spec.name!r} already exists ({holder}); cancel it or choose another name"
         raise SpecError(text, code="spec.name.taken")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.admission import answer
 from dorm.core.decide import live
@@ -29,6 +30,8 @@ from events.kinds import (
     GenerationReleased,
     LiveResizeFailed,
     MembersLost,
+    RecordsRefused,
+    RefusedRecord,
 )
 from events.limits import LARGEST_FACTS
 from events.quantities import SECOND
@@ -55,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(state: State, now: int, *, allocate: bool) -> Decision:
     """Return the next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
-    facts: list[Event] = [*_answers(state), *_ends_and_failures(state, now)]
+    facts: list[Event] = [*_answers(state), *_refused(state), *_ends_and_failures(state, now)]
     ended = {fact.app for fact in facts if isinstance(fact, _ENDS)}
     facts += _releases(state, now, ended)
     if facts or not allocate:
@@ -81,13 +84,26 @@ def _answers(state: State) -> list[Event]:
         count = _first(count - 1, (sizes.get(submission.id, 0) for submission in waiting))
 
 
+def _refused(state: State) -> list[Event]:
+    """Report the records whose authors may not publish them: where they were refused only the fold knows."""
+    known = state.known
+    if known is None or not known.untold:
+        return []
+    untold = known.untold_refusals()
+    records = [
+        RefusedRecord(seq=one.seq, who=one.who, of=one.kind, about=one.about, code=one.code, reason=one.reason)
+        for one in untold
+    ]
+    return [RecordsRefused(records=records, upto=untold[-1].seq, omitted=known.untold - len(untold))]
+
+
 def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Event]:
     facts: dict[str, Event] = {}
     taken: dict[str, str] = {}
     for submission in submissions:
         said = answer(state, submission, taken)
         if isinstance(said, AppAccepted):
-            taken[said.spec.name] = said.app
+            taken[name_key(said.spec.name, said.submission)] = said.app
         facts[submission.id] = said
     return facts
 

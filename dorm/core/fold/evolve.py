@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
+from msgspec import UNSET
+
 from dorm.core.apps.admission import app_id, check_room, name_of
+from dorm.core.fold.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import (
     drop_ended,
@@ -27,6 +30,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.identities import identities_changed
 from dorm.core.fold.killing import request_kill
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.planning import forget_plans
@@ -35,6 +39,7 @@ from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.fold.size_requests import resize_requested
+from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.settings import TIMES, policy_after, times_of
 from dorm.core.state import (
     MOST,
@@ -49,7 +54,6 @@ from dorm.core.state import (
     ShortenedTime,
     State,
     Submission,
-    can_be_kept,
 )
 from events import kinds as k
 from events import subjects
@@ -79,28 +83,21 @@ def evolve(state: State, record: Record) -> tuple[k.Event, Folded]:
     if time > state.time:
         state.time = time if time < MOST else MOST
     event = decode(record)
+    known = state.identities
+    if known is not UNSET:
+        event, refused = enforce(state, known, event, record)
+        if refused is not None:
+            return event, refused
     return event, _HANDLERS[type(event)](state, event, record)
 
 
 # --- clients and operators ----------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, submission: Submission, record: Record) -> Folded:
-    """Queue a submission for an answer.  Senders choose ids, so one that is taken must not displace the first."""
-    if submission.id in state.submissions:
-        return ignored(state)
-    if not can_be_kept(submission.spec):
-        submission.spec, submission.refused = None, "the spec holds a number that no spec has"
-        submission.refused_code = "spec.number.too_large"
-    submission.who = subjects.who_of(record.subject)
-    state.submissions[submission.id] = submission
-    return "applied"
-
-
 def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> Folded:
     if app_id(name_of(event.spec), event.id) in state.apps:
         return ignored(state)
-    return _submit(
+    return queue(
         state,
         Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=event.spec, size=len(record.body)),
         record,
@@ -111,20 +108,7 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> Folded:
     state.counters.unreadable += 1
     _move_fence(state, record)
     if submission_of(event):
-        _submit(
-            state,
-            Submission(
-                id=event.id,
-                seq=state.seq,
-                at=state.time,
-                by=event.by,
-                spec=None,
-                size=0,
-                refused=event.reason,
-                refused_code="submission.unreadable",
-            ),
-            record,
-        )
+        queue_refused(state, event, record, event.reason, "submission.unreadable")
     return "unreadable"
 
 
@@ -143,23 +127,9 @@ def _move_fence(state: State, record: Record) -> None:
 
 def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     try:
-        app = _updatable(state, event)
+        app = _updatable(state, event, app_of_request(state, event.app, subjects.who_of(record.subject)))
     except SpecError as refused:
-        queued = _submit(
-            state,
-            Submission(
-                id=event.id,
-                seq=state.seq,
-                at=state.time,
-                by=event.by,
-                spec=None,
-                size=0,
-                refused=str(refused),
-                refused_code=refused.code,
-                app=event.app,
-            ),
-            record,
-        )
+        queued = queue_refused(state, event, record, str(refused), refused.code, app=event.app)
         return "refused" if queued == "applied" else queued
     app.n_min = event.n_min if event.n_min is not None else app.n_min
     app.n_max = event.n_max if event.n_max is not None else app.n_max
@@ -172,10 +142,9 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     return "applied"
 
 
-def _updatable(state: State, event: k.AppUpdated) -> App:
-    """Return the app that an update may change.  Raises SpecError: an update that made a running app impossible would stop
+def _updatable(state: State, event: k.AppUpdated, app: App | None) -> App:
+    """Return the app if the update may change it.  Raises SpecError: an update that made a running app impossible would stop
     it."""
-    app = state.find_app(event.app)
     if app is None or app.ended:
         raise SpecError(f"there is no app {event.app[:100]!r} that could be updated", code="app.not_found")
     n_min = event.n_min if event.n_min is not None else app.n_min
@@ -192,20 +161,20 @@ def _updatable(state: State, event: k.AppUpdated) -> App:
 
 
 def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> Folded:
-    app = state.find_app(event.app)
+    who = subjects.who_of(record.subject)
+    app = app_of_request(state, event.app, who)
     kills = event.kill and app is not None and request_kill(state, app)
     if app is not None and not app.ended and not app.cancel_requested:
         app.cancel_requested, app.cancel_reason, app.changed_seq = True, clipped(event.reason), state.seq
         return "applied"
     if kills:
         return "applied"
-    for submission in state.submissions.values():
-        name = name_of(submission.spec)
-        if not submission.refused and name and event.app in (name, app_id(name, submission.id)):
-            submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
-            submission.refused_code = "submission.cancelled"
-            return "applied"
-    return ignored(state)
+    submission = submission_of_request(state, event.app, who)
+    if submission is None:
+        return ignored(state)
+    submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
+    submission.refused_code = "submission.cancelled"
+    return "applied"
 
 
 def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> Folded:
@@ -466,6 +435,9 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fol
 
 
 def _round(state: State, event: k.Round, record: Record) -> Folded:
+    if not is_by_master(state, event, record):
+        state.round_seq = state.seq
+        return "void"
     outcome = fold_round(state, event, fence=state.round_seq)
     settle_anew(state)
     state.round_seq = state.seq  # A round is believed on the rounds' subject only (`_move_fence`).
@@ -496,5 +468,6 @@ _HANDLERS: dict[type, Handler] = {
     k.Round: _round,
     k.Unreadable: _unreadable,
     k.Unknown: _unknown,
+    **dict.fromkeys(get_args(k.OfIdentities), identities_changed),
     **dict.fromkeys((k.NodeReported, k.SealRequested, *get_args(k.OfWebhooks)), _concerns_no_state),
 }

@@ -2,8 +2,11 @@
 
 applied      it changed the state, or is of a kind that never does
 ignored      it repeats something, or concerns nothing that exists, or its sender may not say so; counted
+forbidden    its author may not publish it (`dorm.core.fold.authority`); it changes nothing but the note of that, with code
+             and reason (`dorm.core.fold.identities.refusal_at`), and the master reports it
 refused      it asks for something harmful or impossible; the state keeps the reason (`State.refused`, `Node.refused`)
-void         a round of a master that no longer led, or that did not know the previous round; counted
+void         a round of a master that no longer led, or that did not know the previous round, or that no key of the cluster's
+             masters signed; counted
 unknown      of a kind that this build does not know; counted
 unreadable   counted; an unreadable submission is still answered
 """
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.log.records import Record
 
-Folded = Literal["applied", "ignored", "refused", "void", "unknown", "unreadable"]
+Folded = Literal["applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable"]
 
 
 class Observer(Protocol):

@@ -22,6 +22,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.identities import refusals_told
 from dorm.core.fold.killing import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
@@ -95,7 +96,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_requested=bool(submission and submission.refused),
         cancel_reason=submission.refused if submission else "",
     )
-    state.names[spec.name] = event.app
+    state.names[state.apps[event.app].name_key] = event.app
     mark_dirty(state)
 
 
@@ -112,8 +113,8 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
     app.waiting, app.waiting_since, app.retry_at, app.plan = None, 0, 0, None
     for generation in app.generations.values():
         dissolve(generation)
-    if state.names.get(app.name) == app.id:
-        del state.names[app.name]
+    if state.names.get(app.name_key) == app.id:
+        del state.names[app.name_key]
     forget_ended(app)
     plan_drop(state, app)
     request_rebalance(state)
@@ -467,4 +468,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
     k.PolicyFailed: policies.policy_failed,
+    k.RecordsRefused: refusals_told,
 }

@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.apps.admission import ID_DIGITS, app_id, name_of
 from events import kinds as k
 from events import subjects
+from events.identities import tenant_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.positions import Logged
 
-_SUFFIX = re.compile(r"-[a-z2-7]{6}")
+_ID = re.compile(rf"(.+)-({ID_DIGITS})")
 _REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRejected)
 """Events that may name an app by its name."""
 _AGENTS = (
@@ -122,7 +123,7 @@ class Concerns:
         """Learn from a state what all events before it would have taught."""
         for submission in state.submissions.values():
             if subjects.token(submission.by) in self._user_tokens or (
-                not submission.app and _user_of(submission.spec, submission.by) in self._users
+                not submission.app and _user_of(submission.id, submission.spec, submission.by) in self._users
             ):
                 self._asked.add(submission.id)
             if not submission.app:
@@ -156,7 +157,8 @@ class Concerns:
         event: Any = logged.event
         said = subjects.who_of(logged.subject) in self._user_tokens and subjects.kind_of(logged.subject) in _CLIENTS
         if isinstance(event, k.AppSubmitted):
-            said |= self._own(event.spec, event.by, event.id)
+            by = subjects.who_of(logged.subject) if tenant_in(event.id) else event.by
+            said |= self._own(event.spec, by, event.id)
         if said:
             self._asked.add(event.id)
             return True
@@ -169,7 +171,7 @@ class Concerns:
 
     def _own(self, spec: Any, by: str, submission: str) -> bool:
         """Return whether a submission is for one of the users, and note its app as theirs."""
-        if _user_of(spec, by) not in self._users:
+        if _user_of(submission, spec, by) not in self._users:
             return False
         if name := name_of(spec):
             self._owned |= {name, app_id(name, submission)}
@@ -213,10 +215,14 @@ def _apps_of(event: k.Resized) -> list[str]:
 
 def _name_in(app: str) -> str:
     """Return the name in an app's id, '' if it is not an id."""
-    return app[:-7] if len(app) > 7 and _SUFFIX.fullmatch(app[-7:]) else ""
+    found = _ID.fullmatch(app)
+    return found[1] if found else ""
 
 
-def _user_of(spec: Any, by: str) -> str:
-    """Return the user that a submission is for: the one it names, else its sender, as in the fold."""
+def _user_of(submission: str, spec: Any, by: str) -> str:
+    """Return the user that a submission is for: the one it names, else its sender, as in the fold.  One of a tenant is its
+    author's."""
+    if tenant_in(submission):
+        return by
     user = spec.get("user") if isinstance(spec, dict) else None
     return user if isinstance(user, str) and user != "anonymous" else by

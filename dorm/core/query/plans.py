@@ -203,6 +203,7 @@ class _Course:
 
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
+        self.state.identities = msgspec.UNSET  # Nobody in particular asks for what is assumed.
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
         """Events of publishers other than the master, with the publisher."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from dorm.core.apps.costs import cost_s
+from dorm.core.fold.authority import app_of_request
 from dorm.policies import shares
 from events import kinds as k
 from events.quantities import SECOND
@@ -135,7 +136,7 @@ class Measures:
         if record.time > self._now:
             self._now = record.time
             self._sample_before(record.time)
-        watch = _WATCH.get(type(event)) if folded != "void" else None
+        watch = _WATCH.get(type(event)) if folded not in ("void", "forbidden") else None
         if watch is not None:
             watch(self, event)
 
@@ -321,7 +322,7 @@ class Measures:
             self._hold(book, count)
 
     def _updated(self, event: k.AppUpdated) -> None:
-        app = self._state.find_app(event.app)
+        app = app_of_request(self._state, event.app, event.by)
         if app is not None:
             self._holdings.describe(app)
 

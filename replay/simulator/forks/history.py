@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from dorm.core.fold.authority import app_of_request
 from dorm.core.state import can_be_kept
 from events import kinds as k
 from events.quantities import SECOND
@@ -208,6 +209,8 @@ class History:
         """Follow one record after it was folded."""
         self.begin = self.begin or state.time
         self.end = state.time
+        if folded == "forbidden":
+            return
         self.phases.see(state, record, event, folded)
         if isinstance(event, k.AppProgressed | k.AppCheckpointed):
             self._worked(state, event)
@@ -327,7 +330,7 @@ class History:
 
     def _client(self, state: State, event: k.Event) -> None:
         if isinstance(event, k.AppUpdated | k.AppCancelRequested):
-            app = state.find_app(event.app)
+            app = app_of_request(state, event.app, event.by)
             if app is None:
                 return
             event = msgspec.structs.replace(event, app=app.id)

@@ -16,7 +16,7 @@ counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -127,11 +127,11 @@ def recording(records: Iterable[Record]) -> Recording:
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
             taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
-        elif isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
+        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
             cause, since = found
             taken.answers.setdefault(cause, []).append(Answer(state.time - since, record))
-        else:
-            taken.outside.append((state.time, record))
+        elif folded != "forbidden" and not isinstance(event, get_args(k.OfIdentities)):
+            taken.outside.append((state.time, record))  # The simulated cluster is open.
     return taken
 
 

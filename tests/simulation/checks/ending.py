@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.desired import Desired
+from agents.desired import Desired, subjects_of
 from agents.runtime.interface import RuntimeFault
 from dorm.core.decide.next_round import _surely_free
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
-from events.subjects import fact_pattern, facts_by, matches, rounds
+from events.subjects import facts_by, matches
 from replay.audit.audit import verify
 
 if TYPE_CHECKING:
@@ -78,12 +78,7 @@ def _check_folds(history: History) -> None:
 
 def _check_desired(history: History, node: str, process: AgentProcess) -> None:
     desired = process.agent.desired
-    wanted = [
-        rounds(history.cluster),
-        facts_by(history.cluster, node),
-        fact_pattern(history.cluster, "PolicyChanged"),
-        fact_pattern(history.cluster, "ContainersPrepared"),
-    ]
+    wanted = [*subjects_of(history.cluster, node), facts_by(history.cluster, node)]
     again = Desired(node)
     for record in history.world.server.records:
         if any(matches(pattern, record.subject) for pattern in wanted):

@@ -1,0 +1,158 @@
+"""Who may do what over HTTP on a cluster that knows its users: every route, by every role."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dorm.api.identity import ACCESS, digest_of, new_secret
+from dorm.api.resources.table import ROUTES
+from events import kinds as k
+from tests.api.served import JSON, Api, connected, led, say, served
+from tests.core.records import document
+
+if TYPE_CHECKING:
+    from events.nats.log import Connection
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+ROLES: dict[str, k.Role] = {"ann": "user", "mallory": "user", "rea": "reader", "op": "operator", "root": "admin"}
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def closed(connection: Connection) -> dict[str, str]:
+    """Make the cluster know its users; return the secret of each."""
+    log, cluster = connection.log, connection.cluster
+    await say(log, cluster, k.TrustEnabled(nodes=["a"]), "root")
+    secrets = {}
+    for name, role in ROLES.items():
+        if name != "root":
+            await say(log, cluster, k.UserAdded(name=name, role=role), "root")
+        secrets[name] = new_secret()
+        await say(log, cluster, k.TokenAdded(token=f"{name}-t", user=name, digest=digest_of(secrets[name])), "root")
+    return secrets
+
+
+async def status(api: Api, method: str, path: str, headers: dict[str, str], body: bytes = b"{}") -> int:
+    given = {"data": body, "headers": {**JSON, **headers}} if method != "GET" else {"headers": headers}
+    async with api.session.request(method, path, **given) as answer:  # type: ignore[arg-type]
+        return answer.status
+
+
+async def test_every_route_by_every_role(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"):
+        secrets = await closed(connection)
+        end = await connection.log.end()
+        async with served(connection) as api:
+            await api.reach(end)
+            anns = await api.send("POST", "/v1/apps", document("mine"), headers=bearer(secrets["ann"]))
+            assert anns["user"] == "ann"
+            assert anns["idempotency_key"].startswith("ann//")
+            await api.reach(int(anns["position"]))
+            tried = await _walk(api, secrets, anns["id"])
+            assert tried == len(ROUTES) * (len(ROLES) + 1)
+            await _owners(api, connection, secrets, anns)
+
+
+async def _walk(api: Api, secrets: dict[str, str], app: str) -> int:
+    """Whether a route opens at all: 401 without proof, 403 for the wrong role, and neither for the right one."""
+    tried = 0
+    for route in ROUTES:
+        access = ACCESS.get(route.operation, "read")
+        path = route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1")
+        path += "?tail=1" if route.operation == "app_logs" else ""
+        assert await status(api, route.method, path, {}) == 401 or access == "open", route.operation
+        tried += 1
+        for who, role in ROLES.items():
+            allowed = {
+                "open": True,
+                "any": True,
+                "own": who == "ann" or role != "user",
+                "read": role != "user",
+                "write": role != "reader",
+            }[access]
+            tried += 1
+            if not allowed:
+                assert await status(api, route.method, path, bearer(secrets[who])) == 403, (route.operation, who)
+            elif access == "own" or (access == "any" and who == "mallory"):
+                found = await status(api, route.method, path, bearer(secrets[who]))
+                assert found not in (401, 403), (route.operation, who)
+    return tried
+
+
+async def _owners(api: Api, connection: Connection, secrets: dict[str, str], anns: dict[str, Any]) -> None:
+    path = f"/v1/apps/{anns['id']}"
+    before = await connection.log.end()
+    for method, there, body, code in (
+        ("PATCH", path, {"weight": 9.0}, "app.not_owner"),
+        ("POST", f"{path}/cancel", {}, "app.not_owner"),
+        ("POST", "/v1/nodes/a/drain", {}, "identity.not_operator"),
+        ("PUT", "/v1/policy", {"idle_s": 61}, "identity.not_operator"),
+        ("POST", "/v1/apps", {**document("theirs"), "user": "ann"}, "submission.user.not_own"),
+    ):
+        refused = await api.send(method, there, body, 403, bearer(secrets["mallory"]))
+        assert refused["code"] == code
+    forged = await api.get("/v1/apps", 403, {**bearer(secrets["mallory"]), "Dorm-User": "ann"})
+    assert forged["code"] == "api.user.not_own"
+    assert await connection.log.end() == before, "nothing of it is on the log"
+    taken = await api.send(
+        "POST",
+        "/v1/apps",
+        document("mine"),
+        headers={**bearer(secrets["mallory"]), "Idempotency-Key": anns["idempotency_key"]},
+    )
+    assert taken["user"] == "mallory"
+    assert taken["id"] != anns["id"]
+    assert (await api.get("/v1/apps/mine", headers=bearer(secrets["mallory"])))["id"] == taken["id"]
+    changed = await api.send("PATCH", path, {"weight": 2.0}, headers=bearer(secrets["op"]))
+    assert changed["weight"] == 2.0
+    assert (await api.send("POST", f"{path}/cancel", {}, headers=bearer(secrets["ann"])))["id"] == anns["id"]
+
+
+async def test_what_proves_a_user(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        secrets = await closed(connection)
+        log, cluster = connection.log, connection.cluster
+        old = new_secret()
+        ended = k.TokenAdded(token="old", user="ann", digest=digest_of(old), expires_at=time.time_ns() - 1)
+        end = await say(log, cluster, ended, "root")
+        async with served(connection) as api:
+            await api.reach(end)
+            basic = base64.b64encode(f"ann:{secrets['ann']}".encode()).decode()
+            wrong = base64.b64encode(f"op:{secrets['ann']}".encode()).decode()
+            for headers, expected in (
+                (bearer(secrets["ann"]), 200),
+                ({"Authorization": f"Basic {basic}"}, 200),
+                ({"Authorization": f"Basic {wrong}"}, 401),
+                ({}, 401),
+                ({"Dorm-User": "root"}, 401),
+                (bearer(old), 401),
+                (bearer(new_secret()), 401),
+                (bearer(digest_of(secrets["ann"])), 401),
+                ({"Authorization": "Bearer"}, 400),
+                ({"Authorization": "Basic !"}, 400),
+                ({"Authorization": "Digest x"}, 400),
+            ):
+                assert await status(api, "GET", "/v1/apps", headers) == expected, headers
+            async with api.session.get("/") as page:
+                assert page.status == 401
+                assert "Basic" in page.headers["WWW-Authenticate"]
+            assert await status(api, "GET", "/v1/health", {}) == 200
+            await api.reach(await say(log, cluster, k.TokenRemoved(token="ann-t"), "root"))
+            assert await status(api, "GET", "/v1/apps", bearer(secrets["ann"])) == 401
+            await api.reach(await say(log, cluster, k.UserRemoved(name="op"), "root"))
+            assert await status(api, "GET", "/v1/apps", bearer(secrets["op"])) == 401
+
+
+def test_every_operation_has_its_access() -> None:
+    """One that was renamed would fall back to `read`, which is safe and wrong."""
+    assert set(ACCESS) - {"describe"} <= {route.operation for route in ROUTES}
+    changing = {route.operation for route in ROUTES if route.method != "GET"}
+    assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {"plan_next", "try_policy"}
