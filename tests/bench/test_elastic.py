@@ -76,7 +76,7 @@ def test_figures_have_goals_and_the_form_of_all_benches() -> None:
     found.pauses = [Pause("numpy", "live", 2, cause, 0.01) for cause in ("grow", "shrink", "death")]
     found.pauses += [Pause("numpy", "live", 4, "frozen", 1.6), Pause("numpy", "restart", 2, "grow", 0.5)]
     found.pauses += [Pause("torchrun", "", 2, "grow", 7.0)]
-    found.shared = Shared(1.004, 0.009, [Resize("live", "grow", 0.02, 0.3, 0.7, 0.6, 0.3)])
+    found.shared = Shared(1.004, 1.001, 0.009, [Resize("live", "grow", 0.02, 0.3, 0.7, 0.6, 0.3)])
     found.tallies = [Tally(Counter(kill=1), True, 10, 0, 0, 3, 0)]
     figures = figures_of(found)
     assert figures["numpy_restart_over_live_ratio"].value == 50

@@ -84,7 +84,8 @@ def _relaxed(market: Market) -> tuple[Floats, float]:
     solution = np.asarray(found.x, np.float64)
     none = np.zeros(len(market.left_s), np.int64)
     before = float(market.budget @ market.log_utility(none))
-    return np.bincount(app, weights=solution[:last], minlength=len(none)), before - float(found.fun)
+    seconds: Floats = np.bincount(app, weights=solution[:last], minlength=len(none)).astype(np.float64)
+    return seconds, before - float(cost @ solution)
 
 
 def _rounded(market: Market, seconds: Floats) -> Ints:
