@@ -10,6 +10,7 @@
     limits        bounds on numbers, texts and messages
     times         how the cluster's times depend on each other
     holders       which machine holds a node's name
+    identities    who may do what, and the rules that master and agents share
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import

@@ -165,6 +165,9 @@ def _of_call(call: ast.Call, texts: dict[str, ast.expr], classes: dict[str, _Cla
     elif name == "Rule" and len(call.args) == 4:
         for one in _codes_in(call.args[1]):
             yield Found(one, _text(call.args[2], texts), None)
+    elif name == "NotAllowed" and len(call.args) == 2:
+        for one in _codes_in(call.args[0]):
+            yield Found(one, _text(call.args[1], texts), None)
     elif name == "Fault" and len(call.args) == 2:
         yield from _of_fault(call)
     elif name in classes or (owner in classes and name in ("of", "at")):

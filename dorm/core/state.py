@@ -13,6 +13,7 @@ import msgspec
 
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
+from events.identities import Identities
 from events.kinds import PolicyPlugin
 
 if TYPE_CHECKING:
@@ -261,10 +262,17 @@ class State(msgspec.Struct):
     it had before there were plug-ins."""
     policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
     """Unset while the policy works."""
+    identities: Identities | msgspec.UnsetType = msgspec.UNSET
+    """Unset while the cluster is open."""
 
     @property
     def policy_plugins(self) -> dict[str, PolicyPlugin]:
         return self.plugins if isinstance(self.plugins, dict) else {}
+
+    @property
+    def known(self) -> Identities | None:
+        """Who may do what; None while the cluster is open."""
+        return self.identities if isinstance(self.identities, Identities) else None
 
     def live_apps(self) -> Iterator[App]:
         """Apps that have not ended, in order of arrival."""

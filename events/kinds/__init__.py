@@ -3,6 +3,7 @@
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
+    admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
@@ -14,8 +15,9 @@ raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are 
 devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
-what operators configure and what the process that delivers webhooks publishes, `base` the fields of every event and the
-shared types, `messages` the round and what one message on the log may hold.  Import the names from here.
+what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `base` the
+fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
+from here.
 """
 
 from __future__ import annotations
@@ -46,6 +48,18 @@ from events.kinds.clients import (
     NodeDrainRequested,
     PolicyChanged,
     SealRequested,
+)
+from events.kinds.identities import (
+    MOST_MASTER_KEYS,
+    NodeEnrolled,
+    NodeExpelled,
+    OfIdentities,
+    Role,
+    TokenAdded,
+    TokenRemoved,
+    TrustEnabled,
+    UserAdded,
+    UserRemoved,
 )
 from events.kinds.master import (
     Adjustment,
@@ -92,6 +106,7 @@ from events.kinds.webhooks import (
 
 __all__ = [
     "CUT_OFF",
+    "MOST_MASTER_KEYS",
     "MOST_RUNS",
     "NO_FOLDER",
     "Address",
@@ -135,12 +150,15 @@ __all__ = [
     "MembershipChanged",
     "MembershipCommitted",
     "NodeDrainRequested",
+    "NodeEnrolled",
+    "NodeExpelled",
     "NodeJoined",
     "NodeLeaseEnded",
     "NodeLeft",
     "NodeLost",
     "NodeRecovered",
     "NodeReported",
+    "OfIdentities",
     "OfWebhooks",
     "Placed",
     "PlannedSlot",
@@ -152,12 +170,18 @@ __all__ = [
     "Published",
     "Resize",
     "Resized",
+    "Role",
     "Round",
     "SealRequested",
     "Step",
+    "TokenAdded",
+    "TokenRemoved",
     "Trigger",
+    "TrustEnabled",
     "Unknown",
     "Unreadable",
+    "UserAdded",
+    "UserRemoved",
     "Waiting",
     "WebhookDisabled",
     "WebhookRemoved",

@@ -24,6 +24,7 @@ from events.kinds.clients import (
     PolicyChanged,
     SealRequested,
 )
+from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.webhooks import OfWebhooks
 from events.limits import Number, Sequence
@@ -65,6 +66,7 @@ Published = (
     | PolicyChanged
     | SealRequested
     | OfWebhooks
+    | OfIdentities
     | NodeJoined
     | NodeReported
     | NodeLeft

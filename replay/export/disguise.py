@@ -57,20 +57,23 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "MembershipChanged.change", "Resize.why",
+    "UserAdded.role", "User.role", "Refusal.kind",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url",
+    "subject", "test", "url", "public_key",
 }  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
-    "webhook": "webhooks",
+    "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
+    "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "token": "tokens",
+    "Token.name": "tokens",
 }  # fmt: skip
 _TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
 
@@ -215,6 +218,11 @@ def _parameters() -> frozenset[str]:
     return frozenset(name for one in policy_names() for name in policy(one).check_params({}))
 
 
+def _no_digest(disguise: Disguise, value: str) -> str:
+    """Replace the digest of a secret: a token under another name is none that anyone has."""
+    return "0" * 64
+
+
 Rule = Callable[[Disguise, Any], Any]
 
 
@@ -261,6 +269,10 @@ _RULES: dict[str, Rule] = {
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
     "MeasuredSpeed.type": _of("values"),
+    "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
+    "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],
+    "TokenAdded.digest": _no_digest, "Token.digest": _no_digest,
+    "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "batches": _keys("app_references"),

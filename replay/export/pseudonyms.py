@@ -70,6 +70,8 @@ class Names(msgspec.Struct):
     """Kinds of events that this build does not know."""
     clusters: set[str] = set()
     webhooks: set[str] = set()
+    tokens: set[str] = set()
+    """Names of bearer tokens."""
 
 
 class Pseudonyms:
@@ -103,6 +105,7 @@ class Pseudonyms:
         self.kinds = _numbered("Kind", names.kinds)
         self.clusters = _clusters(names.clusters)
         self.webhooks = _numbered("webhook", names.webhooks)
+        self.tokens = _numbered("token", names.tokens)
         self.requirements = _requirements(names.requirements, self)
 
     def key(self) -> dict[str, dict[str, str]]:
@@ -113,6 +116,7 @@ class Pseudonyms:
             "clusters": self.clusters, "images": self.images,
             "arguments": self.arguments, "variables": self.variables, "settings": self.settings, "labels": self.labels,
             "values": self.values, "resources": self.resources, "requests": self.requests, "webhooks": self.webhooks,
+            "tokens": self.tokens,
         }  # fmt: skip
         return {kind: {made: name for name, made in names.items() if made != name} for kind, names in kinds.items()}
 

@@ -4,6 +4,7 @@
     rounds    the master's rounds, fact by fact
     membership   live adjustments: a generation goes on with other members
     batches   the noise that apps report, and their batch sizes
+    identities   who may do what from here on
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
     reasons   why each app waits, as a decision states it

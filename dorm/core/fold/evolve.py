@@ -27,6 +27,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.identities import identities_changed
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
@@ -493,5 +494,6 @@ _HANDLERS: dict[type, Handler] = {
     k.Round: _round,
     k.Unreadable: _unreadable,
     k.Unknown: _unknown,
+    **dict.fromkeys(get_args(k.OfIdentities), identities_changed),
     **dict.fromkeys((k.NodeReported, k.SealRequested, *get_args(k.OfWebhooks)), _concerns_no_state),
 }

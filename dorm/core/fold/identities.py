@@ -1,0 +1,56 @@
+"""The fold of identities: who may do what from here on (`events.identities` has the rules)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.fold.effects import request_rebalance, void_plans_on
+from events import kinds as k
+from events import subjects
+from events.identities import MOST_REFUSALS, Identities, NotAllowed, Refusal, after, takes
+from events.limits import clipped
+
+if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import State
+    from events.log.records import Record
+
+
+def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Folded:
+    """Fold an event about identities."""
+    who = subjects.who_of(record.subject)
+    refused = takes(state.known, event, who)
+    if refused is not None:
+        return refuse(state, event, who, refused)
+    state.identities = after(state.known, event, who, state.seq)
+    if isinstance(event, k.NodeExpelled):
+        _expel(state, event.node)
+    return "applied"
+
+
+def _expel(state: State, name: str) -> None:
+    """Nothing new goes to an expelled node, until it is enrolled and joins again."""
+    node = state.nodes.get(name)
+    if node is None:
+        return
+    node.draining = node.draining or "shutdown"
+    request_rebalance(state)
+    void_plans_on(state, node)
+
+
+def refuse(state: State, event: k.Event, who: str, refused: NotAllowed) -> Folded:
+    """Note a record that its author may not publish.  An open cluster only counts it."""
+    known = state.identities
+    if not isinstance(known, Identities):
+        state.counters.ignored += 1
+        return "ignored"
+    known.refused += 1
+    noted = Refusal(state.seq, state.time, who[:64], type(event).__name__, refused.code, clipped(refused.reason))
+    known.refusals = [*known.refusals, noted][-MOST_REFUSALS:]
+    return "refused"
+
+
+def refusal_at(state: State, seq: int) -> Refusal | None:
+    """Return why the record `seq`, the last one or one shortly before it, was refused for its author."""
+    known = state.known
+    return next((one for one in reversed(known.refusals) if one.seq == seq), None) if known is not None else None

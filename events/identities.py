@@ -1,0 +1,242 @@
+"""Who may do what on a cluster: identities folded from the log, and the rules that master and agents share.
+
+A cluster whose log holds no `TrustEnabled` is open, and has no `Identities`.  On every other one a record's author is its
+subject's last token, whatever the body says, and `role_of` says what that author may do (`events.kinds.identities.Role`).
+
+A submission's id starts with its tenant: `<tenant>//<anything>`.  So an id that another tenant guesses or repeats is no id of
+theirs, and everything that derives from a submission's id (the app's id, its name's scope) belongs to the tenant as well.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from events import kinds as k
+from events.kinds import Role
+
+MOST_REFUSALS = 32
+"""How many refused records are remembered."""
+MOST_IDENTITIES = 10_000
+"""Of users, of nodes and of tokens each: a state with all of them has to fit into memory and snapshots."""
+RESERVED = frozenset(("master", "_"))
+"""Names that no user and no node can have: subjects use them."""
+_OWNED = re.compile(r"([A-Za-z0-9_@+=-]{1,64})//.")
+_OPERATORS = ("operator", "admin")
+
+
+class User(msgspec.Struct, frozen=True):
+    name: str
+    role: Role
+    tenant: str
+    public_key: str
+    seq: int
+    """The record that states it."""
+
+
+class Enrolment(msgspec.Struct, frozen=True):
+    """What a node may claim when it joins; see `NodeEnrolled`."""
+
+    node: str
+    public_key: str
+    seq: int
+    capacity: dict[str, int] | None = None
+    labels: dict[str, str] | None = None
+    addresses: list[str] = []
+    ports: tuple[int, int] | None = None
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A bearer token of the HTTP API; see `TokenAdded`."""
+
+    name: str
+    user: str
+    digest: str
+    expires_at: int
+    seq: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A record that its author may not publish."""
+
+    seq: int
+    at: int
+    """Log time (UTC ns)."""
+    who: str
+    kind: str
+    code: str
+    reason: str
+
+
+class Identities(msgspec.Struct):
+    """Everyone whom a cluster knows, at one sequence."""
+
+    since: int
+    """Sequence of the first `TrustEnabled`."""
+    masters: list[str] = []
+    """Public keys of which one has to sign each round; empty where rounds need no signature."""
+    users: dict[str, User] = {}
+    nodes: dict[str, Enrolment] = {}
+    tokens: dict[str, Token] = {}
+    refused: int = 0
+    """How many records were refused, because their authors may not publish them."""
+    refusals: list[Refusal] = []
+    """The latest of them, at most `MOST_REFUSALS`."""
+
+    def role_of(self, who: str) -> Role | None:
+        user = self.users.get(who)
+        return user.role if user is not None else None
+
+    def tenant_of(self, who: str) -> str:
+        """Return a user's tenant, "" for an unknown user."""
+        user = self.users.get(who)
+        return user.tenant if user is not None else ""
+
+    def operates(self, who: str) -> bool:
+        """Return whether this user may change what belongs to others or to all."""
+        return self.role_of(who) in _OPERATORS
+
+
+class NotAllowed(msgspec.Struct, frozen=True):
+    """Why a record changes nothing: a stable code, and a sentence for people."""
+
+    code: str
+    reason: str
+
+
+def tenant_in(submission: str) -> str:
+    """Return the tenant that a submission's id belongs to, "" for the id of an open cluster."""
+    found = _OWNED.match(submission)
+    return found[1] if found else ""
+
+
+def owned_id(tenant: str, id: str) -> str:
+    """Return an id of this tenant."""
+    return id if not tenant or tenant_in(id) == tenant else f"{tenant}//{id}"
+
+
+def takes(known: Identities | None, event: Any, who: str) -> NotAllowed | None:
+    """Return why an event about identities has no effect; None where it has."""
+    if isinstance(event, k.TokenAdded | k.TokenRemoved):
+        return _takes_token(known, event, who)
+    if known is None:
+        if isinstance(event, k.TrustEnabled):
+            return None if who not in RESERVED else NotAllowed("identity.name.reserved", f"{who} is no user's name")
+        return NotAllowed(
+            "identity.open_cluster", "the cluster is open: it knows no users; `dorm init` makes it know them"
+        )
+    if known.role_of(who) != "admin":
+        return NotAllowed("identity.not_admin", f"{who} is no admin, and only admins change identities")
+    match event:
+        case k.UserAdded():
+            return _takes_user(known, event)
+        case k.UserRemoved():
+            if event.name not in known.users:
+                return NotAllowed("identity.user.not_found", f"there is no user {event.name}")
+            return _last_admin(known, event.name)
+        case k.NodeEnrolled():
+            if event.node in RESERVED or event.node in known.users:
+                return NotAllowed("identity.name.taken", f"{event.node} can't be a node's name: it is in use")
+            if event.node not in known.nodes and len(known.nodes) >= MOST_IDENTITIES:
+                return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} nodes already; expel some")
+        case k.NodeExpelled():
+            if event.node not in known.nodes:
+                return NotAllowed("identity.node.not_found", f"there is no enrolled node {event.node}")
+    return None
+
+
+def _takes_user(known: Identities, event: k.UserAdded) -> NotAllowed | None:
+    if event.name in RESERVED or event.name in known.nodes:
+        return NotAllowed("identity.name.taken", f"{event.name} can't be a user's name: it is in use")
+    if event.name not in known.users and len(known.users) >= MOST_IDENTITIES:
+        return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} users already; remove some")
+    return _last_admin(known, event.name) if event.role != "admin" else None
+
+
+def _last_admin(known: Identities, name: str) -> NotAllowed | None:
+    admins = [user.name for user in known.users.values() if user.role == "admin"]
+    if admins != [name]:
+        return None
+    return NotAllowed("identity.last_admin", f"{name} is the only admin; add another one first")
+
+
+def _takes_token(known: Identities | None, event: k.TokenAdded | k.TokenRemoved, who: str) -> NotAllowed | None:
+    if known is None:
+        return NotAllowed(
+            "identity.open_cluster", "the cluster is open: it knows no users; `dorm init` makes it know them"
+        )
+    token = known.tokens.get(event.token)
+    if isinstance(event, k.TokenRemoved) and token is None:
+        return NotAllowed("identity.token.not_found", f"there is no token {event.token[:64]}")
+    admin, user = known.role_of(who) == "admin", event.user if isinstance(event, k.TokenAdded) else ""
+    owners = {user, token.user if token is not None else ""} - {""}
+    if who not in known.users or (not admin and owners != {who}):
+        return NotAllowed("identity.not_admin", f"{who} may add and remove tokens of {who} only; an admin may any")
+    if user and user not in known.users:
+        return NotAllowed("identity.user.not_found", f"there is no user {user}")
+    if user and token is None and len(known.tokens) >= MOST_IDENTITIES:
+        return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} tokens already; remove some")
+    return None
+
+
+def after(known: Identities | None, event: Any, who: str, seq: int) -> Identities:
+    """Return the identities once an event that `takes` allows is folded; those given are changed in place."""
+    if known is None:
+        known = Identities(since=seq)
+    match event:
+        case k.TrustEnabled():
+            known.masters = [key for key in event.masters if key]
+            before = known.users.get(who)
+            key = event.public_key or (before.public_key if before is not None else "")
+            tenant = before.tenant if before is not None else who
+            known.users[who] = User(who, "admin", tenant, key, seq)
+            for node in event.nodes:
+                if node not in known.users and node not in RESERVED and len(known.nodes) < MOST_IDENTITIES:
+                    known.nodes.setdefault(node, Enrolment(node, "", seq))
+        case k.UserAdded():
+            known.users[event.name] = User(event.name, event.role, event.tenant or event.name, event.public_key, seq)
+        case k.UserRemoved():
+            del known.users[event.name]
+            known.tokens = {name: token for name, token in known.tokens.items() if token.user != event.name}
+        case k.NodeEnrolled():
+            known.nodes[event.node] = Enrolment(
+                event.node,
+                event.public_key,
+                seq,
+                dict(sorted(event.capacity.items())) if event.capacity is not None else None,
+                dict(sorted(event.labels.items())) if event.labels is not None else None,
+                list(event.addresses),
+                event.ports,
+            )
+        case k.NodeExpelled():
+            del known.nodes[event.node]
+        case k.TokenAdded():
+            known.tokens[event.token] = Token(event.token, event.user, event.digest, event.expires_at, seq)
+        case k.TokenRemoved():
+            del known.tokens[event.token]
+    return known
+
+
+def claims_too_much(enrolled: Enrolment, event: k.NodeJoined) -> NotAllowed | None:
+    """Return what a join claims beyond the node's enrolment; None where it claims no more."""
+    most, labels, ports = enrolled.capacity, enrolled.labels, enrolled.ports
+    if most is not None:
+        for name, amount in sorted(event.capacity.items()):
+            if amount > most.get(name, 0):
+                text = f"it claims {amount} of {name[:64]}, and is enrolled with {most.get(name, 0)}"
+                return NotAllowed("node.capacity.beyond_enrolment", text)
+    if labels is not None:
+        for name, value in sorted(event.labels.items()):
+            if labels.get(name) != value:
+                return NotAllowed("node.label.not_enrolled", f"it claims the label {name[:64]}={value[:64]}")
+    if enrolled.addresses and event.address not in enrolled.addresses:
+        text = f"it claims the address {event.address[:64]}, and is enrolled with {', '.join(enrolled.addresses)[:200]}"
+        return NotAllowed("node.address.not_enrolled", text)
+    if ports is not None and not ports[0] <= event.ports[0] <= event.ports[1] <= ports[1]:
+        text = (
+            f"it claims the ports {event.ports[0]} to {event.ports[1]}, and is enrolled with {ports[0]} to {ports[1]}"
+        )
+        return NotAllowed("node.ports.beyond_enrolment", text)
+    return None
