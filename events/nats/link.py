@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,6 +26,9 @@ from events.log.records import (
 )
 from events.logger import Logger
 from events.nats import internals
+from events.nats.access.addresses import printable, servers_of
+from events.nats.access.denials import Denied, connection_of
+from events.nats.access.names import OWN_API, largest_message
 from events.nats.parser import DirectParser
 
 if TYPE_CHECKING:
@@ -32,7 +36,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.subscription import Subscription
+    from nats.js import JetStreamContext
 
+    from events.nats.access.credentials import Credentials
     from events.nats.parser import Taker
 
 OLDEST_SERVER = (2, 12)
@@ -51,6 +57,9 @@ _PING_S = 3
 _BLIP_S = 1.0
 """Seconds that an append waits for a lost connection: about as long as a server takes to restart."""
 _CLOSE_S = 2.0
+_FLUSH_S = 5
+_LOCKED_OUT = 3
+"""Refusals in a row after which an identity counts as removed, not as met by a server that is starting."""
 _SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
@@ -63,12 +72,22 @@ class Link:
     after a reconnect: a caller whose append failed must not see it stored much later.
     """
 
-    def __init__(self, url: str) -> None:
-        self.client: Client = internals.AbortingClient()
+    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
+        self.client: Client
+        self.client, self.permissions = connection_of(printable(url), credentials)
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
-        self.servers = [part.strip() for part in url.split(",")]
-        self.url = ",".join(self.servers)
+        self.servers = servers_of(url)
+        self.url = printable(url)
+        """Where it connects to, without passwords."""
+        self.credentials = credentials
+        self.api = credentials.api if credentials is not None else OWN_API
+        """The prefix of JetStream's API."""
+        role = credentials.role if credentials is not None else ""
+        self._largest = largest_message(role) or sys.maxsize
+        """The bytes that the server takes from this identity, which it does not announce."""
+        self._locked_out = 0
+        """How often in a row, since the connection was lost, the server did not let this identity in."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""
@@ -79,12 +98,18 @@ class Link:
         """Connected, or closed for good."""
 
     @classmethod
-    async def open(cls, url: str, *, name: str, timeout: float) -> Link:
-        """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused."""
+    async def open(cls, url: str, *, name: str, timeout: float, credentials: Credentials | None = None) -> Link:
+        """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, LogRefused, or
+        CredentialsError."""
         _check_client()
-        link = cls(url)
+        link = cls(url, credentials)
         for server in link.servers:
             _check_address(server)
+            if credentials is not None and credentials.ca and server.startswith("ws:"):
+                raise LogRefused(
+                    f"{printable(server)} is not encrypted, which the credentials of {credentials} demand; use wss:// or tls://",
+                    code="log.server_not_trusted",
+                )
         try:
             await link._connect(name, timeout)
             link._check_version()
@@ -111,6 +136,7 @@ class Link:
                 disconnected_cb=self._on_disconnect,
                 reconnected_cb=self._on_reconnect,
                 closed_cb=self._on_close,
+                **self._identity(),
             )
         )
         troubled = asyncio.ensure_future(self._troubled.wait())
@@ -127,12 +153,31 @@ class Link:
             await ended(troubled)
         raise self._refusal()
 
+    def _identity(self) -> dict[str, Any]:
+        """Return what `connect` needs to know of the credentials.  Raises CredentialsError."""
+        if self.credentials is None:
+            return {}
+        given: dict[str, Any] = {
+            "nkeys_seed_str": self.credentials.seed.decode(),
+            "inbox_prefix": self.credentials.inbox,
+        }
+        tls = self.credentials.tls()
+        return given if tls is None else {**given, "tls": tls}
+
+    def jetstream(self, timeout: float = 5.0) -> JetStreamContext:
+        """Return nats-py's client of JetStream's API, with this identity's prefix."""
+        return self.client.jetstream(prefix=self.api, timeout=timeout)
+
     def _refusal(self) -> LogError:
         details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
         for detail in details:
             if "authoriz" in detail.lower():
+                return self.permissions.not_let_in(detail)
+            if "certificate" in detail.lower() or "encryption" in detail.lower():
                 return LogRefused(
-                    f"the NATS server at {self.url} does not let us in: {detail}", code="log.no_permission"
+                    f"the NATS server at {self.url} can't be trusted: {detail}; see that the address is right, and get the "
+                    "cluster's credentials again if its authority is a new one",
+                    code="log.server_not_trusted",
                 )
         return LogUnavailable(
             f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url",
@@ -188,6 +233,26 @@ class Link:
         self._parser.takers.pop(internals.id_of(subscription), None)
         await subscription.unsubscribe()
 
+    def check_let_in(self) -> None:
+        """Raises LogRefused if the server does not let this identity in any more."""
+        if self._locked_out >= _LOCKED_OUT or isinstance(self.client.last_error, nats.errors.AuthorizationError):
+            raise self.permissions.not_let_in("authorization violation")
+
+    async def taken(self) -> None:
+        """Wait until the server has taken, or forbidden, all that was sent."""
+        # nats-py writes a ping at once, before what waits to be sent: the second one follows that.
+        await self.client.flush(_FLUSH_S)
+        await self.client.flush(_FLUSH_S)
+
+    async def listening(self, subscription: Subscription) -> None:
+        """Wait until the server has a subscription.  Raises LogRefused if it forbids it."""
+        await self.taken()
+        try:
+            self.permissions.check_listening(subscription.subject)
+        except LogRefused:
+            await subscription.unsubscribe()
+            raise
+
     @property
     def denied(self) -> str:
         """The server's message about missing permissions, "" if there was none: a denied request gets no answer."""
@@ -200,10 +265,19 @@ class Link:
         self._troubles = [*self._troubles[-99:], error]
         if len(self._troubles) >= len(self.servers):
             self._troubled.set()
+        self.permissions.on_error(error)
+        if "authorization violation" in str(error).lower():
+            self._note_locked_out()
         if isinstance(error, nats.errors.SlowConsumerError):
             self._say_left_out(error.subject)
         else:
             _log.debug("nats error", error=_words(error))
+
+    def _note_locked_out(self) -> None:
+        self._locked_out += 1
+        if self._locked_out == _LOCKED_OUT:
+            self._settled.set()  # Whoever waits for a connection learns that there will be none.
+            self._tell("locked out")
 
     def _say_left_out(self, subject: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -222,6 +296,7 @@ class Link:
             self.on_outage(True)
 
     async def _on_reconnect(self) -> None:
+        self._locked_out = 0
         self._settled.set()
         self.on_outage(False)
         self._tell("reconnected")
@@ -241,6 +316,7 @@ class Link:
                 await self._settled.wait()
         if not self._settled.is_set():
             raise LogUnavailable(f"the NATS server at {self.url} does not answer")
+        self.check_let_in()
         if self.client.is_closed:
             raise LogClosed(f"the connection to {self.url} is closed")
 
@@ -253,6 +329,7 @@ class Link:
                 async with asyncio.timeout(min(timeout, _BLIP_S)):
                     await self._settled.wait()
         if not self.client.is_connected:
+            self.check_let_in()
             raise NotSent(
                 f"{doing}: the connection to {self.url} is lost, so nothing was sent; try again when it is back"
             )
@@ -273,16 +350,23 @@ class Link:
         await self._abandon()
 
     async def _abandon(self) -> None:
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        before = _cancellations()
+        try:
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()
+        except (nats.errors.Error, OSError, TimeoutError):
+            pass
+        except asyncio.CancelledError:
+            if _cancellations() > before:
+                raise  # Otherwise it is the stream's own future, which was cancelled with a connect that waited for it.
 
     def check_size(self, body: bytes, headers: int = 0) -> None:
         """Raises LogRefused for a message too large for the server, which would disconnect.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
-        if size > self.client.max_payload:
+        most = min(self.client.max_payload, self._largest)
+        if size > most:
             raise LogRefused(
-                f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
+                f"the message has {len(body):,} bytes; the server takes at most {most:,}"
                 + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else ""),
                 code="log.message.too_large",
             )
@@ -314,7 +398,7 @@ def _check_address(url: str) -> None:
         valid = False
     if not valid or not url.isprintable() or " " in url:
         raise LogRefused(
-            f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
+            f"{printable(url)[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
             code="server.address.malformed",
         )
 
@@ -328,6 +412,8 @@ def log_error(error: BaseException, doing: str) -> LogError:
     """Return the log's error for an error of nats-py."""
     if isinstance(error, nats.js.errors.APIError):
         return _api_error(error, doing)
+    if isinstance(error, Denied):
+        return LogRefused(f"{doing}: {error}", code="log.no_permission")
     if isinstance(error, nats.js.errors.NoStreamResponseError):
         return LogUnavailable(
             f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting",

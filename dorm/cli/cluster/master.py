@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.cluster.metrics import Metrics, metrics_address
-from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
@@ -124,14 +124,12 @@ def master(
         from dorm.metrics.parts import SolveTimer
         from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
-        from events.nats.log import Connection
 
-        address, cluster_name = where(url, cluster)
-        file = key or key_file(cluster_name)
+        found = target(url, cluster)
+        cluster_name = found.cluster
+        file = key or _beside(found.credentials) or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
-        connection = await Connection.open(
-            address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
-        )
+        connection = await found.connection("dorm-master", create=True, replicas=replicas, patient=True)
         stack, timer = contextlib.AsyncExitStack(), SolveTimer()
         try:
             client = Client(connection.log, connection.bus, cluster_name)
@@ -168,6 +166,12 @@ def master(
             await connection.close()
 
     run(run_until_stopped(work()))
+
+
+def _beside(credentials: str) -> Path | None:
+    """Return the key that `dorm init` made beside a master's credentials."""
+    file = Path(credentials).expanduser().with_name("seal.nk")
+    return file if credentials and file.exists() else None
 
 
 def _metrics(

@@ -102,15 +102,13 @@ def list_webhooks(output: Output = Format.table, url: Url = None, cluster: Clust
     """
 
     async def work() -> None:
-        from dorm.cli.connect import where
+        from dorm.cli.connect import target
         from dorm.webhooks import asking
         from dorm.webhooks.deliverer import place_of
-        from events.nats.log import Connection
 
         async with client(url, cluster) as connected:
             found = list(await asking.all_endpoints(connected))
-        address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-webhooks")
+        connection = await target(url, cluster).connection("dorm-webhooks")
         try:
             rows = []
             for one in found:

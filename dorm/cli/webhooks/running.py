@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dorm.cli.connect import ClusterName, Url, User, where
+from dorm.cli.connect import ClusterName, Url, User, target
 from dorm.cli.errors import run
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.signals import run_until_stopped
@@ -37,15 +37,17 @@ def run_deliverer(
     async def work() -> None:
         from dorm.client.client import login_name
         from dorm.webhooks.deliverer import Deliverer
-        from events.nats.log import Connection
         from events.subjects import token
 
-        address, name = where(url, cluster)
         keys = keys_of(key, url, cluster)
-        connection = await Connection.open(address, name, name="dorm-webhooks", patient=True)
+        connection = await target(url, cluster).connection("dorm-webhooks", patient=True)
         try:
             await Deliverer(
-                connection, keys, who=token(user or login_name()), clock=time.time_ns, allowed=allowed
+                connection,
+                keys,
+                who=token(user or connection.user or login_name()),
+                clock=time.time_ns,
+                allowed=allowed,
             ).run()
         finally:
             await connection.close()
