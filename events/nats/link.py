@@ -8,7 +8,6 @@ import math
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -26,7 +25,7 @@ from events.log.records import (
 )
 from events.logger import Logger
 from events.nats import internals
-from events.nats.access.addresses import printable, servers_of
+from events.nats.access.addresses import check_address, printable, servers_of
 from events.nats.access.denials import Denied, connection_of
 from events.nats.access.names import OWN_API, largest_message
 from events.nats.parser import DirectParser
@@ -104,12 +103,7 @@ class Link:
         _check_client()
         link = cls(url, credentials)
         for server in link.servers:
-            _check_address(server)
-            if credentials is not None and credentials.ca and server.startswith("ws:"):
-                raise LogRefused(
-                    f"{printable(server)} is not encrypted, which the credentials of {credentials} demand; use wss:// or tls://",
-                    code="log.server_not_trusted",
-                )
+            check_address(server, encrypted=credentials is not None and bool(credentials.ca))
         try:
             await link._connect(name, timeout)
             link._check_version()
@@ -136,7 +130,7 @@ class Link:
                 disconnected_cb=self._on_disconnect,
                 reconnected_cb=self._on_reconnect,
                 closed_cb=self._on_close,
-                **self._identity(),
+                **(self.credentials.options() if self.credentials is not None else {}),
             )
         )
         troubled = asyncio.ensure_future(self._troubled.wait())
@@ -152,17 +146,6 @@ class Link:
             await ended(connecting)
             await ended(troubled)
         raise self._refusal()
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what `connect` needs to know of the credentials.  Raises CredentialsError."""
-        if self.credentials is None:
-            return {}
-        given: dict[str, Any] = {
-            "nkeys_seed_str": self.credentials.seed.decode(),
-            "inbox_prefix": self.credentials.inbox,
-        }
-        tls = self.credentials.tls()
-        return given if tls is None else {**given, "tls": tls}
 
     def jetstream(self, timeout: float = 5.0) -> JetStreamContext:
         """Return nats-py's client of JetStream's API, with this identity's prefix."""
@@ -388,19 +371,6 @@ def _unknown_client(reason: str) -> LogRefused:
         f"Dorm does not work with nats-py {version('nats-py')}: {reason}; install a version that `pip check` accepts",
         code="package.untested",
     )
-
-
-def _check_address(url: str) -> None:
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        valid = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or not url.isprintable() or " " in url:
-        raise LogRefused(
-            f"{printable(url)[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
-            code="server.address.malformed",
-        )
 
 
 def _words(error: Exception) -> str:

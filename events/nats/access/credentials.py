@@ -17,7 +17,7 @@ import re
 import ssl
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import nkeys
@@ -79,6 +79,12 @@ class Credentials:
     def inbox(self) -> str:
         """The prefix of the subjects on which answers come."""
         return inbox_prefix(self.role, self.name)
+
+    def options(self) -> dict[str, Any]:
+        """Return what nats-py needs to know to connect with them.  Raises CredentialsError."""
+        given: dict[str, Any] = {"nkeys_seed_str": self.seed.decode(), "inbox_prefix": self.inbox}
+        tls = self.tls()
+        return given if tls is None else {**given, "tls": tls}
 
     def tls(self) -> ssl.SSLContext | None:
         """Return how servers are verified; None without TLS.  Raises CredentialsError."""
