@@ -15,6 +15,7 @@ import typer
 
 from dorm.cli.errors import run
 from dorm.cli.terminal import say
+from events.addresses import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -195,9 +196,9 @@ def _without_websockets(url: str) -> Iterator[None]:
 
 def _tell_outage(url: str, lost: bool) -> None:
     words = (
-        f"the connection to {url} is lost; trying to reach it again, Ctrl-C ends this"
+        f"the connection to {shown(url)} is lost; trying to reach it again, Ctrl-C ends this"
         if lost
-        else f"connected to {url} again"
+        else f"connected to {shown(url)} again"
     )
     with contextlib.suppress(BrokenPipeError):
         say(words, error=True, flush=True)

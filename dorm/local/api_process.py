@@ -40,12 +40,13 @@ class ApiProcess:
         """`url` is that of the cluster's log, `log` the file of what the process says, `port` the one to listen on; if that
         is taken, or 0, it is any free one.  On a cluster with identities, `credentials` are the API's own, and `user` is
         whose requests it makes."""
-        self._log_url = url
         self._cluster = cluster
         self._log_file = log
         self._port = port if port and not in_use(HOST, port) else free_port(HOST)
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in ("DORM_CONTEXT", "DORM_CREDENTIALS")},
+            # Not an argument: everyone on the machine sees those, and the address may hold a password.
+            "DORM_URL": url,
             **({"DORM_CREDENTIALS": str(credentials), "DORM_USER": user} if credentials is not None else {}),
         }
         self._running: asyncio.Task[None] | None = None
@@ -93,7 +94,7 @@ class ApiProcess:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _run(self) -> int:
-        where = ("--listen", f"{HOST}:{self._port}", "--url", self._log_url, "--cluster", self._cluster)
+        where = ("--listen", f"{HOST}:{self._port}", "--cluster", self._cluster)
         with await asyncio.to_thread(self._log_file.open, "ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches this process first.
             self._process = await asyncio.create_subprocess_exec(

@@ -39,7 +39,8 @@ def server_of(url: str) -> Server:
     """Raises RemoteError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RemoteError(f"{url[:80]!r} is no address of a server; write http://127.0.0.1:4280")
+        shown = url.rpartition("@")[2][:80]  # What comes before it may be a password.
+        raise RemoteError(f"{shown!r} is no address of a server; write http://127.0.0.1:4280")
     tls = parts.scheme == "https"
     return Server(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 import nats.js.errors
 
+from events.addresses import shown
 from events.log.records import (
     LogClosed,
     LogDamaged,
@@ -25,7 +26,7 @@ from events.log.records import (
 )
 from events.logger import Logger
 from events.nats import internals
-from events.nats.access.addresses import check_address, printable, servers_of
+from events.nats.access.addresses import check_address, servers_of
 from events.nats.access.denials import Denied, connection_of
 from events.nats.access.names import OWN_API, largest_message
 from events.nats.parser import DirectParser
@@ -73,11 +74,11 @@ class Link:
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
         self.client: Client
-        self.client, self.permissions = connection_of(printable(url), credentials)
+        self.client, self.permissions = connection_of(shown(url), credentials)
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
         self.servers = servers_of(url)
-        self.url = printable(url)
+        self.url = shown(url)
         """Where it connects to, without passwords."""
         self.credentials = credentials
         self.api = credentials.api if credentials is not None else OWN_API

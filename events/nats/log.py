@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
+from events.addresses import shown
 from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
@@ -28,7 +29,6 @@ from events.log.records import (
 )
 from events.log.waiting import until_answered
 from events.logger import Logger
-from events.nats.access.addresses import printable
 from events.nats.access.names import ADMIN
 from events.nats.bus import NatsBus
 from events.nats.compression import endangered, uncompress
@@ -117,7 +117,7 @@ class Connection:
                     url, cluster, name=name, timeout=timeout, create=create, replicas=replicas, credentials=credentials
                 )
 
-            return await until_answered(once, f"connecting to {printable(url)}")
+            return await until_answered(once, f"connecting to {shown(url)}")
         try:
             names.check_cluster(cluster)
         except ValueError as error:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from events.addresses import shown
 from events.logger import Logger
 from replay.traces.otlp import TraceError, as_protobuf, rejected
 
@@ -36,7 +37,7 @@ def traces_url(url: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TraceError(
-            f"{url[:100]!r} is no address of a receiver; write http://HOST:4318", code="traces.url.malformed"
+            f"{shown(url)[:100]!r} is no address of a receiver; write http://HOST:4318", code="traces.url.malformed"
         )
     return url.rstrip("/") + _PATH if parts.path in ("", "/") else url
 
@@ -74,8 +75,8 @@ class Receiver:
                 return
             wait_s = max(wait_s, pause)
             if self._patience_s is not None and loop.time() + wait_s - began > self._patience_s:
-                raise TraceError(f"{self._url} takes no traces: {reason}", code="traces.receiver.unavailable")
-            _log.warning("traces wait for their receiver", url=self._url, reason=reason)
+                raise TraceError(f"{shown(self._url)} takes no traces: {reason}", code="traces.receiver.unavailable")
+            _log.warning("traces wait for their receiver", url=shown(self._url), reason=reason)
             await asyncio.sleep(wait_s)
             pause = min(2 * pause, _LONGEST_S)
 

@@ -16,7 +16,6 @@ from dorm.security.contexts import Context, Contexts, read_contexts, write_conte
 from dorm.security.files import SecurityError, write_private
 from dorm.security.folder import Joining, KeyFolder, save_credentials
 from dorm.security.introductions import Introduction, read_token
-from events.nats.access.addresses import has_password, printable
 from events.nats.access.credentials import (
     Credentials,
     CredentialsError,
@@ -184,19 +183,3 @@ def test_contexts_are_kept_in_one_private_file(tmp_path: Path) -> None:
     file.write_text("nonsense")
     with raises(SecurityError, "context.unreadable"):
         read_contexts(file)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("nats://a:4222", "nats://a:4222"),
-        ("nats://u:secret@a:4222", "nats://a:4222"),
-        ("u:secret@a:4222", "a:4222"),
-        ("nats://u:se@cret@a, tls://v:secret@b:1", "nats://a,tls://b:1"),
-        ("nats://token-secret@a", "nats://a"),
-        ("nats://u:sec/ret@a", "nats://a"),
-    ],
-)
-def test_an_address_is_printed_without_its_password(url: str, shown: str) -> None:
-    assert printable(url) == shown
-    assert has_password(url) is ("secret" in url or "@" in url)

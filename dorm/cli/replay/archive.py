@@ -185,6 +185,7 @@ def import_log(
 async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, Any]:
     """Import the log; return what was done.  Raises Fail if the new log gives another state."""
     from dorm.core.state import digest
+    from events.addresses import shown
     from events.nats.importing import import_log as put
     from replay.export.export import cluster_name
     from replay.frames import leave_snapshot
@@ -205,8 +206,8 @@ async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, 
         wanted = digest(await state_at(log))
         if found != wanted:
             raise Fail(
-                f"the records of cluster {name} at {url} give the state {found}, and the archive says {wanted}; its snapshots "
-                "may not be of its records, which `dorm replay verify` checks",
+                f"the records of cluster {name} at {shown(url)} give the state {found}, and the archive says {wanted}; its "
+                "snapshots may not be of its records, which `dorm replay verify` checks",
                 code="import.differs",
             )
-    return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}
+    return {"cluster": name, "url": shown(url), "records": done.records, "stored_before": done.before, "digest": found}

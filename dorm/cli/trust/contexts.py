@@ -35,7 +35,6 @@ def add(
       dorm context add test --server nats://10.0.0.9:4222 --cluster test
     """
     from dorm.security.contexts import Context, read_contexts, write_contexts
-    from events.nats.access.addresses import has_password
     from events.nats.access.credentials import read_credentials
 
     path = credentials.expanduser().absolute() if credentials is not None else None
@@ -43,7 +42,7 @@ def add(
     address = server or (about.url if about is not None else "")
     if not address:
         raise Fail("a context needs --credentials or --server", 2, code="context.no_server")
-    if has_password(address):
+    if "@" in address:
         raise Fail(
             "passwords don't belong into contexts; use credentials (`dorm user add` makes them)",
             2,

@@ -3,7 +3,7 @@
     credentials   name, role and key of an identity, read from a file or an environment variable
     names         the subjects and prefixes that a server's configuration and its clients share
     denials       a request that the server forbids fails at once, with role and subject
-    addresses     servers' addresses as they may be printed: without passwords
+    addresses     servers' addresses, checked
 
 Start with `credentials`.  Imports the vocabulary and the log's errors.  What each role may do is data of `dorm.security`.
 """

@@ -64,6 +64,16 @@ async def test_a_closed_port_is_told_at_once() -> None:
             await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)
 
 
+@pytest.mark.parametrize("secret", ["ann:hunter2", "T0KEN", "ann:hun/ter2", "ann:hun@ter2"])
+async def test_no_error_repeats_a_password(secret: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for address in (f"nats://{secret}@127.0.0.1:{port}", f"http://{secret}@127.0.0.1", f"{secret}@127.0.0.1:{port}"):
+        said = str(await refusal(address))
+        assert "127.0.0.1" in said
+        assert not [part for part in ("hun", "ter2", "T0KEN") if part in said], said
+
+
 async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"nats://127.0.0.1:{listener.getsockname()[1]}"
