@@ -70,6 +70,12 @@ class Target(NamedTuple):
 
         return read_credentials(Path(self.credentials).expanduser())
 
+    def seal_key(self) -> Path | None:
+        """Return the masters' key that `dorm init` made, None if it is not on this machine."""
+        places = [Path(self.folder, "security")] if self.folder else []
+        places += [Path(self.credentials).expanduser().parent] if self.credentials else []
+        return next((place / "seal.nk" for place in places if (place / "seal.nk").exists()), None)
+
     async def connection(self, name: str, *, patient: bool = False, **more: Any) -> Connection:
         """Connect.  Raises the log's errors, and CredentialsError."""
         with _without_websockets(self.url):

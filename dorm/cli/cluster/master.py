@@ -127,7 +127,7 @@ def master(
 
         found = target(url, cluster)
         cluster_name = found.cluster
-        file = key or _beside(found.credentials) or key_file(cluster_name)
+        file = key or found.seal_key() or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
         connection = await found.connection("dorm-master", create=True, replicas=replicas, patient=True)
         stack, timer = contextlib.AsyncExitStack(), SolveTimer()
@@ -166,12 +166,6 @@ def master(
             await connection.close()
 
     run(run_until_stopped(work()))
-
-
-def _beside(credentials: str) -> Path | None:
-    """Return the key that `dorm init` made beside a master's credentials."""
-    file = Path(credentials).expanduser().with_name("seal.nk")
-    return file if credentials and file.exists() else None
 
 
 def _metrics(

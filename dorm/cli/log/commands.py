@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, where
+from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import run
 from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
 from dorm.cli.output import Format, Output, console, show_document
@@ -109,7 +109,8 @@ def key(
     from dorm.local.home import key_file
     from dorm.master.sealing import read_key
 
-    public = read_key(path or key_file(where(url, cluster)[1])).public
+    found = target(url, cluster)
+    public = read_key(path or found.seal_key() or key_file(found.cluster)).public
     if output in (Format.json, Format.yaml):
         show_document({"key": public}, output)
     else:
