@@ -310,6 +310,10 @@ async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guard
                 # Well below any timeout of the link: nothing here waits for an answer that never comes.
                 await asyncio.wait_for(alice.log.append(subject, b"x", timeout=60.0), 30.0)
             assert f"forbids user alice to publish on {subject}" in str(refused.value)
+        # Of several at once each is told.
+        ends = [alice.log.append(ROUND, b"x", timeout=60.0) for _ in range(20)]
+        told = await asyncio.wait_for(asyncio.gather(*ends, return_exceptions=True), 30.0)
+        assert all(isinstance(one, LogRefused) for one in told)
         with raises(LogRefused, "log.no_permission"):
             await alice.bus.publish_report(f"dorm.{CLUSTER}.report.node-1.NodeReported", b"x")
         with raises(LogRefused, "log.no_permission"):

@@ -59,7 +59,8 @@ class Permissions:
             self._replies.popitem(last=False)
 
     def on_error(self, error: Exception) -> None:
-        """Fail the requests that the server has just forbidden: if one on a subject is, all are."""
+        """Fail the request that the server has just forbidden.  Of several on one subject it is the last, unless the
+        permissions changed between them: a server forbids each with an error of its own."""
         found = _DENIED.search(str(error))
         if found is None:
             return
@@ -67,7 +68,9 @@ class Permissions:
         if found[1].lower() == "subscription":
             self._forbid(subject)
             return
-        for sent, reply in self._replies.pop(subject, ()):
+        waiting = self._replies.get(subject)
+        if waiting:
+            sent, reply = waiting.pop()
             if not internals.fail_request(self._client, reply, Denied(self._forbids("publish", sent))):
                 self._forbid(reply)
 
