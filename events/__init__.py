@@ -10,6 +10,7 @@
     limits        bounds on numbers, texts and messages
     times         how the cluster's times depend on each other
     holders       which machine holds a node's name
+    addresses     addresses of servers as messages show them: without passwords
     identities    who may do what, and the rules that master and agents share
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log

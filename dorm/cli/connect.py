@@ -8,6 +8,7 @@ import copy
 import os
 import sys
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -123,8 +124,7 @@ def where(url: str | None, cluster: str | None) -> tuple[str, str]:
 
 def target(url: str | None, cluster: str | None) -> Target:
     """Return the cluster of a command.  Flags and environment win over the context, and that over the cluster that runs on
-    this machine; a URL alone goes without credentials.  Raises SecurityError,
-    CredentialsError."""
+    this machine; a URL alone goes without credentials.  Raises SecurityError, CredentialsError."""
     from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
     if url:
@@ -160,7 +160,9 @@ def _context(name: str, *, usual: bool) -> Context | None:
     return contexts.find(name or contexts.current) if name or contexts.current else None
 
 
+@cache
 def _mind_password(url: str) -> None:
+    """Warn once."""
     if "@" in url:
         say(
             "warning: the URL holds a password, which process lists and shell histories show; use credentials "

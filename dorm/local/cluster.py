@@ -96,7 +96,7 @@ class LocalCluster:
         """The cluster's keys; None for an open one."""
         port = options.port or (free_port("127.0.0.1") if self.keys is not None else 0)
         self.server = EmbeddedServer(folder, port=port, more=self.keys.server_settings() if self.keys else "")
-        self.admin = subjects.token(login_name())
+        self.admin = (self.keys.admin() if self.keys else "") or subjects.token(login_name())
         """The user who runs this cluster."""
         self.agents: list[Agent] = []
         self.master: Master

@@ -42,6 +42,9 @@ PROCESSES = ("master", "api")
 which are signed."""
 
 
+_JOINING = "joining.json"
+
+
 class Joining(msgspec.Struct, frozen=True):
     """The key of a token that was not used yet."""
 
@@ -90,6 +93,13 @@ class KeyFolder:
 
     def file_of(self, name: str) -> Path:
         return self.path / f"{name}.json"
+
+    def admin(self) -> str:
+        """Return the name of the admin who made the cluster, "" if there is none yet.  Raises CredentialsError."""
+        for file in sorted(self.path.glob("*.json")):
+            if file.name != _JOINING and (found := read_credentials(file)).role == "admin":
+                return found.name
+        return ""
 
     def credentials(self, name: str) -> Credentials:
         """Raises CredentialsError."""
@@ -142,7 +152,7 @@ class KeyFolder:
 
     def joining(self, now: int) -> dict[str, Joining]:
         """Return the keys of tokens that are good at this time, by node.  Raises SecurityError."""
-        file = self.path / "joining.json"
+        file = self.path / _JOINING
         try:
             found = msgspec.json.decode(file.read_bytes(), type=dict[str, Joining])
         except FileNotFoundError:
@@ -158,7 +168,7 @@ class KeyFolder:
         found = {name: one for name, one in self.joining(now).items() if name != node}
         if joining is not None:
             found[node] = joining
-        write_private(self.path / "joining.json", msgspec.json.encode(found))
+        write_private(self.path / _JOINING, msgspec.json.encode(found))
 
 
 def save_credentials(file: Path, credentials: Credentials, seed: str = "") -> None:

@@ -68,7 +68,6 @@ def init(
     encrypted = tls if tls is not None else not _loopback(host)
     scheme = "tls" if encrypted else "nats"
     root = folder.absolute()
-    who = token(admin or login_name())
     hosts = [*reached, "localhost", "127.0.0.1"] if encrypted else []
 
     async def work() -> None:
@@ -79,6 +78,7 @@ def init(
 
         await asyncio.to_thread(private_folder, root)
         keys = KeyFolder(root / KEYS)
+        who = token(admin or await asyncio.to_thread(keys.admin) or login_name())
         own = await asyncio.to_thread(
             make_keys, keys, cluster, f"{scheme}://{_address(reached[0])}:{port}", who, hosts, time.time_ns()
         )
