@@ -81,15 +81,15 @@ class AbortingTransport(TcpTransport):
         self._encrypted = True
         if self._io_writer is not None:
             # A stream that was not encrypted from its start logs a warning each time that the other side closes it.
-            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[union-attr]
+            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
 
     def write(self, payload: bytes) -> None:
         self._check_encrypted()
-        super().write(payload)
+        super().write(payload)  # type: ignore[no-untyped-call]
 
     def writelines(self, payload: list[bytes]) -> None:
         self._check_encrypted()
-        super().writelines(payload)
+        super().writelines(payload)  # type: ignore[no-untyped-call]
 
     def _check_encrypted(self) -> None:
         if self._demanded and not self._encrypted:

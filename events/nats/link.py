@@ -78,7 +78,7 @@ class Link:
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
         self.servers = servers_of(url)
-        self.url = shown(url)
+        self.url = shown(",".join(self.servers))
         """Where it connects to, without passwords."""
         self.credentials = credentials
         self.api = credentials.api if credentials is not None else OWN_API
@@ -159,8 +159,8 @@ class Link:
                 return self.permissions.not_let_in(detail)
             if "certificate" in detail.lower() or "encryption" in detail.lower():
                 return LogRefused(
-                    f"the NATS server at {self.url} can't be trusted: {detail}; see that the address is right, and get the "
-                    "cluster's credentials again if its authority is a new one",
+                    f"the NATS server at {self.url} can't be trusted: {detail}; name the cluster's credentials with "
+                    "--credentials or --context, and get them again if its authority is a new one",
                     code="log.server_not_trusted",
                 )
         return LogUnavailable(

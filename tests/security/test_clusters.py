@@ -88,7 +88,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
                     reason = await refused(home, *forbidden, "--context", "alice", code=1)
                     assert "forbids user alice to publish" in reason, reason
                 stranger = ("ps", "--url", f"tls://127.0.0.1:{port}", "--cluster", "lab")
-                assert "log.no" in await refused(home, *stranger, code=1)
+                assert "log.server_not_trusted" in await refused(home, *stranger, code=1)
 
                 # Both can be shut out while everything runs.
                 await done(home, "user", "remove", "alice")
@@ -107,7 +107,7 @@ async def test_up_with_identities_needs_no_extra_step_and_lets_nobody_else_in(tm
         alice = ("--credentials", str(tmp_path / "alice.json"))
         other = write_spec(tmp_path, talker("hers"))
         assert (await done(cluster.home, "submit", other, *alice)).startswith("hers is accepted")
-        assert [row["node"] for row in json.loads(await done(cluster.home, "nodes", "-o", "json", *alice))] == [
+        assert [row["name"] for row in json.loads(await done(cluster.home, "nodes", "-o", "json", *alice))] == [
             "node-1",
             "node-2",
         ]

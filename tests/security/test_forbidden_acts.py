@@ -205,7 +205,7 @@ async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarde
                 "deliver_policy": "all",
             }
             await one.api(f"DORMJS.CONSUMER.CREATE.{LOG}.push", {"stream_name": LOG, "config": config})
-            assert await listening.next_msg(timeout=5)
+            assert (await listening.next_msg(timeout=5)).subject
         hearing.cancel()
         assert heard == []
         for consumer in await consumers(root):

@@ -78,7 +78,8 @@ def init(
 
         await asyncio.to_thread(private_folder, root)
         keys = KeyFolder(root / KEYS)
-        who = token(admin or await asyncio.to_thread(keys.admin) or login_name())
+        before = await asyncio.to_thread(keys.admin)
+        who = token(admin or before or login_name())
         own = await asyncio.to_thread(
             make_keys, keys, cluster, f"{scheme}://{_address(reached[0])}:{port}", who, hosts, time.time_ns()
         )

@@ -86,12 +86,10 @@ class Permissions:
 
     def not_let_in(self, detail: str) -> LogRefused:
         """Return the error for a connection that the server refuses or has ended."""
-        hint = (
-            "an admin may have removed or replaced this identity (`dorm user list`)"
-            if self._role
-            else "name your credentials with --credentials or --context"
-        )
-        return LogRefused(f"the NATS server at {self._url} does not let {self._who} in: {detail}; {hint}", code=_CODE)
+        who, hint = "us", "name your credentials with --credentials or --context"
+        if self._role:
+            who, hint = self._who, "an admin may have removed or replaced this identity (`dorm user list`)"
+        return LogRefused(f"the NATS server at {self._url} does not let {who} in: {detail}; {hint}", code=_CODE)
 
     def _forbids(self, what: str, subject: str) -> str:
         hint = ""
