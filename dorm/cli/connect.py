@@ -81,8 +81,9 @@ class Target(NamedTuple):
         """Connect.  Raises the log's errors, and CredentialsError."""
         with _without_websockets(self.url):
             from events.nats.log import Connection
+        credentials = await asyncio.to_thread(self.read)
         return await Connection.open(
-            self.url, self.cluster, name=name, patient=patient, credentials=self.read(), **more
+            self.url, self.cluster, name=name, patient=patient, credentials=credentials, **more
         )
 
 
@@ -179,10 +180,11 @@ async def client(
     found = target(url, cluster)
     # The connection's dependencies take longer to import than everything else, so they are imported last.
     with _without_websockets(found.url):
-        from dorm.client.client import Client
-    connection = await found.connection("dorm-client", timeout=timeout)
-    connected = Client(connection.log, connection.bus, found.cluster, user=user, connection=connection)
-    connected.tell_outages(lambda lost: _tell_outage(connection.url, lost))
+        from dorm.client.opening import open_client
+    connected = await open_client(
+        found.url, found.cluster, user=user, timeout=timeout, credentials=await asyncio.to_thread(found.read)
+    )
+    connected.tell_outages(lambda lost: _tell_outage(found.url, lost))
     try:
         yield connected
     finally:
