@@ -3,7 +3,7 @@
     main         the program; imports each command on demand
     errors       errors in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
     output       `-o table|wide|json|yaml`, the same for every command
-    connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` recorded, the default
+    connect      which cluster, and as whom: `--url`, `--credentials`, `--context`, what `dorm up` recorded, the default
     source       which log a command reads: a cluster's or a file
     metrics_address  the option `--metrics`
     signals      Ctrl-C, SIGTERM and SIGHUP as events;  program_logs: the program's own logs
@@ -13,6 +13,7 @@
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, nodes, policy
+    trust/       init, user, node, context
     webhooks/    webhooks
     log/         events, log
     replay/      state at a moment, step, timeline, export and import

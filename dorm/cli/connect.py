@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.state import State
+    from dorm.security.contexts import Context
+    from events.nats.access.credentials import Credentials
+    from events.nats.log import Connection
 
 Url = Annotated[
     str | None,
@@ -26,8 +33,8 @@ Url = Annotated[
         "--url",
         metavar="URL",
         envvar="DORM_URL",
-        help="NATS server of the cluster, or several with commas between; default: what `dorm up` wrote down, "
-        "else nats://127.0.0.1:4222.",
+        help="NATS server of the cluster, or several with commas between; default: of the context, else what `dorm up` "
+        "wrote down, else nats://127.0.0.1:4222.",
     ),
 ]
 ClusterName = Annotated[
@@ -37,22 +44,132 @@ ClusterName = Annotated[
 User = Annotated[
     str | None,
     typer.Option(
-        "--user", metavar="NAME", envvar="DORM_USER", help="User who makes the request; default: your login name."
+        "--user",
+        metavar="NAME",
+        envvar="DORM_USER",
+        help="User who makes the request; default: of your credentials, else your login name.",
     ),
 ]
 _COMPLETION_S = 2.0
 
 
+class Target(NamedTuple):
+    """The cluster of a command, and who the command is there."""
+
+    url: str
+    cluster: str
+    credentials: str = ""
+    """Path of a credentials file; "" for an open cluster."""
+    folder: str = ""
+    """The cluster's folder, if it is on this machine."""
+
+    def read(self) -> Credentials | None:
+        """Raises CredentialsError."""
+        if not self.credentials:
+            return None
+        from events.nats.access.credentials import read_credentials
+
+        return read_credentials(Path(self.credentials).expanduser())
+
+    def seal_key(self) -> Path | None:
+        """Return the masters' key that `dorm init` made, None if it is not on this machine."""
+        places = [Path(self.folder, "security")] if self.folder else []
+        places += [Path(self.credentials).expanduser().parent] if self.credentials else []
+        return next((place / "seal.nk" for place in places if (place / "seal.nk").exists()), None)
+
+    async def connection(self, name: str, *, patient: bool = False, **more: Any) -> Connection:
+        """Connect.  Raises the log's errors, and CredentialsError."""
+        with _without_websockets(self.url):
+            from events.nats.log import Connection
+        credentials = await asyncio.to_thread(self.read)
+        return await Connection.open(
+            self.url, self.cluster, name=name, patient=patient, credentials=credentials, **more
+        )
+
+
+_given: ContextVar[dict[str, str]] = ContextVar("given")
+"""Values of the options that `add_options` gives to commands."""
+
+
+def add_options(command: Any) -> None:
+    """Give a command that names a cluster the options that say who it is there."""
+    found = {param.name: param for param in command.params}
+    if "url" not in found or "context" in found:
+        return
+    for name, metavar, meaning in (
+        ("context", "NAME", "Cluster and credentials under a name of `dorm context`; default: the one in use."),
+        ("credentials", "FILE", "Your credentials on the cluster."),
+    ):
+        option = copy.copy(found["url"])
+        option.name, option.opts, option.envvar = name, [f"--{name}"], f"DORM_{name.upper()}"
+        option.metavar, option.help = metavar, meaning
+        option.expose_value, option.callback = False, _note
+        command.params.insert(command.params.index(found["url"]), option)
+
+
+def _note(_: Any, param: Any, value: str | None) -> str | None:
+    if value:
+        _given.set({**_given.get({}), param.name: value})
+    return value
+
+
+def names_credentials() -> bool:
+    """Return whether the command or its environment names credentials, apart from a context's."""
+    return "credentials" in _given.get({})
+
+
 def where(url: str | None, cluster: str | None) -> tuple[str, str]:
-    """Return URL and cluster name, from flags, environment, the cluster running on this machine, and defaults."""
+    """Return URL and cluster name, from flags, environment, context, the cluster running on this machine, and defaults."""
+    return target(url, cluster)[:2]
+
+
+def target(url: str | None, cluster: str | None) -> Target:
+    """Return the cluster of a command.  Flags and environment win over the context, and that over the cluster that runs on
+    this machine; a URL alone goes without credentials.  Raises SecurityError, CredentialsError."""
     from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
-    running = read_running()
     if url:
-        return url, cluster or DEFAULT_CLUSTER
+        _mind_password(url)
+    given = _given.get({})
+    credentials = given.get("credentials", "")
+    context = _context(given.get("context", ""), usual=not url and not credentials)
+    if context is not None:
+        credentials = credentials or context.credentials
+        return Target(url or context.url, cluster or context.cluster, credentials, context.folder)
+    if credentials:
+        found = Target("", "", credentials).read()
+        assert found is not None
+        return Target(url or found.url, cluster or found.cluster, credentials)
+    if url:
+        return Target(url, cluster or DEFAULT_CLUSTER)
+    running = read_running()
     if running is not None:
-        return running.url, cluster or running.cluster
-    return DEFAULT_URL, cluster or DEFAULT_CLUSTER
+        folder = str(Path(running.data, "nats")) if running.credentials else ""
+        return Target(running.url, cluster or running.cluster, running.credentials, folder)
+    return Target(DEFAULT_URL, cluster or DEFAULT_CLUSTER)
+
+
+def _context(name: str, *, usual: bool) -> Context | None:
+    """Return the context of this name, else, with `usual`, the one that is in use, if any."""
+    from dorm.local.home import contexts_file
+
+    if not name and not (usual and contexts_file().exists()):
+        return None
+    from dorm.security.contexts import read_contexts
+
+    contexts = read_contexts(contexts_file())
+    return contexts.find(name or contexts.current) if name or contexts.current else None
+
+
+@cache
+def _mind_password(url: str) -> None:
+    """Warn once."""
+    if "@" in url:
+        say(
+            "warning: the URL holds a password, which process lists and shell histories show; use credentials "
+            "(`dorm context add`, or --credentials)",
+            error=True,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -60,12 +177,14 @@ async def client(
     url: str | None, cluster: str | None, *, user: str | None = None, timeout: float = 5.0
 ) -> AsyncIterator[Client]:
     """Yield a connected client.  Reports on stderr when the connection is lost, and when it is back."""
-    address, name = where(url, cluster)
+    found = target(url, cluster)
     # The connection's dependencies take longer to import than everything else, so they are imported last.
-    with _without_websockets(address):
-        from dorm.client.client import Client
-    connected = await Client.open(address, name, user=user, timeout=timeout)
-    connected.tell_outages(lambda lost: _tell_outage(address, lost))
+    with _without_websockets(found.url):
+        from dorm.client.opening import open_client
+    connected = await open_client(
+        found.url, found.cluster, user=user, timeout=timeout, credentials=await asyncio.to_thread(found.read)
+    )
+    connected.tell_outages(lambda lost: _tell_outage(found.url, lost))
     try:
         yield connected
     finally:

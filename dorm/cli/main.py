@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_group
 
+from dorm.cli.connect import add_options
 from dorm.cli.errors import run_and_exit
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _COMMANDS = {
     "cluster.serve": ("serve",),
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
+    "trust.init": ("init",),
     "schema": ("schema",),
     "completion": ("completion",),
     "replay.state": ("state", "diff"),
@@ -40,6 +42,9 @@ _COMMANDS = {
 _GROUPS = {
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),
+    "trust.users": ("user", "Users and access"),
+    "trust.nodes": ("node", "Users and access"),
+    "trust.contexts": ("context", "Users and access"),
     "webhooks.commands": ("webhooks", "Nodes and the cluster"),
     "log.commands": ("log", "The log"),
     "replay.commands": ("replay", "The log"),
@@ -68,6 +73,7 @@ class _OnDemand(TyperGroup):
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
             for one in (command, *getattr(command, "commands", {}).values()):
+                add_options(one)
                 _show_no_type(one.get_params(ctx))
         return command
 

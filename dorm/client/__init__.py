@@ -1,6 +1,7 @@
 """The client library for users' programs.
 
     client   submit an app, watch it, change it, cancel it
+    opening  a client with credentials
     tail     events in order, filtered, from any position
     masters  which master leads
     identities  changes of who may do what

@@ -100,7 +100,7 @@ class Client:
         """`settle_s`: seconds for which an append with an unknown outcome is retried."""
         self.log = log
         self.cluster = cluster
-        self.user = subjects.token(user or login_name())
+        self.user = subjects.token(user or (connection.user if connection is not None else "") or login_name())
         self.stored = 0
         """The sequence of this client's latest request on the log, 0 before the first."""
         self._bus = bus

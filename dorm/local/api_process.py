@@ -34,13 +34,21 @@ _log = structlog.get_logger(__name__)
 class ApiProcess:
     """`dorm serve` for a cluster that runs here."""
 
-    def __init__(self, url: str, cluster: str, log: Path, port: int) -> None:
+    def __init__(
+        self, url: str, cluster: str, log: Path, port: int, *, credentials: Path | None = None, user: str = ""
+    ) -> None:
         """`url` is that of the cluster's log, `log` the file of what the process says, `port` the one to listen on; if that
-        is taken, or 0, it is any free one."""
-        self._log_url = url
+        is taken, or 0, it is any free one.  On a cluster with identities, `credentials` are the API's own, and `user` is
+        whose requests it makes."""
         self._cluster = cluster
         self._log_file = log
         self._port = port if port and not in_use(HOST, port) else free_port(HOST)
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if name not in ("DORM_CONTEXT", "DORM_CREDENTIALS")},
+            # Not an argument: everyone on the machine sees those, and the address may hold a password.
+            "DORM_URL": url,
+            **({"DORM_CREDENTIALS": str(credentials), "DORM_USER": user} if credentials is not None else {}),
+        }
         self._running: asyncio.Task[None] | None = None
         self._process: Process | None = None
 
@@ -87,13 +95,11 @@ class ApiProcess:
 
     async def _run(self) -> int:
         where = ("--listen", f"{HOST}:{self._port}", "--cluster", self._cluster)
-        # Not an argument: everyone on the machine sees those, and the address may hold a password.
-        environment = {**os.environ, "DORM_URL": self._log_url}
         with await asyncio.to_thread(self._log_file.open, "ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches this process first.
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *_COMMAND, *where, env=environment, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
-                start_new_session=True,
+                sys.executable, *_COMMAND, *where, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+                start_new_session=True, env=self._environment,
             )  # fmt: skip
         with contextlib.suppress(psutil.Error):
             psutil.Process(self._process.pid).nice(NICE)

@@ -19,9 +19,10 @@ import structlog
 
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
-from dorm.client.client import Client
+from dorm.client.client import Client, login_name
+from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
-from dorm.local.nats_server import EmbeddedServer
+from dorm.local.nats_server import EmbeddedServer, free_port
 from dorm.local.runtimes import choose_runtime
 from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
@@ -29,6 +30,8 @@ from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
 from dorm.plugins import loadable
 from dorm.plugins.limits import limit_s
+from dorm.security.folder import KeyFolder
+from events import subjects
 from events.log.waiting import until_answered
 from events.nats.log import Connection
 
@@ -70,6 +73,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Key file with which the master seals the log; None keeps it in the data folder."""
     accept_log: bool = False
     """Lead on a log that differs from what this master has seen of it."""
+    trust: bool = False
+    """Know users and nodes by their keys; a cluster on whose data that was so once stays so."""
     metrics: Address | None = None
     """Where to serve the metrics of all parts; None does not."""
     metrics_else_any_port: bool = False
@@ -87,7 +92,14 @@ class LocalCluster:
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
-        self.server = EmbeddedServer(options.data / "nats", port=options.port)
+        folder = options.data / "nats"
+        keys = KeyFolder(folder / KEYS)
+        self.keys = keys if options.trust or keys.exists else None
+        """The cluster's keys; None for an open one."""
+        port = options.port or (free_port("127.0.0.1") if self.keys is not None else 0)
+        self.server = EmbeddedServer(folder, port=port, more=self.keys.server_settings() if self.keys else "")
+        self.admin = (self.keys.admin() if self.keys else "") or subjects.token(login_name())
+        """The user who runs this cluster."""
         self.agents: list[Agent] = []
         self.master: Master
         self.client: Client
@@ -113,10 +125,10 @@ class LocalCluster:
         await self._tear_down()
 
     async def _start(self) -> None:
-        await self.server.start()
-        key_file = self.options.key or self.options.data / KEY_NAME
+        await self._found()
+        key_file = self.options.key or (self.keys.seal_key if self.keys else self.options.data / KEY_NAME)
         key = await asyncio.to_thread(open_key, key_file)
-        connection = await self._connect("master")
+        connection = await self._connect("master", "master")
         await until_answered(connection.uncompress, "looking up how the log is stored")
         self.master = Master(
             connection.log,
@@ -140,8 +152,8 @@ class LocalCluster:
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
             self._runtimes.append(runtime)
             self.agents.append(await self._agent(config, runtime, self._node_root(index)))
-        client = await self._connect("client")
-        self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
+        client = await self._connect("client", self.admin)
+        self.client = Client(client.log, client.bus, self.options.cluster, user=self.admin, connection=None)
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
@@ -152,6 +164,17 @@ class LocalCluster:
                 await self._parts
         finally:
             ready.cancel()
+
+    async def _found(self) -> None:
+        """Start the server, of a cluster with identities as its admin."""
+        if self.keys is None:
+            await self.server.start()
+            return
+        url, cluster = self.server.url, self.options.cluster
+        admin = await asyncio.to_thread(make_keys, self.keys, cluster, url, self.admin, (), time.time_ns())
+        await self.server.start()
+        nodes = [f"node-{index + 1}" for index in range(self.options.agents)]
+        await found(self.keys, admin, url, nodes, clock=time.time_ns)
 
     def _solve(self) -> Callable[..., Any]:
         if self.options.metrics is None:
@@ -168,7 +191,7 @@ class LocalCluster:
         from dorm.metrics.parts import of_agents, of_master
         from dorm.metrics.server import MetricsServer, serving
 
-        log = (await self._connect("metrics")).log
+        log = (await self._connect("metrics", "master")).log
         follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, room=log.room)
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
         if deliverer is not None:
@@ -185,7 +208,7 @@ class LocalCluster:
         from dorm.webhooks.keys import FILE_NAME, open_keys
 
         keys = await asyncio.to_thread(open_keys, self.options.data / FILE_NAME, self.options.cluster)
-        connection = await self._connect("webhooks")
+        connection = await self._connect("webhooks", self.admin)
         deliverer = Deliverer(
             connection, keys, who=self.client.user, clock=time.time_ns, allowed=parse_networks(self.options.webhooks)
         )
@@ -198,15 +221,22 @@ class LocalCluster:
         for agent in self.agents:
             await agent.joined.wait()
 
-    async def _connect(self, name: str) -> Connection:
+    async def _connect(self, name: str, identity: str) -> Connection:
+        credentials = await asyncio.to_thread(self.keys.credentials, identity) if self.keys is not None else None
         connection = await Connection.open(
-            self.server.url, self.options.cluster, name=name, timeout=10.0, create=True, patient=True
+            self.server.url,
+            self.options.cluster,
+            name=name,
+            timeout=10.0,
+            create=True,
+            patient=True,
+            credentials=credentials,
         )
         self._connections.append(connection)
         return connection
 
     async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
-        connection = await self._connect(config.name)
+        connection = await self._connect(config.name, config.name)
         return Agent(
             connection.log,
             connection.bus,

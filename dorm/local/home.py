@@ -22,6 +22,8 @@ class Running(msgspec.Struct, frozen=True):
     pid: int
     data: str = ""
     """Its data folder; "" from earlier releases."""
+    credentials: str = ""
+    """Path of the credentials of the user who started it; "" for an open cluster."""
 
 
 def home() -> Path:
@@ -32,6 +34,11 @@ def home() -> Path:
 def key_file(cluster: str) -> Path:
     """Return the file of the key that a cluster's master seals the log with: in the cluster's data folder."""
     return home() / cluster / KEY_NAME
+
+
+def contexts_file() -> Path:
+    """Return the file of the contexts that `dorm context` manages."""
+    return home() / "contexts.json"
 
 
 def witness_file(key: Path) -> Path:

@@ -59,12 +59,16 @@ class EmbeddedError(DormError):
 class EmbeddedServer:
     """One server process with its data in `folder`.  It listens on `host` only."""
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True) -> None:
-        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast."""
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True, more: str = ""
+    ) -> None:
+        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast.  `more`: what
+        its configuration has beside, such as accounts."""
         self._folder = folder
         self._host = host
         self._port = port
         self._synced = synced
+        self._more = more
         self._process: Process | None = None
         self._lock: int | None = None
 
@@ -184,7 +188,7 @@ class EmbeddedServer:
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
             # Disconnect slow consumers instead of stalling publishers.
             f"max_pending: {MAX_PENDING}\nno_fast_producer_stall: true\n"
-            f"jetstream {{ store_dir: {store}, sync_interval: {sync}, max_file_store: {_NO_LIMIT} }}\n"
+            f"jetstream {{ store_dir: {store}, sync_interval: {sync}, max_file_store: {_NO_LIMIT} }}\n" + self._more
         )
 
     async def _wait_until_ready(self) -> None:

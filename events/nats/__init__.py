@@ -1,6 +1,7 @@
 """The log on NATS JetStream.  The only code that imports nats-py.
 
     log            `EventLog` on a stream: appending, and opening a cluster's log
+    access/        who a connection is, and what the server forbids it
     link           one connection to a server or to a cluster of servers, and its failures
     streams        how a cluster's streams are configured, found, created and replicated
     reader         a pull consumer driven by hand; `direct` reads one record per request

@@ -21,7 +21,7 @@ import nats.errors
 from events.log.interface import Answerer, AskRefused, Bus, answering
 from events.log.records import LogRefused, LogUnavailable, Record
 from events.logger import Logger
-from events.nats.link import as_log_errors, cancellable, ended
+from events.nats.link import Link, as_log_errors, cancellable, ended
 from events.nats.reader import last_record
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from events.nats.link import Link
+    from events.nats.access.credentials import Credentials
 
 _PROBE_S = 1.0
 """Seconds without a piece, or without an acknowledgement, before the asker is probed."""
@@ -46,24 +46,26 @@ _log = Logger(__name__)
 class NatsBus(Bus):
     """The bus of one cluster; `reports` is the pattern of its heartbeats' subjects."""
 
-    def __init__(self, link: Link, reports: str) -> None:
+    def __init__(self, link: Link, reports: str, stream: str) -> None:
+        """`stream` stores the heartbeats where identities count; elsewhere older clusters have another, which is looked
+        up."""
         self._link = link
         self._client = link.client
         self._reports = reports
-        self._stream = ""
-        """The stream that stores its heartbeats, once looked up."""
+        self._stream = stream if link.credentials is not None else ""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         self._link.check_size(body)
         await self._link.sendable("report", timeout)
         with as_log_errors("report"):
-            await self._client.jetstream().publish(subject, body, timeout=timeout)
+            await self._link.jetstream().publish(subject, body, timeout=timeout)
 
     async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
         with as_log_errors("listening for reports"):
             subscription = await self._client.subscribe(
                 subject, pending_msgs_limit=_WAITING_REPORTS, pending_bytes_limit=_WAITING_BYTES
             )
+            await self._link.listening(subscription)
         try:
             async for message in subscription.messages:
                 yield Record(0, 0, message.subject, message.data)
@@ -76,7 +78,7 @@ class NatsBus(Bus):
         if not self._stream:
             await self._link.connected(_LOOK_UP_S)
             with as_log_errors("looking up the heartbeats"):
-                self._stream = await self._client.jetstream().find_stream_name_by_subject(self._reports)
+                self._stream = await self._link.jetstream().find_stream_name_by_subject(self._reports)
         return await last_record(self._link, self._stream, subject)
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
@@ -88,6 +90,8 @@ class NatsBus(Bus):
         try:
             with as_log_errors("asking"):
                 await self._client.publish(subject, question, reply=inbox)
+                await self._link.taken()
+            self._link.permissions.check_request(subject, inbox)
             taken = 0
             while True:
                 try:
@@ -116,6 +120,7 @@ class NatsBus(Bus):
             subscription = await self._client.subscribe(
                 subject, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
             )
+            await self._link.listening(subscription)
         try:
             async with asyncio.TaskGroup() as tasks:
                 answers: set[asyncio.Task[None]] = set()
@@ -212,3 +217,14 @@ def _piece(message: Msg, taken: int) -> bytes | None:
     if number != str(taken + bool(message.data)):
         raise LogUnavailable("a part of the answer was lost; ask again", code="agent.answer_lost")
     return None if "Dorm-End" in headers else message.data
+
+
+async def ask_once(credentials: Credentials, subject: str, question: bytes, *, timeout: float) -> bytes:
+    """Connect, ask one question, and return the whole answer.  Raises LogUnavailable, LogRefused, CredentialsError."""
+    link = await Link.open(credentials.url, name="dorm", timeout=timeout, credentials=credentials)
+    try:
+        answer = NatsBus(link, "", "").ask(subject, question, timeout=timeout)
+        async with contextlib.aclosing(answer) as pieces:
+            return b"".join([piece async for piece in pieces])
+    finally:
+        await link.close()

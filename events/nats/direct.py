@@ -47,7 +47,7 @@ async def read_directly(link: Link, stream: str, after: int, imported: int = 0) 
         subscription = await link.take(inbox, take)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await link.client.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(question).encode(), reply=inbox)
+                await link.client.publish(f"{link.api}.DIRECT.GET.{stream}", json.dumps(question).encode(), reply=inbox)
                 await over.wait()
         finally:
             await link.leave(subscription)

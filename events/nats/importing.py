@@ -80,7 +80,7 @@ async def import_log(
 async def _begin(link: Link, log: ReadableLog, cluster: str, end: int) -> int:
     """Create the streams, or find those of an interrupted import; return how many records are stored.  Raises LogRefused."""
     source, called = await _source(log, end)
-    manager = link.client.jetstream(timeout=_TIMEOUT_S)
+    manager = link.jetstream(timeout=_TIMEOUT_S)
     # For an archive whose own seals can't be checked, no name would be right.
     metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed_upto() else called or cluster}
     with as_log_errors(f"making cluster {cluster} at {link.url}"):

@@ -12,13 +12,16 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import nats.errors
 from nats.aio.client import Client, Srv
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from ssl import SSLContext
+    from urllib.parse import ParseResult
 
 USED: Mapping[str, tuple[str, ...]] = {
     "Client": (
@@ -45,13 +48,53 @@ def missing() -> list[str]:
     return [f"{owner}.{name}" for owner, names in USED.items() for name in names if not hasattr(there[owner], name)]
 
 
+class Unencrypted(nats.errors.Error):
+    """The server, or somebody between, offers no encryption where the identity demands it."""
+
+    def __str__(self) -> str:
+        return "the server offers no encryption, which these credentials demand"
+
+
 class AbortingTransport(TcpTransport):
-    """A transport that closes at once.
+    """A transport that closes at once, and sends nothing in the clear that has to be encrypted.
 
     Why: a stream's own close first waits until the other side has taken what was written, which a frozen server, or one
     behind a cut cable, does not do for many minutes.
     Instead: `Client.close(abort=True)`, or a transport that `connect` accepts as an option.
+
+    Why the latter: nats-py encrypts only if the server's greeting asks for it, which whoever is between can change.
+    Instead: an option of `connect` that demands TLS.
     """
+
+    def __init__(self, *, encrypted: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._demanded = encrypted
+        self._encrypted = False
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self._encrypted = False
+        await super().connect(uri, buffer_size, connect_timeout)
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        self._encrypted = True
+        if self._io_writer is not None:
+            # A stream that was not encrypted from its start logs a warning each time that the other side closes it.
+            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
+
+    def write(self, payload: bytes) -> None:
+        self._check_encrypted()
+        super().write(payload)  # type: ignore[no-untyped-call]
+
+    def writelines(self, payload: list[bytes]) -> None:
+        self._check_encrypted()
+        super().writelines(payload)  # type: ignore[no-untyped-call]
+
+    def _check_encrypted(self) -> None:
+        if self._demanded and not self._encrypted:
+            raise Unencrypted
 
     def close(self) -> None:
         if self._io_writer is not None:
@@ -63,15 +106,29 @@ class AbortingTransport(TcpTransport):
 
 
 class AbortingClient(Client):
-    """A client whose TCP connections close at once, by `AbortingTransport`, and which stops reconnecting once it is abandoned.
+    """A client whose TCP connections close at once, by `AbortingTransport`, that reports each request before it is sent,
+    and that stops reconnecting once it is abandoned.
 
-    Why: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as its future ends.  The client's task that
-    reconnects then survives `close`, or a second such task beside it, and goes on without end.
+    Why the reports: a server that forbids a request names only its subject (`events.nats.access.denials`).
+    Instead: requests of nats-py that fail by the permission error that the server sends.
+    Why it stops: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as its future ends.  The client's
+    task that reconnects then survives `close`, or a second such task beside it, and goes on without end.
     Instead: a `close` that waits until these tasks have ended.
     """
 
+    on_request: Callable[[str, str], None] = staticmethod(lambda subject, reply: None)
+    """Called with subject and reply subject."""
+    encrypted = False
+    """Whether connections have to be encrypted."""
     abandoned = False
     """Set before `close`."""
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, Any] | None = None
+    ) -> None:
+        if reply:
+            self.on_request(subject, reply)
+        await super().publish(subject, payload, reply, headers)
 
     async def _connect_to_server(self, s: Srv) -> None:
         reconnecting = self._reconnection_task
@@ -79,7 +136,7 @@ class AbortingClient(Client):
         if self.abandoned or superseded:
             raise asyncio.CancelledError
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
-            self._transport = AbortingTransport()  # type: ignore[no-untyped-call]
+            self._transport = AbortingTransport(encrypted=self.encrypted)
         await super()._connect_to_server(s)
 
 
@@ -130,6 +187,20 @@ def discard_unsent(client: Client) -> None:
     """
     client._pending.clear()
     client._pending_data_size = 0
+
+
+def fail_request(client: Client, reply: str, error: Exception) -> bool:
+    """Raise `error` in the request whose answer would come on `reply`, and return whether there is such a request.
+
+    Why: the server forbids a request by an error of its own, and nats-py lets the request wait until its timeout.
+    Instead: as for `AbortingClient`.
+    """
+    answer = client._resp_map.get(reply.rpartition(".")[2])
+    if answer is None or answer.done():
+        return False
+    answer.set_exception(error)
+    answer.exception()  # The caller may have gone meanwhile.
+    return True
 
 
 def fail_requests(client: Client, error: Exception) -> None:

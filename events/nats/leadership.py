@@ -86,7 +86,7 @@ class JetStreamLeadership(Leadership):
     async def replicas(self) -> int:
         """Return how many servers hold it, which decides how long it may be without an answer."""
         with as_log_errors("looking up the lease of the masters"):
-            config = (await self._link.client.jetstream(timeout=_TIMEOUT_S).stream_info(self._stream)).config
+            config = (await self._link.jetstream(timeout=_TIMEOUT_S).stream_info(self._stream)).config
         return int(config.num_replicas or 1)
 
     async def written_at(self) -> int:
@@ -143,7 +143,5 @@ class JetStreamLeadership(Leadership):
         """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""
         headers = {"Nats-Expected-Stream": self._stream, "Nats-Expected-Last-Subject-Sequence": str(revision)}
         with as_log_errors("writing the lease of the masters"):
-            ack = await self._link.client.jetstream().publish(
-                self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers
-            )
+            ack = await self._link.jetstream().publish(self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers)
         return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain)

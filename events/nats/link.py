@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -26,13 +26,18 @@ from events.log.records import (
 )
 from events.logger import Logger
 from events.nats import internals
+from events.nats.access.addresses import check_address, servers_of
+from events.nats.access.denials import Denied, connection_of
+from events.nats.access.names import OWN_API, largest_message
 from events.nats.parser import DirectParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nats.aio.subscription import Subscription
+    from nats.js import JetStreamContext
 
+    from events.nats.access.credentials import Credentials
     from events.nats.parser import Taker
 
 OLDEST_SERVER = (2, 12)
@@ -53,6 +58,9 @@ _PING_S = 3
 _BLIP_S = 1.0
 """Seconds that an append waits for a lost connection: about as long as a server takes to restart."""
 _CLOSE_S = 2.0
+_FLUSH_S = 5
+_LOCKED_OUT = 3
+"""Refusals in a row after which an identity counts as removed, not as met by a server that is starting."""
 _SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
@@ -65,13 +73,21 @@ class Link:
     after a reconnect: a caller whose append failed must not see it stored much later.
     """
 
-    def __init__(self, url: str) -> None:
-        self.client = internals.AbortingClient()
+    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
+        self.client, self.permissions = connection_of(shown(url), credentials)
         self._parser = DirectParser(self.client)
         internals.use_parser(self.client, self._parser)
-        self.servers = [part.strip() for part in url.split(",")]
+        self.servers = servers_of(url)
         self.url = shown(",".join(self.servers))
-        """For messages: without passwords."""
+        """Where it connects to, without passwords."""
+        self.credentials = credentials
+        self.api = credentials.api if credentials is not None else OWN_API
+        """The prefix of JetStream's API."""
+        role = credentials.role if credentials is not None else ""
+        self._largest = largest_message(role) or sys.maxsize
+        """The bytes that the server takes from this identity, which it does not announce."""
+        self._locked_out = 0
+        """How often in a row, since the connection was lost, the server did not let this identity in."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""
@@ -82,12 +98,13 @@ class Link:
         """Connected, or closed for good."""
 
     @classmethod
-    async def open(cls, url: str, *, name: str, timeout: float) -> Link:
-        """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused."""
+    async def open(cls, url: str, *, name: str, timeout: float, credentials: Credentials | None = None) -> Link:
+        """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, LogRefused, or
+        CredentialsError."""
         _check_client()
-        link = cls(url)
+        link = cls(url, credentials)
         for server in link.servers:
-            _check_address(server)
+            check_address(server, encrypted=credentials is not None and bool(credentials.ca))
         try:
             await link._connect(name, timeout)
             link._check_version()
@@ -114,6 +131,7 @@ class Link:
                 disconnected_cb=self._on_disconnect,
                 reconnected_cb=self._on_reconnect,
                 closed_cb=self._on_close,
+                **(self.credentials.options() if self.credentials is not None else {}),
             )
         )
         troubled = asyncio.ensure_future(self._troubled.wait())
@@ -130,12 +148,20 @@ class Link:
             await ended(troubled)
         raise self._refusal()
 
+    def jetstream(self, timeout: float = 5.0) -> JetStreamContext:
+        """Return nats-py's client of JetStream's API, with this identity's prefix."""
+        return self.client.jetstream(prefix=self.api, timeout=timeout)
+
     def _refusal(self) -> LogError:
         details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
         for detail in details:
             if "authoriz" in detail.lower():
+                return self.permissions.not_let_in(detail)
+            if "certificate" in detail.lower() or "encryption" in detail.lower():
                 return LogRefused(
-                    f"the NATS server at {self.url} does not let us in: {detail}", code="log.no_permission"
+                    f"the NATS server at {self.url} can't be trusted: {detail}; name the cluster's credentials with "
+                    "--credentials or --context, and get them again if its authority is a new one",
+                    code="log.server_not_trusted",
                 )
         return LogUnavailable(
             f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url",
@@ -191,6 +217,26 @@ class Link:
         self._parser.takers.pop(internals.id_of(subscription), None)
         await subscription.unsubscribe()
 
+    def check_let_in(self) -> None:
+        """Raises LogRefused if the server does not let this identity in any more."""
+        if self._locked_out >= _LOCKED_OUT or isinstance(self.client.last_error, nats.errors.AuthorizationError):
+            raise self.permissions.not_let_in("authorization violation")
+
+    async def taken(self) -> None:
+        """Wait until the server has taken, or forbidden, all that was sent."""
+        # nats-py writes a ping at once, before what waits to be sent: the second one follows that.
+        await self.client.flush(_FLUSH_S)
+        await self.client.flush(_FLUSH_S)
+
+    async def listening(self, subscription: Subscription) -> None:
+        """Wait until the server has a subscription.  Raises LogRefused if it forbids it."""
+        await self.taken()
+        try:
+            self.permissions.check_listening(subscription.subject)
+        except LogRefused:
+            await subscription.unsubscribe()
+            raise
+
     @property
     def denied(self) -> str:
         """The server's message about missing permissions, "" if there was none: a denied request gets no answer."""
@@ -203,10 +249,19 @@ class Link:
         self._troubles = [*self._troubles[-99:], error]
         if len(self._troubles) >= len(self.servers):
             self._troubled.set()
+        self.permissions.on_error(error)
+        if "authorization violation" in str(error).lower():
+            self._note_locked_out()
         if isinstance(error, nats.errors.SlowConsumerError):
             self._say_left_out(error.subject)
         else:
             _log.debug("nats error", error=_words(error))
+
+    def _note_locked_out(self) -> None:
+        self._locked_out += 1
+        if self._locked_out == _LOCKED_OUT:
+            self._settled.set()  # Whoever waits for a connection learns that there will be none.
+            self._tell("locked out")
 
     def _say_left_out(self, subject: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -225,6 +280,7 @@ class Link:
             self.on_outage(True)
 
     async def _on_reconnect(self) -> None:
+        self._locked_out = 0
         self._settled.set()
         self.on_outage(False)
         self._tell("reconnected")
@@ -244,6 +300,7 @@ class Link:
                 await self._settled.wait()
         if not self._settled.is_set():
             raise LogUnavailable(f"the NATS server at {self.url} does not answer")
+        self.check_let_in()
         if self.client.is_closed:
             raise LogClosed(f"the connection to {self.url} is closed")
 
@@ -256,6 +313,7 @@ class Link:
                 async with asyncio.timeout(min(timeout, _BLIP_S)):
                     await self._settled.wait()
         if not self.client.is_connected:
+            self.check_let_in()
             raise NotSent(
                 f"{doing}: the connection to {self.url} is lost, so nothing was sent; try again when it is back"
             )
@@ -277,15 +335,21 @@ class Link:
 
     async def _abandon(self) -> None:
         self.client.abandoned = True
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        before = _cancellations()
+        try:
             async with asyncio.timeout(_CLOSE_S):
                 await self.client.close()
+        except (nats.errors.Error, OSError, TimeoutError):
+            pass
+        except asyncio.CancelledError:
+            if _cancellations() > before:
+                raise  # Otherwise it is the stream's own future, which was cancelled with a connect that waited for it.
 
     def check_size(self, body: bytes, headers: int = 0, most: float = math.inf) -> None:
         """Raises LogRefused for a message too large for the server, which would disconnect, or for a stream that takes at
         most so many bytes.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
-        most = min(most, self.client.max_payload)
+        most = min(most, self.client.max_payload, self._largest)
         if size > most:
             raise LogRefused(
                 f"the message has {len(body):,} bytes; the server takes at most {most:,}"
@@ -312,19 +376,6 @@ def _unknown_client(reason: str) -> LogRefused:
     )
 
 
-def _check_address(url: str) -> None:
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        valid = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or not url.isprintable() or " " in url:
-        raise LogRefused(
-            f"{shown(url)[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
-            code="server.address.malformed",
-        )
-
-
 def _words(error: Exception) -> str:
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return text.removeprefix("nats: ").strip("'")[:200] or type(error).__name__
@@ -334,6 +385,8 @@ def log_error(error: BaseException, doing: str) -> LogError:
     """Return the log's error for an error of nats-py."""
     if isinstance(error, nats.js.errors.APIError):
         return _api_error(error, doing)
+    if isinstance(error, Denied):
+        return LogRefused(f"{doing}: {error}", code="log.no_permission")
     if isinstance(error, nats.js.errors.NoStreamResponseError):
         return LogUnavailable(
             f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting",

@@ -29,6 +29,7 @@ from events.log.records import (
 )
 from events.log.waiting import until_answered
 from events.logger import Logger
+from events.nats.access.names import ADMIN
 from events.nats.bus import NatsBus
 from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
@@ -51,10 +52,12 @@ from events.nats.settings.limits import LARGEST_RECORD, Room, nearly_full, room,
 from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
 from events.nats.stream_state import stream_state
-from events.nats.streams import all_streams, find_streams, log_stream, make_streams
+from events.nats.streams import all_streams, find_streams, log_stream, make_streams, report_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from events.nats.access.credentials import Credentials
 
 __all__ = ["Connection", "JetStreamLog"]
 
@@ -79,7 +82,7 @@ class Connection:
         self.url = link.url
         self.cluster = cluster
         self.log = JetStreamLog(link, cluster, imported)
-        self.bus: Bus = NatsBus(link, names.reports(cluster))
+        self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
         self.leadership = JetStreamLeadership(link, cluster)
         self.places = Places(link, cluster, imported)
 
@@ -94,9 +97,11 @@ class Connection:
         create: bool = False,
         replicas: int | None = None,
         patient: bool = False,
+        credentials: Credentials | None = None,
     ) -> Connection:
         """Connect, check the server's version, and look up the cluster.  With `create`, which is for processes that run the
-        cluster, missing streams are created.
+        cluster, missing streams are created, unless it connects with credentials: then only an admin creates them
+        (`dorm init`).
 
         `url` names one server or, separated by commas, several of one NATS cluster: any of them will do, now and after each
         outage.  `replicas` of the streams, with `create`: None chooses 3 for new streams if there are enough servers;
@@ -109,16 +114,24 @@ class Connection:
         if patient:
 
             async def once() -> Connection:
-                return await cls.open(url, cluster, name=name, timeout=timeout, create=create, replicas=replicas)
+                return await cls.open(
+                    url, cluster, name=name, timeout=timeout, create=create, replicas=replicas, credentials=credentials
+                )
 
             return await until_answered(once, f"connecting to {shown(url)}")
         try:
             names.check_cluster(cluster)
         except ValueError as error:
             raise LogRefused(str(error), code=code_of(error)) from None
-        link = await Link.open(url, name=name, timeout=timeout)
+        if credentials is not None and credentials.cluster != cluster:
+            raise LogRefused(
+                f"the credentials of {credentials} are for cluster {credentials.cluster!r}, not for {cluster!r}; name others "
+                "with --credentials or --context",
+                code="credentials.other_cluster",
+            )
+        link = await Link.open(url, name=name, timeout=timeout, credentials=credentials)
         try:
-            if create:
+            if create and (credentials is None or credentials.role == ADMIN):
                 imported = await make_streams(link, cluster, timeout, replicas)
             else:
                 imported = await find_streams(link, cluster, timeout)
@@ -138,6 +151,16 @@ class Connection:
             await link.close()
             raise
         return cls(link, cluster, imported)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """With which it was opened."""
+        return self._link.credentials
+
+    @property
+    def user(self) -> str:
+        """The name of its identity, "" on an open cluster."""
+        return self._link.credentials.name if self._link.credentials is not None else ""
 
     def comparisons(self, policy: str, who: str) -> Comparisons:
         """Return where a shadow publishes what it finds."""
@@ -226,7 +249,7 @@ class JetStreamLog(EventLog):
             await self._check_read()
         try:
             with as_log_errors("append"):
-                ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
+                ack = await self._link.jetstream().publish(subject, body, timeout=timeout, headers=headers)
         except LogUnavailable as error:
             if isinstance(error.__cause__, TimeoutError) and await self._only_stores_nothing():
                 raise LogUnavailable(
@@ -241,7 +264,7 @@ class JetStreamLog(EventLog):
         """Return whether the stream has a leader but stores nothing: once its disk was full, a stream drops messages
         silently, even when there is room again."""
         with contextlib.suppress(LogError), as_log_errors("asking"):
-            info = await self._link.client.jetstream(timeout=_ASK_S).stream_info(self._stream)
+            info = await self._link.jetstream(timeout=_ASK_S).stream_info(self._stream)
             return info.cluster is None or bool(info.cluster.leader)
         return False
 
@@ -379,7 +402,7 @@ class JetStreamLog(EventLog):
     async def renamed_upto(self) -> int:
         await self._link.connected(_RECONNECT_S)
         with as_log_errors("looking up where the log comes from"):
-            config = (await self._link.client.jetstream().stream_info(self._stream)).config
+            config = (await self._link.jetstream().stream_info(self._stream)).config
         return renamed_upto(config.metadata, self._cluster)
 
     async def at_time(self, time: int) -> int:

@@ -91,6 +91,7 @@ class Reader:
         self._inbox = self._client.new_inbox()
         # The reader chooses the name, so that it can delete the consumer even if it never learns that it was created.
         self._consumer = self._inbox.rsplit(".", 1)[-1]
+        self._next = f"{link.api}.CONSUMER.MSG.NEXT.{stream}.{self._consumer}"
         self._subscription: Subscription | None = None
         self._buffer: list[Record] = []
         self._arrived = asyncio.Event()
@@ -123,7 +124,7 @@ class Reader:
         await self._close()
 
     async def _open(self) -> None:
-        manager = self._client.jetstream(timeout=self._timeout)
+        manager = self._link.jetstream(timeout=self._timeout)
         config = ConsumerConfig(
             name=self._consumer,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -155,9 +156,7 @@ class Reader:
     async def _request(self) -> None:
         self._asked += BATCH
         try:
-            await self._client.publish(
-                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", self._request_body, reply=self._inbox
-            )
+            await self._client.publish(self._next, self._request_body, reply=self._inbox)
         except nats.errors.Error as error:
             raise ReopenReader(str(error)) from None
 
@@ -214,7 +213,7 @@ class Reader:
 
     async def next(self, patience: float | None = None) -> list[Record]:
         """Return at least one record, in order.  Wait without end, or at most `patience` seconds if a record must exist.
-        Raises ReopenReader."""
+        Raises ReopenReader, LogRefused."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + patience if patience is not None else math.inf
         while not self._buffer:
@@ -228,6 +227,7 @@ class Reader:
                 async with asyncio.timeout(self._silence_s):
                     await self._arrived.wait()
             except TimeoutError:
+                self._link.permissions.check_request(self._next, self._inbox)
                 raise ReopenReader("neither records nor heartbeats") from None
         batch, self._buffer = self._buffer, []
         if self._broken is None:
@@ -245,7 +245,7 @@ class Reader:
                 await self._link.leave(self._subscription)
         with contextlib.suppress(nats.errors.Error):
             # Not awaited; if the connection is lost, the server drops the unused consumer by itself.
-            await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+            await self._client.publish(f"{self._link.api}.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
 
 
 async def _finished(making: Coroutine[Any, Any, object]) -> None:
@@ -296,7 +296,9 @@ async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) 
 async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float, imported: int = 0) -> Record | None:
     # Requested by hand, since nats-py returns the time in microseconds only.
     await link.connected(timeout)
-    reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
+    reply = await link.client.request(
+        f"{link.api}.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout
+    )
     answer: dict[str, Any] = json.loads(reply.data)
     if error := answer.get("error"):
         if error.get("err_code") == _NO_MESSAGE:

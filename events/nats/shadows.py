@@ -53,7 +53,7 @@ class Comparisons:
 
     async def prepare(self, timeout: float = 5.0) -> None:
         """Create the stream where there is none.  Raises LogUnavailable, LogRefused."""
-        manager = self._link.client.jetstream(timeout=timeout)
+        manager = self._link.jetstream(timeout=timeout)
         config = shadow_config(self._cluster)
         with as_log_errors(f"looking up stream {config.name} at {self._link.url}"):
             with contextlib.suppress(nats.js.errors.NotFoundError):
@@ -68,4 +68,4 @@ class Comparisons:
         self._link.check_size(body)
         await self._link.sendable("comparison", timeout)
         with as_log_errors("publishing a comparison"):
-            await self._link.client.jetstream().publish(self.subject, body, timeout=timeout)
+            await self._link.jetstream().publish(self.subject, body, timeout=timeout)

@@ -136,7 +136,7 @@ class JetStreamSnapshots(Snapshots):
         self._link.check_size(body, sum(map(len, headers.values())))
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("storing a snapshot"):
-            ack = await self._link.client.jetstream().publish(subject, body, timeout=_TIMEOUT_S, headers=headers)
+            ack = await self._link.jetstream().publish(subject, body, timeout=_TIMEOUT_S, headers=headers)
         return int(ack.seq)
 
     # --- the pieces -----------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class JetStreamSnapshots(Snapshots):
         with as_log_errors("reading a snapshot"):
             try:
                 reply = await self._link.client.request(
-                    f"$JS.API.DIRECT.GET.{self._stream}.{subject}", b"", timeout=_TIMEOUT_S
+                    f"{self._link.api}.DIRECT.GET.{self._stream}.{subject}", b"", timeout=_TIMEOUT_S
                 )
             except nats.errors.NoRespondersError:
                 return None
@@ -184,4 +184,4 @@ class JetStreamSnapshots(Snapshots):
         self._ready = True
 
     def _manager(self) -> JetStreamManager:
-        return self._link.client.jetstream(timeout=_TIMEOUT_S)
+        return self._link.jetstream(timeout=_TIMEOUT_S)

@@ -22,7 +22,7 @@ _HEARD_NS = 4_000_000_000
 
 async def api_request(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Send a JetStream API request by hand, to get the whole answer.  Raises what nats-py raises."""
-    reply = await link.client.request(f"$JS.API.{what}", json.dumps(question).encode(), timeout=timeout)
+    reply = await link.client.request(f"{link.api}.{what}", json.dumps(question).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)
     if error := answer.get("error"):
         raise nats.js.errors.APIError.from_error(error)

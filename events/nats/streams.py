@@ -114,7 +114,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
 async def find_streams(link: Link, cluster: str, timeout: float) -> int:
     """Return the last sequence of the log that comes from an archive.  Raises LogRefused if the server has no such
     cluster."""
-    manager = link.client.jetstream(timeout=timeout)
+    manager = link.jetstream(timeout=timeout)
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
             found = await manager.stream_info(log_stream(cluster))
@@ -122,7 +122,8 @@ async def find_streams(link: Link, cluster: str, timeout: float) -> int:
                 return imported_upto(found.config.metadata)
         except nats.js.errors.NotFoundError:
             pass
-        there = ", ".join(await _clusters(manager))
+        # Identities that may list a server's streams are admins alone.
+        there = ", ".join(await _clusters(manager)) if link.credentials is None else ""
     raise LogRefused(
         f"there is no cluster {cluster!r} at {link.url}, "
         + (f"only {there}; name one with --cluster" if there else "and no other")
@@ -150,7 +151,7 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
         raise LogRefused(
             f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}", code="log.replicas.not_a_choice"
         )
-    manager = link.client.jetstream(timeout=timeout)
+    manager = link.jetstream(timeout=timeout)
     imported = 0
     for config in stream_configs(cluster):
         with as_log_errors(f"looking up stream {config.name} at {link.url}"):

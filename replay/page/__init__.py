@@ -3,10 +3,7 @@
 view      one moment: the cluster's figures, nodes with their containers, apps, the last decision with its reasons
 changes   an observer of a fold: what differs from one view to the next, and the records between them
 timeline  a span of time: partitions as spans, decisions, failures, the cluster's figures
-<<<<<<< HEAD
 recording  a part of a log with all of these, for a page without a server
-=======
->>>>>>> api
 
 `dorm serve` answers with these over HTTP, and an offline page holds the same answers.  The page that draws them is `dorm.web`;
 the files beside these modules are the pages of reports.  Imports the core and `replay.timeline`.

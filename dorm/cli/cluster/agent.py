@@ -12,12 +12,13 @@ import typer
 
 from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
 from dorm.cli.cluster.up import RuntimeChoice
-from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped
+from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ def agent(
         Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
     ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token of `dorm node intro`, for the first start; - reads it from standard input. "
+            "DORM_TOKEN may hold the token itself.",
+        ),
+    ] = None,
     metrics: Metrics = None,
     url: Url = None,
     cluster: ClusterName = None,
@@ -81,6 +90,8 @@ def agent(
 
       dorm agent --cluster lab --metrics 0.0.0.0:9475
 
+      dorm agent --token token.txt --checkpoints /mnt/shared/dorm
+
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
     from dorm.local.cluster import BUILD
@@ -88,7 +99,8 @@ def agent(
 
     configure(verbose, log_json)
     serve_at = metrics_address(metrics)
-    node = name or socket.gethostname().split(".")[0]
+    introduction = read_introduction(token)
+    node = name or (introduction.node if introduction else "") or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / node).absolute()
     shared = (checkpoints or home() / "checkpoints").absolute()
     found = parse_capacity(capacity) or detect_capacity()
@@ -109,11 +121,11 @@ def agent(
 
     async def work() -> None:
         from agents.agent import Agent
-        from events.nats.log import Connection
 
-        server, cluster_name = where(url, cluster)
+        found = await node_target(target(url, cluster), root, node, introduction, named=names_credentials())
+        cluster_name = found.cluster
         choice = await choose_runtime(runtime.value, docker)
-        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}", create=True, patient=True)
+        connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(

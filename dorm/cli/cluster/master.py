@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -128,14 +128,12 @@ def master(
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
-        from events.nats.log import Connection
 
-        address, cluster_name = where(url, cluster)
-        file = key or key_file(cluster_name)
+        found = target(url, cluster)
+        cluster_name = found.cluster
+        file = key or found.seal_key() or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
-        connection = await Connection.open(
-            address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
-        )
+        connection = await found.connection("dorm-master", create=True, replicas=replicas, patient=True)
         stack, timer = contextlib.AsyncExitStack(), SolveTimer()
         try:
             client = Client(connection.log, connection.bus, cluster_name)

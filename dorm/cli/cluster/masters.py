@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, ago, console, print_table, show_document
 from events.log.records import LogError
@@ -43,11 +43,9 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
     async def work() -> None:
         from dorm.client.client import Client
         from dorm.client.masters import row_of
-        from events.nats.log import Connection
 
-        address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-client")
-        async with Client(connection.log, connection.bus, name, connection=connection) as connected:
+        connection = await target(url, cluster).connection("dorm-client")
+        async with Client(connection.log, connection.bus, connection.cluster, connection=connection) as connected:
             first = await connection.leadership.look()
             await _watch(connection.leadership, first)
             state = await connected.state()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, where
+from dorm.cli.connect import ClusterName, Url, User, target
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -104,14 +104,12 @@ def serve(
 
     async def work() -> None:
         from dorm.api.serving import serving
-        from events.nats.log import Connection
 
-        address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-api", patient=True)
+        connection = await target(url, cluster).connection("dorm-api", patient=True)
         try:
             async with serving(connection, options) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())
-                announce(server.url, name, options)
+                announce(server.url, connection.cluster, options)
                 if while_stdin_is_open:
                     await first_of(server.run(), _stdin_closed())
                 else:

@@ -87,6 +87,13 @@ def up(
     ] = None,
     no_api: Annotated[bool, typer.Option("--no-api", help="Without the API and the dashboard.")] = False,
     config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Know users and nodes by their keys (`dorm user`, `dorm node`); a cluster that once did always does.",
+        ),
+    ] = False,
     accept_log: AcceptLog = False,
     metrics: MetricsOfUp = None,
     webhooks_allow: Annotated[
@@ -110,6 +117,8 @@ def up(
       dorm up
 
       dorm up --agents 3 --capacity cpu=2,memory=2GiB
+
+      dorm up --trust
 
       dorm up --runtime process --data ./cluster --policy static --param count=2
     """
@@ -135,6 +144,7 @@ def up(
         docker_url=docker,
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
         accept_log=accept_log,
+        trust=trust,
         metrics=metrics_address(metrics) if metrics is not None else Address(),
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),
@@ -154,7 +164,14 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
         async with contextlib.AsyncExitStack() as stack:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):
                 raise Fail("stopped before the cluster was up", INTERRUPTED, code="interrupted")
-            running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid(), data=str(options.data))
+            keys = cluster.keys
+            running = Running(
+                url=cluster.server.url,
+                cluster=options.cluster,
+                pid=os.getpid(),
+                data=str(options.data),
+                credentials=str(keys.file_of(cluster.admin)) if keys is not None else "",
+            )
             other = await asyncio.to_thread(write_running, running)
             stack.callback(forget_running, running)
             if change is not None:
@@ -162,8 +179,16 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
             api = None
             if api_port is not None:
                 log = options.data / "api.log"
-                api = await stack.enter_async_context(ApiProcess(cluster.server.url, options.cluster, log, api_port))
-            _say_hello(cluster, other, api.url if api is not None else "")
+                process = ApiProcess(
+                    running.url,
+                    options.cluster,
+                    log,
+                    api_port,
+                    credentials=keys.file_of("api") if keys is not None else None,
+                    user=cluster.admin,
+                )
+                api = await stack.enter_async_context(process)
+            _say_hello(cluster, running, other, api.url if api is not None else "")
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
 
@@ -177,7 +202,7 @@ def _founding(change: PolicyChanged | None) -> PolicyChanged:
     return change if change.policy is not None else msgspec.structs.replace(change, policy=POLICY)
 
 
-def _say_hello(cluster: LocalCluster, other: Running | None, api: str) -> None:
+def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, api: str) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -194,11 +219,11 @@ def _say_hello(cluster: LocalCluster, other: Running | None, api: str) -> None:
     ):
         console.print(Text(line), soft_wrap=True)
     if other is not None:
+        reach = f"DORM_URL={cluster.server.url} DORM_CLUSTER={options.cluster}"
+        if running.credentials:
+            reach = f"DORM_CREDENTIALS={running.credentials}"
         console.print(
-            Text(
-                f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n"
-                f"  export DORM_URL={cluster.server.url} DORM_CLUSTER={options.cluster}"
-            )
+            Text(f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n  export {reach}")
         )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, where
+from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
 from dorm.cli.output import Format, Output, console, show_document
@@ -117,10 +117,7 @@ def limit(
     most = None if size in (None, "none") else _bytes(size or "")
 
     async def work() -> None:
-        from events.nats.log import Connection
-
-        address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-client")
+        connection = await target(url, cluster).connection("dorm-client")
         try:
             if size is not None:
                 await connection.log.set_limit(most)
@@ -167,7 +164,8 @@ def key(
     from dorm.local.home import key_file
     from dorm.master.sealing import read_key
 
-    public = read_key(path or key_file(where(url, cluster)[1])).public
+    found = target(url, cluster)
+    public = read_key(path or found.seal_key() or key_file(found.cluster)).public
     if output in (Format.json, Format.yaml):
         show_document({"key": public}, output)
     else:

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client, where
+from dorm.cli.connect import ClusterName, Url, client, target, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
 from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
@@ -246,8 +246,9 @@ def _whatif_arguments(
     policy: str, change: list[str] | None, file: Path | None, url: str | None, cluster: str | None
 ) -> list[str]:
     pairs = [part for pair in change or [] for part in ("--set", pair)]
-    address, name = where(url, cluster)
-    source = ["--file", str(file)] if file is not None else ["--url", address, "--cluster", name]
+    found = target(url, cluster)
+    source = ["--file", str(file)] if file is not None else ["--url", found.url, "--cluster", found.cluster]
+    source += ["--credentials", found.credentials] if file is None and found.credentials else []
     return ["whatif", "--from", _WINDOW, "--policy", policy, *pairs, *source, "-o", "json"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from dorm.cli.connect import ClusterName, Url, User, where
+from dorm.cli.connect import ClusterName, Url, User, target
 from dorm.cli.errors import run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -42,13 +42,11 @@ def run_deliverer(
     async def work() -> None:
         from dorm.client.client import login_name
         from dorm.webhooks.deliverer import Deliverer
-        from events.nats.log import Connection
         from events.subjects import token
 
-        address, name = where(url, cluster)
         keys = keys_of(key, url, cluster)
-        connection = await Connection.open(address, name, name="dorm-webhooks", patient=True)
-        who = token(user or login_name())
+        connection = await target(url, cluster).connection("dorm-webhooks", patient=True)
+        who = token(user or connection.user or login_name())
         deliverer = Deliverer(connection, keys, who=who, clock=time.time_ns, allowed=allowed)
         try:
             async with contextlib.AsyncExitStack() as stack:

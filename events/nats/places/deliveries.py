@@ -96,7 +96,7 @@ class Deliveries:
         """Find the place, or make it.  Raises LogUnavailable, LogRefused."""
         name = str(self._config.durable_name)
         with as_log_errors("opening a place in the log"):
-            manager = self._link.client.jetstream(timeout=TIMEOUT_S)
+            manager = self._link.jetstream(timeout=TIMEOUT_S)
             await manager.add_consumer(self._stream, self._config)
             self._subscription = await manager.pull_subscribe_bind(consumer=name, stream=self._stream)
 

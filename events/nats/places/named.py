@@ -50,7 +50,7 @@ class Places:
 
     async def names(self, prefix: str) -> list[str]:
         """Return the names of all places that start so.  Raises LogUnavailable, LogRefused."""
-        manager = self._link.client.jetstream(timeout=TIMEOUT_S)
+        manager = self._link.jetstream(timeout=TIMEOUT_S)
         found: list[str] = []
         offset = 0
         with as_log_errors("listing places in the log"):
@@ -63,9 +63,7 @@ class Places:
         """Return where a reader is; None if there is none.  Raises LogUnavailable, LogRefused."""
         with as_log_errors("looking at a place in the log"):
             try:
-                info = await self._link.client.jetstream(timeout=TIMEOUT_S).consumer_info(
-                    log_stream(self._cluster), name
-                )
+                info = await self._link.jetstream(timeout=TIMEOUT_S).consumer_info(log_stream(self._cluster), name)
             except nats.js.errors.NotFoundError:
                 return None
         return Standing(info.num_ack_pending or 0, info.num_pending or 0)
@@ -73,4 +71,4 @@ class Places:
     async def remove(self, name: str) -> None:
         """Forget a place.  Raises LogUnavailable, LogRefused."""
         with as_log_errors("removing a place in the log"), contextlib.suppress(nats.js.errors.NotFoundError):
-            await self._link.client.jetstream(timeout=TIMEOUT_S).delete_consumer(log_stream(self._cluster), name)
+            await self._link.jetstream(timeout=TIMEOUT_S).delete_consumer(log_stream(self._cluster), name)

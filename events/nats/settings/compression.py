@@ -131,7 +131,7 @@ async def _servers(link: Link) -> dict[str, str]:
 
     async def ask(address: str) -> tuple[str, str] | None:
         with contextlib.suppress(LogError):
-            alone = await Link.open(address, name="dorm-servers", timeout=_CONNECT_S)
+            alone = await Link.open(address, name="dorm-servers", timeout=_CONNECT_S, credentials=link.credentials)
             try:
                 return alone.server_name, alone.server_id[:_ID_LENGTH]
             finally:

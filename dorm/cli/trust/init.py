@@ -1,0 +1,133 @@
+"""`dorm init`: a cluster that knows its users."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.errors import Fail, run
+from dorm.cli.output import console
+from dorm.local.home import DEFAULT_CLUSTER
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Users and access")(init)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of keys, configuration and the server's data.")],
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", envvar="DORM_CLUSTER", help="Name of the cluster.")
+    ] = DEFAULT_CLUSTER,
+    host: Annotated[
+        str, typer.Option(help="Address on which the NATS server listens; 0.0.0.0 for all of this machine's.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port.")] = 4222,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address by which others reach it, for its certificate; may be repeated."),
+    ] = None,
+    admin: Annotated[str | None, typer.Option(help="Name of the first admin; default: your login name.")] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option("--tls/--no-tls", help="Encrypt connections; default: unless it listens on loopback only."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the context that is made for you; default: the cluster's."),
+    ] = None,
+) -> None:
+    """Make a cluster that knows its users: keys, the NATS server's configuration, and its streams.
+
+    From then on, the server lets in only users and nodes that an admin has added, and each may do what its role allows. All of
+    DIR stays on the server's machine and with its admin: it holds the keys. Run it again to renew the server's certificate, or
+    to complete what was interrupted; keys that exist are kept.
+
+    [bold]Examples[/]
+
+      dorm init ./lab --cluster lab
+
+      dorm init /var/lib/dorm/lab --cluster lab --host 0.0.0.0 --name 10.0.0.1
+    """
+    from dorm.client.client import login_name
+    from events.subjects import check_cluster, token
+
+    try:
+        check_cluster(cluster)
+    except ValueError as error:
+        raise Fail(str(error), 2, code="cluster.name.malformed") from None
+    reached = [*(name or []), *([host] if not _all(host) else [])]
+    if not reached:
+        raise Fail("say with --name by which address or name others reach this server", 2, code="security.host")
+    encrypted = tls if tls is not None else not _loopback(host)
+    scheme = "tls" if encrypted else "nats"
+    root = folder.absolute()
+    hosts = [*reached, "localhost", "127.0.0.1"] if encrypted else []
+
+    async def work() -> None:
+        from dorm.local.founding import KEYS, found, make_keys
+        from dorm.local.nats_server import EmbeddedServer, in_use
+        from dorm.security.files import private_folder
+        from dorm.security.folder import KeyFolder
+
+        await asyncio.to_thread(private_folder, root)
+        keys = KeyFolder(root / KEYS)
+        before = await asyncio.to_thread(keys.admin)
+        who = token(admin or before or login_name())
+        own = await asyncio.to_thread(
+            make_keys, keys, cluster, f"{scheme}://{_address(reached[0])}:{port}", who, hosts, time.time_ns()
+        )
+        near = f"{scheme}://{_address('127.0.0.1' if _all(host) else host)}:{port}"
+        if await asyncio.to_thread(in_use, host, port):  # Its server runs already.
+            await found(keys, own, near, (), clock=time.time_ns)
+        else:
+            server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())
+            await server.start()
+            try:
+                await found(keys, own, near, (), clock=time.time_ns)
+            finally:
+                await server.stop()
+        _remember(context or cluster, own.url, cluster, keys.file_of(who), root)
+        for line in (
+            f"cluster {cluster!r} knows its users; {who} is its admin, by context {context or cluster!r}",
+            f"  the server   nats-server -c {root / 'nats.conf'}",
+            f"  a master     dorm master --credentials {keys.file_of('master')}",
+            f"  a user       dorm user add NAME --context {context or cluster}",
+            f"  a node       dorm node intro NAME --context {context or cluster}",
+        ):
+            console.print(Text(line), soft_wrap=True)
+
+    run(work())
+
+
+def _remember(name: str, url: str, cluster: str, credentials: Path, folder: Path) -> None:
+    from dorm.local.home import contexts_file
+    from dorm.security.contexts import Context, read_contexts, write_contexts
+
+    contexts = read_contexts(contexts_file())
+    write_contexts(contexts_file(), contexts.having(name, Context(url, cluster, str(credentials), str(folder))))
+
+
+def _all(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host

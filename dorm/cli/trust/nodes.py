@@ -1,0 +1,124 @@
+"""`dorm node intro|remove`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url
+from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import console
+from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
+from dorm.cli.terminal import say
+from dorm.cli.trust.shared import Folder, acting, apply
+
+if TYPE_CHECKING:
+    from dorm.security.introductions import Introduction
+
+app = typer.Typer(help="Admit nodes to a cluster that knows its users, and remove them.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node: letters, digits and any of _ @ + = -.")]
+
+
+@app.command("intro")
+def intro(
+    name: Name,
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long the token is good.")] = "15m",
+    capacity: Annotated[
+        str | None, typer.Option(help="The most that the node may claim, such as cpu=8,memory=32GiB; default: any.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="A label that it may claim, key=value; may be repeated; default: any.")
+    ] = None,
+    address: Annotated[
+        list[str] | None, typer.Option(help="An address that it may claim; may be repeated; default: any.")
+    ] = None,
+    ports: Annotated[str | None, typer.Option(help="The range of ports that it may claim; default: any.")] = None,
+    folder: Folder = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Admit a node: print a token for one use, and wait until its agent has joined with it.
+
+    The agent makes its own key and presents the public half: `dorm agent --token FILE`, or with the token in DORM_TOKEN.
+    What the node claims beyond the bounds given here is refused. Ctrl-C takes the token back.
+
+    [bold]Example[/]
+
+      dorm node intro gpu-7 --ttl 15m --capacity cpu=32,memory=256GiB,gpu=2
+    """
+    import msgspec
+
+    from events.kinds import NodeEnrolled
+    from events.quantities import QuantityError, duration
+
+    try:
+        ttl_s = duration(ttl)
+    except QuantityError as error:
+        raise WrongUsage(f"--ttl: {error}", code=error.code) from None
+    claims: dict[str, Any] = {"node": name, "capacity": parse_capacity(capacity), "addresses": address or []}
+    claims |= {"labels": parse_pairs(label, "label")} if label else {}
+    claims |= {"ports": parse_ports(ports)} if ports else {}
+    try:
+        node = msgspec.convert(claims, NodeEnrolled)
+    except msgspec.ValidationError as error:
+        raise Fail(f"this can't be a node: {error}", 2, code="node.malformed") from None
+
+    async def work() -> bool:
+        from dorm.security.joining import introduce
+
+        async with acting(url, cluster, folder) as one:
+            if one.folder is None:
+                raise Fail(
+                    "a token is made where the cluster's folder is, since the NATS server has to accept it; see --folder",
+                    code="security.no_folder",
+                )
+            return await introduce(
+                one.admin,
+                one.folder,
+                one.connection.bus,
+                one.credentials,
+                node,
+                ttl_s=ttl_s,
+                clock=time.time_ns,
+                show=lambda introduction: _show(introduction, ttl),
+            )
+
+    if not run(work()):
+        raise Fail(f"node {name} did not join within {ttl}; the token is void", code="token.expired")
+    console.print(Text(f"node {name} is enrolled"))
+
+
+def _show(introduction: Introduction, ttl: str) -> None:
+    from dorm.security.certificates import fingerprint
+
+    print(introduction.token(), flush=True)
+    trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
+    say(
+        f"good for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
+        f"  dorm agent --token FILE{trusts}",
+        error=True,
+        flush=True,
+    )
+
+
+@app.command("remove")
+def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
+    """Expel a node: its connection ends, and nothing that it says counts. Its containers end with its lease.
+
+    Drain it first (`dorm drain`), so that its apps go on elsewhere with all their work.
+
+    [bold]Example[/]
+
+      dorm node remove gpu-7
+    """
+
+    async def work() -> None:
+        async with acting(url, cluster, folder) as one:
+            await one.admin.expel(name)
+            await apply(one)
+            console.print(Text(f"node {name} is removed"))
+
+    run(work())

@@ -1,0 +1,195 @@
+"""`dorm user add|remove|list|key`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, client
+from dorm.cli.errors import Fail, run
+from dorm.cli.output import Format, Output, console, show, show_document
+from dorm.cli.trust.shared import Folder, acting, apply
+
+app = typer.Typer(
+    help="Users of a cluster: who may submit apps, operate it, or change identities.", no_args_is_help=True
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user: letters, digits and any of _ @ + = -.")]
+
+
+@app.command("add")
+def add(
+    name: Name,
+    role: Annotated[
+        str,
+        typer.Option(
+            help="reader (only reads), user (submits apps, changes own ones), operator (also drains nodes, changes settings "
+            "and others' apps) or admin (also changes identities)."
+        ),
+    ] = "user",
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Owner of the user's apps; default: the user alone.")
+    ] = "",
+    public_key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="The user's own key, which `dorm user key` printed; default: a key is made here."
+        ),
+    ] = "",
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write the credentials; default: NAME.json.")
+    ] = None,
+    folder: Folder = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Add a user, or give one another role or key; the earlier key ends.
+
+    It writes the user's credentials to a file, which is all that the user needs: `dorm context add NAME --credentials FILE`.
+    With --public-key the key itself never leaves the user's machine; the file then only lacks it.
+
+    [bold]Examples[/]
+
+      dorm user add alice
+
+      dorm user add olga --role operator --to /root/olga.json
+
+      dorm user add bob --public-key UBZEK6M5QLTGV4PZ6S3D7NQY2H5XCW4JIRNOB7K3F6A2TLGEM5QDVYUS
+    """
+    import msgspec
+
+    from dorm.security.folder import save_credentials
+    from events.kinds import UserAdded
+    from events.nats.access.credentials import Credentials, CredentialsError, new_seed
+    from events.nats.access.credentials import public_key as public_of
+
+    seed = b"" if public_key else new_seed()
+    try:
+        user = msgspec.convert(
+            {"name": name, "role": role, "tenant": tenant, "public_key": public_key or public_of(seed)}, UserAdded
+        )
+    except msgspec.ValidationError as error:
+        raise Fail(f"this can't be a user: {error}", 2, code="user.malformed") from None
+    file = to or Path(f"{name}.json")
+    if file.exists():
+        raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
+
+    async def work() -> None:
+        from dorm.security.admin import admitted
+
+        async with acting(url, cluster, folder) as one:
+            await one.admin.add_user(user)
+            await apply(one)
+            about = one.credentials
+            if not seed:
+                console.print(Text(_without_key(about.cluster, about.url, name, role)))
+                return
+            made = Credentials(about.cluster, about.url, name, role, seed, about.ca)
+            save_credentials(file, made)
+            if one.folder is not None:
+                await admitted(made)
+            console.print(
+                Text(f"{role} {name} is added; the credentials are in {file}: hand them over, and delete them here")
+            )
+
+    try:
+        run(work())
+    except CredentialsError as error:
+        raise Fail.of(error) from None
+
+
+def _without_key(cluster: str, url: str, name: str, role: str) -> str:
+    return (
+        f"{role} {name} is added; on the machine with the key, write it into a file (mode 600) as\n"
+        f'{{"cluster": "{cluster}", "url": "{url}", "name": "{name}", "role": "{role}", "seed": "file:KEYFILE", "ca": "…"}}\n'
+        "where `ca` is that of your own credentials, if they have one"
+    )
+
+
+@app.command("remove")
+def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
+    """Remove a user: connections with the user's key end at once. Apps stay; an operator may cancel them.
+
+    [bold]Example[/]
+
+      dorm user remove alice
+    """
+
+    async def work() -> None:
+        async with acting(url, cluster, folder) as one:
+            await one.admin.remove_user(name)
+            await apply(one)
+            console.print(Text(f"user {name} is removed"))
+
+    run(work())
+
+
+@app.command("list")
+def list_users(
+    apply_: Annotated[
+        bool,
+        typer.Option("--apply", help="Also write the NATS server's configuration from the log again, and reload it."),
+    ] = False,
+    output: Output = Format.table,
+    folder: Folder = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """List users and nodes with their roles.
+
+    [bold]Example[/]
+
+      dorm user list -o wide
+    """
+
+    async def work() -> None:
+        if apply_:
+            async with acting(url, cluster, folder) as one:
+                await apply(one)
+        async with client(url, cluster) as connected:
+            known = await connected.look(lambda state: state.known)
+        rows = []
+        if known is not None:
+            rows += [
+                {"name": user.name, "role": user.role, "tenant": user.tenant, "public_key": user.public_key}
+                for user in known.users.values()
+            ]
+            rows += [
+                {"name": node.node, "role": "node", "tenant": "", "public_key": node.public_key}
+                for node in known.nodes.values()
+            ]
+        if output in (Format.json, Format.yaml):
+            show_document(rows, output)
+            return
+        if known is None:
+            console.print(
+                Text("this cluster is open: it knows no users, and everyone who reaches it may do everything")
+            )
+            return
+        columns = [("NAME", "name"), ("ROLE", "role"), ("TENANT", "tenant")]
+        columns += [("KEY", "public_key")] if output == Format.wide else []
+        show(rows, columns, output)
+
+    run(work())
+
+
+@app.command("key")
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key; only you can read it.")],
+) -> None:
+    """Make a key of your own, and print its public half, for an admin's `dorm user add --public-key`.
+
+    [bold]Example[/]
+
+      dorm user key alice.nk
+    """
+    from dorm.security.files import write_private
+    from events.nats.access.credentials import new_seed, public_key
+
+    if file.exists():
+        raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")
+    seed = new_seed()
+    write_private(file.absolute(), seed + b"\n")
+    print(public_key(seed))

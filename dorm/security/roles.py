@@ -1,0 +1,185 @@
+"""Roles and what each may do, as data: the kinds of events that it publishes, and its subjects on a NATS server.
+
+    role       account   may
+    reader     USERS     read the log
+    user       USERS     and submit apps, change and cancel own ones, read containers' output
+    operator   USERS     and drain nodes, change settings and webhooks, seal the log
+    api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
+    node       NODES     read the log, and publish facts about itself and its containers
+    joining    NODES     present the key of one new node, once
+    master     LOG       write rounds, the lease and snapshots
+    admin      LOG       and change identities and streams
+
+A server checks no reply subject against the permissions of the one who asks.  In one account a user could have the answer to
+a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DELETE…`.  So people and nodes are in accounts
+that import single services of the log's account: there a reply subject can name nothing of it.
+
+JetStream answers whoever may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is one
+right, for all of it.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+
+from events import kinds as k
+from events import subjects as names
+from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
+from events.nats.leadership import leadership_config
+from events.nats.shadows import shadow_stream
+from events.nats.snapshots import snapshot_config
+from events.nats.streams import all_streams, log_stream, report_stream
+
+LOG, USERS, NODES = "LOG", "USERS", "NODES"
+"""The accounts."""
+_RESPONSES = "_R_.>"
+"""Where the server takes answers to imported requests; each has a random subject of its own."""
+
+
+def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
+    return tuple(kind.__name__ for kind in kinds)
+
+
+_OF_TOKENS = _names(k.TokenAdded, k.TokenRemoved)
+_OF_READERS = _OF_TOKENS
+_OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested))
+_OF_OPERATORS = (
+    *_OF_USERS,
+    *_names(k.NodeDrainRequested, k.PolicyChanged, k.SealRequested),
+    *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
+)
+_OF_NODES = _names(
+    k.NodeJoined,
+    k.NodeLeft,
+    k.NodeDrainRequested,
+    k.ContainersPrepared,
+    k.ContainerStarted,
+    k.ContainerExited,
+    k.AppCheckpointed,
+    k.AppProgressed,
+    k.AppResizeRequested,
+    k.MembershipChanged,
+    k.EpochCompleted,
+)
+PUBLISHES: dict[str, tuple[str, ...]] = {
+    "reader": _OF_READERS,
+    "user": _OF_USERS,
+    "operator": _OF_OPERATORS,
+    "api": _OF_OPERATORS,
+    "node": _OF_NODES,
+    "master": (),
+    "joining": (),
+}
+"""The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
+count is for the fold."""
+PEOPLE: tuple[str, ...] = get_args(k.Role)
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The subjects of one identity."""
+
+    publish: list[str]
+    subscribe: list[str]
+
+
+class Services(msgspec.Struct, frozen=True):
+    """Subjects of one account that others import: those with one answer, and those with many."""
+
+    single: list[str]
+    many: list[str]
+
+
+def reading(cluster: str) -> Services:
+    """Return what a reader of the log asks of JetStream, in the log's account."""
+    log, reports = log_stream(cluster), report_stream(cluster)
+    snapshots, lease = str(snapshot_config(cluster).name), str(leadership_config(cluster).name)
+    return Services(
+        single=[
+            *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in (log, reports, snapshots, lease)),
+            *(f"{OWN_API}.STREAM.MSG.GET.{stream}" for stream in (log, reports, snapshots, lease)),
+            # The name of a reader's consumer is random, and nobody may list them.
+            f"{OWN_API}.CONSUMER.CREATE.{log}.>",
+            f"{OWN_API}.CONSUMER.DELETE.{log}.*",
+            f"{OWN_API}.DIRECT.GET.{snapshots}.>",
+        ],
+        many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{log}.*", f"{OWN_API}.DIRECT.GET.{log}"],
+    )
+
+
+def access(cluster: str, role: str, name: str) -> Access:
+    """Return what an identity may publish on and listen to."""
+    inbox = f"{inbox_prefix(role, name)}.>"
+    if role == "joining":
+        return Access([enrollment(cluster, name), _RESPONSES], [inbox])
+    services = reading(cluster)
+    read = [*services.single, *services.many]
+    if role == "master":
+        return Access([*read, *_of_masters(cluster)], [inbox, names.reports(cluster)])
+    if role == "admin":
+        return Access(
+            [
+                f"{OWN_API}.>",
+                "$JS.ACK.>",
+                names.facts_by(cluster, name),
+                f"dorm.{cluster}.shadow.*.{name}",
+                _asking(cluster),
+                _RESPONSES,
+            ],
+            [inbox, enrollment(cluster, "*")],
+        )
+    author = "*" if role == "api" else name
+    publish = [subject.replace(OWN_API, IMPORTED_API, 1) for subject in read]
+    publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
+    if role == "node":
+        return Access([*publish, names.report(cluster, name), _RESPONSES], [inbox, names.ask(cluster, name, "logs")])
+    if role in ("operator", "api"):
+        publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
+    if role != "reader":
+        publish += [_asking(cluster), _RESPONSES]
+    return Access(publish, [inbox])
+
+
+def _asking(cluster: str) -> str:
+    """Return the subjects on which agents are asked for containers' output."""
+    return f"dorm.{cluster}.ask.*.logs"
+
+
+def _of_masters(cluster: str) -> list[str]:
+    bucket = str(leadership_config(cluster).name).removeprefix("KV_")
+    snapshots = str(snapshot_config(cluster).name)
+    return [
+        names.rounds(cluster),
+        f"$KV.{bucket}.master",
+        f"dorm.{cluster}.snapshot.>",
+        f"{OWN_API}.STREAM.PURGE.{snapshots}",
+        *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
+        # Webhooks are delivered beside a master: their places in the log are consumers of its account.
+        f"{OWN_API}.CONSUMER.*.{log_stream(cluster)}.>",
+        f"{OWN_API}.CONSUMER.LIST.{log_stream(cluster)}",
+        "$JS.ACK.>",
+    ]
+
+
+def exported(cluster: str) -> dict[str, dict[str, Services]]:
+    """Return what each account exports, by the importing account."""
+    read = reading(cluster)
+    written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
+    of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
+    of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
+    of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES] + [names.reports(cluster)]
+    asking = Services([], [_asking(cluster)])
+    return {
+        LOG: {
+            USERS: Services([*read.single, *of_users], read.many),
+            NODES: Services([*read.single, *of_nodes], [*read.many, enrollment(cluster, "*")]),
+        },
+        NODES: {USERS: asking, LOG: asking},
+    }
+
+
+def account_of(role: str) -> str:
+    if in_log_account(role):
+        return LOG
+    return NODES if role in ("node", "joining") else USERS

@@ -1,0 +1,115 @@
+"""A cluster that knows its users, command by command: made by `dorm init` with TLS, and by `dorm up --trust`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.local.nats_server import find_binary, free_port
+from tests.e2e.commands import done, refused, running, until_said
+from tests.e2e.local_up import leaving_nothing, talker, up, write_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow]
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[None]:
+    """The NATS server as its operator runs it: with the configuration that `dorm init` wrote, and nothing else."""
+    with (folder / "server.log").open("wb") as log:
+        server = await asyncio.create_subprocess_exec(
+            find_binary(), "-c", str(folder / "nats.conf"), stdout=log, stderr=log
+        )
+    try:
+        yield
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) -> None:
+    home, lab, port = tmp_path / "home", tmp_path / "lab", free_port("127.0.0.1")
+    arguments = ("init", str(lab), "--cluster", "lab", "--port", str(port), "--admin", "root", "--tls")
+    assert "root is its admin" in await done(home, *arguments)
+    await done(home, "context", "use", "lab")
+    assert "identity: admin root" in await done(home, "context", "show")
+    async with (
+        served(lab),
+        running(
+            home, tmp_path / "master.log", "master", "--credentials", str(lab / "security" / "master.json")
+        ) as master,
+    ):
+        await until_said(tmp_path / "master.log", "leading", master)
+        await done(home, *arguments)  # Once more, beside the running server: nothing is lost.
+
+        # A node makes its own key, with a token for one use.
+        said = tmp_path / "token"
+        async with running(
+            home, said, "node", "intro", "n1", "--ttl", "60s", "--capacity", "cpu=1,memory=1GiB"
+        ) as intro:
+            text = await until_said(said, "dorm1.", intro)
+            await until_said(said, "fingerprint", intro)
+            (tmp_path / "first").write_text(next(line for line in text.splitlines() if line.startswith("dorm1.")))
+            agent = (
+                "agent",
+                "--token",
+                str(tmp_path / "first"),
+                "--runtime",
+                "process",
+                "--data",
+                str(tmp_path / "n1"),
+            )
+            async with running(home, tmp_path / "agent.log", *agent, "--capacity", "cpu=1,memory=1GiB") as process:
+                await until_said(tmp_path / "agent.log", "joined", process)
+                assert await asyncio.wait_for(intro.wait(), 20) == 0
+                key = tmp_path / "n1" / "node.json"
+                assert stat.S_IMODE(key.stat().st_mode) == 0o600
+                rows = json.loads(await done(home, "user", "list", "-o", "json"))
+                assert [(row["name"], row["role"]) for row in rows] == [("root", "admin"), ("n1", "node")]
+                assert json.loads(key.read_text())["seed"] not in (lab / "security" / "accounts.conf").read_text()
+                # The token is worth nothing any more.
+                again = ("agent", "--token", str(tmp_path / "first"), "--data", str(tmp_path / "other"))
+                assert "log.no_permission" in await refused(home, *again, code=1)
+
+                # A user hands in an app, and may do no more than that.
+                await done(home, "user", "add", "alice", "--to", str(tmp_path / "alice.json"))
+                await done(home, "context", "add", "alice", "--credentials", str(tmp_path / "alice.json"))
+                spec = write_spec(tmp_path, talker("own"))
+                assert (await done(home, "submit", spec, "--context", "alice")).startswith("own is accepted")
+                for forbidden in (("drain", "n1"), ("user", "add", "bob"), ("log", "seal"), ("node", "remove", "n1")):
+                    reason = await refused(home, *forbidden, "--context", "alice", code=1)
+                    assert "forbids user alice to publish" in reason, reason
+                stranger = ("ps", "--url", f"tls://127.0.0.1:{port}", "--cluster", "lab")
+                assert "log.server_not_trusted" in await refused(home, *stranger, code=1)
+
+                # Both can be shut out while everything runs.
+                await done(home, "user", "remove", "alice")
+                assert "log.no_permission" in await refused(home, "ps", "--context", "alice", code=1)
+                await done(home, "node", "remove", "n1")
+                assert await asyncio.wait_for(process.wait(), 30) == 1
+                assert "does not let node n1 in" in (tmp_path / "agent.log").read_text()
+        assert master.returncode is None
+
+
+async def test_up_with_identities_needs_no_extra_step_and_lets_nobody_else_in(tmp_path: Path) -> None:
+    async with leaving_nothing(tmp_path) as folder, up(folder, "--trust") as cluster:
+        spec = write_spec(tmp_path, talker("own"))
+        assert (await done(cluster.home, "submit", spec)).startswith("own is accepted")
+        await done(cluster.home, "user", "add", "alice", "--to", str(tmp_path / "alice.json"))
+        alice = ("--credentials", str(tmp_path / "alice.json"))
+        other = write_spec(tmp_path, talker("hers"))
+        assert (await done(cluster.home, "submit", other, *alice)).startswith("hers is accepted")
+        assert [row["name"] for row in json.loads(await done(cluster.home, "nodes", "-o", "json", *alice))] == [
+            "node-1",
+            "node-2",
+        ]
+        assert "log.no_permission" in await refused(tmp_path / "elsewhere", "ps", "--url", cluster.url, code=1)
+        assert (cluster.home / "local" / "nats" / "security" / "accounts.conf").exists()
