@@ -15,6 +15,7 @@ from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
 from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
+from dorm.api.following.reports import Reports
 from dorm.api.following.requester import Requester
 from dorm.api.following.threads import Heavy
 from dorm.api.identity import Doorkeeper
@@ -45,11 +46,14 @@ class Services:
         self.door = Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
         self.recent = RecentLog(self.follower)
         self.heavy = Heavy(limits.heavy, limits.heavy_waiting)
+        self.forks = Heavy(1, 4)
+        """What-if simulations: one at a time, beside the other work, since each may take a minute."""
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
         self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
         self.courses = Courses(self.recent, connection.cluster)
         self.counted = Counted(self.follower)
+        self.reports = Reports(connection.bus, connection.cluster)
         self.masters = MastersWatch(connection.leadership, clock)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)
@@ -75,3 +79,4 @@ class Services:
                 tasks.create_task(self.view.run(), name="view stream")
         finally:
             self.heavy.close()
+            self.forks.close()

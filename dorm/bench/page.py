@@ -24,6 +24,7 @@ from events.cloudevents import rfc3339
 from events.quantities import SECOND
 from replay.page.changes import Change
 from replay.page.recording import Recording
+from replay.page.stories import Stories
 from replay.page.timeline import AppSpans, DecisionMark, Span, TimelineView
 from replay.page.view import AppView, ClusterView, Held, NodeView, View
 
@@ -92,6 +93,7 @@ def large_cluster(apps: int, nodes: int, changes: int = 20) -> Recording:
         changes=[_change(step, apps, share) for step in range(1, changes + 1)],
         timeline=_lanes(apps, share, changes),
         progress={},
+        stories=Stories({}, {}, {}, []),
         notes=[],
     )
 

@@ -1,7 +1,8 @@
-"""A part of a log as the dashboard plays it offline: the first view, everything that changes after it, and the span of time.
+"""A part of a log as the dashboard plays it offline: the first view, everything that changes after it, the span of time, and
+what happened to single apps and nodes.
 
-One fold gives all of it.  What a recording holds is bounded: on a long log or a large cluster one change stands for several
-records, reports of progress are thinned, and a note says what was left out.
+One fold gives the cluster, a second one the stories (`stories`).  What a recording holds is bounded: on a long log or a large
+cluster one change stands for several records, reports of progress are thinned, and a note says what was left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from events import kinds as k
 from replay.moments import AtSequence, MomentError, not_in_log
 from replay.page.changes import Change, Changes
+from replay.page.stories import Stories, stories
 from replay.page.timeline import WIDEST, TimelineView, timeline
 from replay.page.view import View, decision_in
 from replay.timeline.fold import Watcher
@@ -69,6 +71,7 @@ class Recording(msgspec.Struct, frozen=True):
     timeline: TimelineView
     progress: dict[str, Points]
     """By the app's id."""
+    stories: Stories
     notes: list[str]
     """What is left out, in sentences."""
 
@@ -100,7 +103,9 @@ async def record(
                     progress(state.seq, last)
                 if reached:
                     break
-    return await asyncio.to_thread(seen.done, state, title)
+    picture = await asyncio.to_thread(seen.picture, state)
+    told = await stories(log, begin, last, picture, progress=progress)
+    return await asyncio.to_thread(seen.done, picture, told, title)
 
 
 async def _place(log: ReadableLog, moment: Moment | None, otherwise: int) -> int:
@@ -174,21 +179,24 @@ class _Seen:
             del points[1::2]
             stride[0] *= 2
 
-    def done(self, state: State, title: str) -> Recording:
+    def picture(self, state: State) -> Timeline:
+        return self._watcher.done(state)
+
+    def done(self, picture: Timeline, told: Stories, title: str) -> Recording:
         notes = []
         if self._every > 1:
             notes.append(f"Moments are {self._every} records apart, since there are so many.")
         changes, left_out = _listed(self._taken)
         if left_out:
             notes.append(left_out)
-        picture = self._watcher.done(state)
         return Recording(
             title=title,
             first=self._first,
             changes=changes,
             timeline=_all_pages(picture),
             progress={app: Points(points) for app, points in self._points.items()},
-            notes=[*notes, *picture.notes],
+            stories=told,
+            notes=[*notes, *picture.notes, *told.notes],
         )
 
 

@@ -12,7 +12,10 @@ import pytest
 from dorm.api.options import Options
 from dorm.api.serving import serving
 from dorm.local.cluster import LocalCluster, LocalOptions
+from events.codec import decode
+from events.kinds import ContainerExited, ContainerStarted, Resized, Round
 from events.nats.log import Connection
+from events.quantities import SECOND
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
 from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 PATIENCE_S = 30.0
+SOON_S = 5.0
+"""An event is drawn within a second; this is what a test may rely on while others use the machine."""
 SPEC = """name: {name}
 command: [sleep, "1000"]
 demand: {{cpu: 500m, memory: 64MiB}}
@@ -76,6 +81,35 @@ async def read_by_keyboard(tab: Page, nodes: int) -> str:
     return "\n".join(said)
 
 
+async def note_drawn(tab: Page) -> None:
+    """Note from now on which positions the grid draws, and when."""
+    await tab.evaluate("""() => {
+        const canvas = document.querySelector('.gridcanvas');
+        window.drawnAt = [];
+        new MutationObserver(() => window.drawnAt.push([canvas.dataset.position, Date.now()]))
+            .observe(canvas, { attributes: true, attributeFilter: ['data-position'] });
+    }""")
+
+
+async def delays(tab: Page, cluster: LocalCluster, after: int) -> dict[str, float]:
+    """Seconds from each event after a sequence that changes the picture until the grid drew it, by position.  Server and
+    browser are on one machine, so their clocks are one."""
+    found = {}
+    client = cluster.client
+    end = await client.log.end()
+    async for batch in client.log.read(after=after):
+        for record in batch:
+            event = decode(record)
+            decided = isinstance(event, Round) and any(isinstance(fact, Resized) for fact in event.events)
+            if decided or isinstance(event, ContainerStarted | ContainerExited):
+                await holds(tab, f"window.drawnAt.some(([position]) => Number(position.split('.')[0]) >= {record.seq})")
+                script = f"window.drawnAt.find(([position]) => Number(position.split('.')[0]) >= {record.seq})[1]"
+                found[str(record.seq)] = await tab.evaluate(script) / 1000 - record.time / SECOND
+        if batch[-1].seq >= end:
+            break
+    return found
+
+
 async def submit(tab: Page, text: str) -> None:
     """Through the page's editor, once the plan is there."""
     await tab.get_by_role("button", name="Submit").first.click()
@@ -108,15 +142,24 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
         # A second app makes the first shrink: grid and lanes show it without being asked.
         before = await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")
         state = await cluster.client.state()
+        await note_drawn(tab)
+        begun = await cluster.client.log.end()
         await cluster.client.submit(_document("second"))
         state = await until(cluster.client, _shrunk, "the first shrinks for the second")
         await tab.locator(".changes", has_text="second").wait_for()
+        assert len(await delays(tab, cluster, begun)) >= 3
         assert "second" in await read_by_keyboard(tab, 2)
         await tab.wait_for_timeout(600)
         assert (await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")) != before
         await visit(tab, "#/apps")
         shown = {row[0]: row[3].split()[0] for row in await rows(tab)}
         assert shown == {app.name: str(len(app.current.planned)) for app in state.live_apps() if app.current}
+
+        # What its agent reports of a node is beside what is reserved.
+        await visit(tab, "#/node/node-1")
+        await tab.locator("main [role=status]", has_text="Reported").wait_for()
+        await tab.locator(".tile", has_text="memory").locator("text=used").wait_for()
+        await visit(tab, "#/apps")
 
         # By keyboard alone.
         await tab.keyboard.press("/")
@@ -148,9 +191,21 @@ async def test_drain_update_and_policy(tmp_path: Path) -> None:
         await visit(tab, "#/node/node-1")
         await tab.get_by_role("button", name="Drain").click()
         await tab.locator("dialog .preview table").wait_for()
-        await tab.get_by_role("button", name="Drain the node").click()
-        await until(cluster.client, lambda now: bool(now.nodes["node-1"].draining), "it is drained")
+        async with opened(browser, address) as watching:
+            await note_drawn(watching)
+            begun = await cluster.client.log.end()
+            await tab.get_by_role("button", name="Drain the node").click()
+            await until(cluster.client, lambda now: bool(now.nodes["node-1"].draining), "it is drained")
+            await until(cluster.client, lambda now: not _held_by(now, "node-1"), "it is empty")
+            late = await delays(watching, cluster, begun)
+            assert late
+            assert max(late.values()) < SOON_S
         await tab.locator(".pagehead .chip", has_text="draining").wait_for()
+        await tab.get_by_role("button", name="End the drain").click()
+        await tab.locator("dialog .preview table, dialog .preview .note").first.wait_for()
+        assert "drain of node-1 ended" in await tab.locator("dialog .preview").inner_text()
+        await tab.locator("dialog").get_by_role("button", name="End the drain").click()
+        await until(cluster.client, lambda now: not now.nodes["node-1"].draining, "its drain has ended")
 
         await visit(tab, f"#/app/{app.id}")
         await tab.get_by_role("button", name="Update").click()
@@ -163,6 +218,21 @@ async def test_drain_update_and_policy(tmp_path: Path) -> None:
         await tab.get_by_label("theta2").fill("0.5")
         await tab.get_by_role("button", name="Change the policy").click()
         await until(cluster.client, lambda now: now.settings.params.get("theta2") == 0.5, "the policy is changed")
+
+        await tab.get_by_role("button", name="Policy").click()
+        await tab.get_by_label("Policy", exact=False).first.select_option("static")
+        await tab.get_by_label("count", exact=False).first.fill("3")
+        await tab.locator("dialog .preview", has_text="policy static").wait_for()
+        await tab.get_by_role("button", name="Change the policy").click()
+        await until(cluster.client, lambda now: now.settings.policy == "static", "another policy")
+        assert (await cluster.client.state()).settings.params == {"count": 3}
+
+
+def _held_by(state: State, node: str) -> bool:
+    apps = (app.current for app in state.live_apps())
+    return any(
+        one.node == node for current in apps if current for one in current.all_containers() if one.state != "exited"
+    )
 
 
 def _document(name: str) -> Any:

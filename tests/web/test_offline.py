@@ -118,6 +118,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(tmp_path: Pa
         places = ["", f"#/app/{app}"]
         if scheme == "dark":
             places += ["#/log", "#/apps", "#/nodes", "#/node/gpu-01", "#/cluster?at=300", "#/compare?vs=300"]
+        places += ["#/whatif"]
         for place in places:
             await visit(tab, place)
             await tab.wait_for_timeout(100)

@@ -9,6 +9,7 @@
     courses     what apps reported of their work, for curves
     picture     partitions over time, for drawings
     counted     what has happened since it began to follow, for metrics
+    reports     what nodes last reported of their containers' use
     masters     who leads, by the lease, without making a request wait for it
     archived    a log in a file in the place of a cluster
     requester   a client for one request of one user, which reads from the follower

@@ -55,22 +55,22 @@ class PlannedNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node whose capacity and labels they have."""
 
 
-class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens before the decision; nothing, if empty."""
+class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is supposed to happen first; nothing, if empty."""
 
     submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | Text | None = None
     """A spec, several, or one as text in YAML."""
     cancel: Names | None = None
     update: PlannedUpdate | None = None
     drain: Names | None = None
+    undrain: Names | None = None
+    """Nodes whose drain ends."""
     without: Names | None = None
     """Nodes that are gone."""
     nodes: Annotated[list[PlannedNodes], msgspec.Meta(max_length=_MOST)] = []
     """Nodes that join."""
     policy: dict[str, Any] | None = None
     """Parameters of the policy; `policy` names another one."""
-    rounds: Annotated[int, msgspec.Meta(ge=1, le=min(20, MOST_ROUNDS))] = 1
-    """How many decisions, each after the adjustments of the one before."""
 
     def assumed(self) -> Assumed:
         """Raises SpecError."""
@@ -85,10 +85,18 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             joins=tuple(NewNodes(one.count, one.capacity, one.labels, one.like) for one in self.nodes),
             removed=_names(self.without),
             drained=_names(self.drain),
+            undrained=_names(self.undrain),
             cancelled=_names(self.cancel),
             updated=updates,
             specs=tuple(check_spec(spec) for spec in specs),
         )
+
+
+class Assumptions(Supposed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens before the decision; nothing, if empty."""
+
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=min(20, MOST_ROUNDS))] = 1
+    """How many decisions, each after the adjustments of the one before."""
 
 
 class PlannedWait(msgspec.Struct, frozen=True):

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import app_stories, apps, decisions, events, health, metrics, moments, nodes, plan, policy
+from dorm.api.resources import (
+    app_stories,
+    apps,
+    decisions,
+    events,
+    health,
+    metrics,
+    moments,
+    nodes,
+    plan,
+    policies,
+    policy,
+    usage,
+    whatif,
+)
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -13,11 +27,14 @@ ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
     *nodes.ROUTES,
+    *usage.ROUTES,
     *events.ROUTES,
     *decisions.ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
+    *policies.ROUTES,
     *plan.ROUTES,
+    *whatif.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
 ]

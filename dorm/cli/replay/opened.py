@@ -29,7 +29,8 @@ def open_archive(
     """Serve an exported log on this machine as if its cluster were there.
 
     The dashboard shows any moment of it, and the API answers every question
-    about it; requests to do something are refused. It ends on Ctrl-C.
+    about it, also what would have become of it with a change; requests to do
+    something are refused. It ends on Ctrl-C.
 
     [bold]Examples[/]
 

@@ -44,9 +44,10 @@ def page(
     """Write the dashboard of a log as one file that needs no server and no network.
 
     It shows the cluster at any moment of the log: nodes with their containers,
-    partitions over time, every decision with its reasons, the log itself. The
-    file holds names and messages of the log; `dorm replay export --anonymize`
-    makes a log for strangers.
+    partitions over time, every decision with its reasons, what happened to
+    apps and nodes, the log itself. Long logs are thinned; what is left out is
+    printed, and stands on the page. The file holds names and messages of the
+    log; `dorm replay export --anonymize` makes a log for strangers.
 
     [bold]Examples[/]
 

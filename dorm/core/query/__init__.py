@@ -8,6 +8,7 @@
     trying     what a change of settings would do
     touched    which apps and nodes a change of settings would affect
     in_force   the settings in force, with what each means
+    offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations
     batches    the batch size that an app has, and why
     concerns   which app, user and node an event is about

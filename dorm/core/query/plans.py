@@ -77,8 +77,8 @@ class NewNodes(msgspec.Struct, frozen=True):
 
 
 class Assumed(msgspec.Struct, frozen=True):
-    """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained; apps that end, change, and
-    new ones."""
+    """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained, are used again;
+    apps that end, change, and new ones."""
 
     settings: dict[str, Any] = {}
     """Parameters of the policy in force; `policy` names another one (its parameters then start from its defaults)."""
@@ -86,6 +86,8 @@ class Assumed(msgspec.Struct, frozen=True):
     removed: tuple[str, ...] = ()
     """Nodes that are gone permanently, as if their lease had ended."""
     drained: tuple[str, ...] = ()
+    undrained: tuple[str, ...] = ()
+    """Nodes whose drain ends."""
     cancelled: tuple[str, ...] = ()
     """Names or ids of apps."""
     updated: tuple[k.AppUpdated, ...] = ()
@@ -274,6 +276,7 @@ class _Course:
             words.append(self._join(nodes))
         words += [self._remove(node) for node in assumed.removed]
         words += [self._drain(node) for node in assumed.drained]
+        words += [self._use_again(node) for node in assumed.undrained]
         words += [self._cancel(app) for app in assumed.cancelled]
         words += [self._update(change) for change in assumed.updated]
         self.settle()
@@ -292,12 +295,13 @@ class _Course:
             params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
-        before = parameters_in_force(now, self.state.policy_plugins)
-        words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
+        same = chosen == now.policy
+        before = parameters_in_force(now, self.state.policy_plugins) if same else known.check_params({})
+        words = [] if same else [f"policy {chosen} (now {now.policy})"]
         for plugin in announced(chosen):
             self.state.plugins = {**self.state.policy_plugins, chosen: plugin}
         self.say(k.PolicyChanged(policy=chosen, params=params))
-        return words + [f"{name} = {given[name]} (now {before.get(name, 'not there')})" for name in given]
+        return words + [f"{name} = {given[name]} ({'now' if same else 'default'} {before.get(name)})" for name in given]
 
     def _node(self, name: str) -> Node:
         if name not in self.state.nodes:
@@ -341,6 +345,11 @@ class _Course:
         self._node(name)
         self.say(k.NodeDrainRequested(node=name))
         return f"{name} drained"
+
+    def _use_again(self, name: str) -> str:
+        self._node(name)
+        self.say(k.NodeDrainRequested(node=name, drain=False))
+        return f"the drain of {name} ended"
 
     def _app(self, name: str) -> App:
         app = self.state.find_app(name)

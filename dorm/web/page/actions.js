@@ -2,7 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { clean, number, plural } from "./format.js";
-import { Chip, Failed } from "./parts.js";
+import { Chip, Failed, useLoaded } from "./parts.js";
+import { NOTHING, Settings, loadSettings, readSettings } from "./settings.js";
 import { say, set, store, visit } from "./store.js";
 
 const WAIT_MS = 350;
@@ -140,7 +141,7 @@ function Update({ app, idempotency }) {
 function Drain({ node, on, idempotency }) {
   return html`<${Form} action=${on ? "Drain the node" : "End the drain"} tone=${on ? "danger" : "primary"} run=${async () => { await store.source.drain(node, on, idempotency); done(on ? `${clean(node)} is being emptied by adjustments.` : `${clean(node)} gets containers again.`); }}>
     <p>${on ? "Nothing new goes there, and what runs there is moved by the next decisions." : "The node may get containers again."}</p>
-    ${on && html`<${Preview} what=${{ drain: node }} />`}
+    <${Preview} what=${on ? { drain: node } : { undrain: node }} />
   <//>`;
 }
 
@@ -149,34 +150,19 @@ function Plan() {
 }
 
 function Policy({ idempotency }) {
-  const [found, take] = useState({ policy: null, error: "" });
-  const [name, choose] = useState(""), [values, write] = useState({});
-  useEffect(() => { store.source.policy().then((policy) => { take({ policy, error: "" }); choose(policy.policy); }, (error) => take({ policy: null, error: error.message })); }, []);
-  const before = found.policy, other = before && name.trim() && name.trim() !== before.policy;
-  const changed = {};
-  let wrong = "";
-  for (const one of before?.parameters ?? []) {
-    const text = values[one.name];
-    if (other || text === undefined || text === shownValue(one.value)) continue;
-    const read = text.trim() === "" ? { value: null } : json(text);
-    if (read.error) wrong = `${one.word || one.name}: ${read.error}`; else changed[one.name] = read.value;
-  }
-  const params = Object.keys(changed).length ? changed : null, some = other || params;
-  return html`<${Form} action="Change the policy" ready=${Boolean(some) && !wrong} run=${async () => {
-      await store.source.setPolicy({ ...(other ? { policy: name.trim() } : {}), ...(params ? { set_params: params } : {}) }, idempotency);
+  const { value: found, error } = useLoaded(() => loadSettings(), "policy");
+  const [choice, choose] = useState(NOTHING);
+  const asked = found && readSettings(found, choice), ready = Boolean(asked?.some && !asked.wrong);
+  return html`<${Form} action="Change the policy" ready=${ready} run=${async () => {
+      await store.source.setPolicy(asked.request, idempotency);
       done("The policy is changed.");
     }}>
-    <${Failed} text=${found.error} />
-    ${before && html`<label class="field"><span>Policy</span><input value=${name} onInput=${(event) => choose(event.target.value)} spellcheck="false" /></label><p class="small dim">${clean(before.policy)}: ${clean(before.gist)}</p>
-      ${!other && html`<div class="params">${before.parameters.map((one) => html`<label class="field" key=${one.name}><span>${clean(one.word || one.name)}</span>
-        <input value=${values[one.name] ?? shownValue(one.value)} onInput=${(event) => write({ ...values, [one.name]: event.target.value })} spellcheck="false" placeholder=${`default ${shownValue(one.default)}`} /><span class="about">${clean(one.meaning)}</span></label>`)}</div>`}
-      ${other && html`<p class="note">It starts with its own defaults.</p>`}`}
-    ${wrong && html`<p class="note bad" role="alert">${clean(wrong)}</p>`}
-    <${Preview} what=${some && !wrong ? { policy: { ...(other ? { policy: name.trim() } : {}), ...changed } } : null} quiet="Change something to see what would follow." />
+    <${Failed} text=${error} />
+    ${found && html`<${Settings} found=${found} choice=${choice} onchange=${choose} />`}
+    ${asked?.wrong && html`<p class="note bad" role="alert">${clean(asked.wrong)}</p>`}
+    <${Preview} what=${ready ? { policy: asked.assumed } : null} quiet="Change something to see what would follow." />
   <//>`;
 }
-
-const shownValue = (value) => (value === null || value === undefined ? "" : JSON.stringify(value));
 
 function json(text) {
   try { return { value: JSON.parse(text || "{}"), error: "" }; } catch (error) { return { value: null, error: `This is no JSON: ${error.message}` }; }

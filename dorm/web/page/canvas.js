@@ -89,13 +89,31 @@ export function hatch(context, color) {
   return context.createPattern(hatches.get(color), "repeat");
 }
 
-/** Text that fits, shortened with dots. */
-export function fitText(context, text, width) {
+/** The pattern of an app's style, drawn over its color: 1 for stripes, 2 for dots. */
+export function patterned(context, pattern, color) {
+  const key = `${pattern} ${color}`;
+  if (!hatches.has(key)) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 6;
+    const pen = tile.getContext("2d");
+    pen.globalAlpha = 0.6;
+    pen.fillStyle = color;
+    if (pattern === 1) pen.fillRect(0, 0, 2, 6);
+    else { pen.beginPath(); pen.arc(3, 3, 1.5, 0, 7); pen.fill(); }
+    hatches.set(key, tile);
+  }
+  return context.createPattern(hatches.get(key), "repeat");
+}
+
+/** Text that fits, shortened with dots; with `tail` its end is kept, which tells numbered names apart. */
+export function fitText(context, text, width, tail = false) {
   if (context.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle; else high = middle - 1;
+    if (context.measureText(shortened(text, middle, tail)).width <= width) low = middle; else high = middle - 1;
   }
-  return low ? `${text.slice(0, low)}…` : "";
+  return low ? shortened(text, low, tail) : "";
 }
+
+const shortened = (text, length, tail) => (tail ? `…${text.slice(text.length - length)}` : `${text.slice(0, length)}…`);

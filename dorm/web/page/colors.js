@@ -1,9 +1,11 @@
-// Colors: one for each app, stable while it lives, and those of phases and states.
+// Colors: a style for each app, stable while the page knows it, and the colors of phases and states.
+//
+// `style.css` has nine colors for apps in each theme, which people with any kind of color blindness tell apart; where more apps
+// are drawn, the same colors come again with stripes, and then with dots.  A tenth color would only look like one of the nine.
 
-const LIGHT = ["#4c78a8", "#e0812b", "#4d9a47", "#b0649f", "#2f9c95", "#c9a015", "#9d6b4c", "#d9636f", "#6b7fd6", "#7a9f3c",
-  "#a86bc9", "#3d8fc4", "#c4713b", "#3f8f6f", "#8a78c9", "#bf5f8f", "#6f8a99", "#a3923c"];
+const COLORS = 9, PATTERNS = 3;
 const given = new Map();
-const used = new Map();
+let used = new Map();
 
 function hash(text) {
   let value = 2166136261;
@@ -11,25 +13,43 @@ function hash(text) {
   return value >>> 0;
 }
 
-/** The app's color.  An id chooses its color; where another app of this cluster already has it, the least used one near it. */
-export function appColor(id) {
-  let place = given.get(id);
-  if (place === undefined) {
-    place = hash(id) % LIGHT.length;
-    for (let step = 0; step < LIGHT.length; step++) {
-      const other = (place + step * 7) % LIGHT.length;
-      if ((used.get(other) ?? 0) < (used.get(place) ?? 0)) place = other;
-      if (!used.get(place)) break;
+/** The app's style, as `color + COLORS * pattern`.  An id chooses where to look; the first of the least used ones is taken. */
+function styleOf(id) {
+  let style = given.get(id);
+  if (style === undefined) {
+    const first = hash(id) % COLORS;
+    let least = Infinity;
+    for (let pattern = 0; pattern < PATTERNS; pattern++) {
+      for (let step = 0; step < COLORS; step++) {
+        const other = ((first + step * 4) % COLORS) + COLORS * pattern, uses = used.get(other) ?? 0;
+        if (uses < least) { least = uses; style = other; }
+      }
     }
-    used.set(place, (used.get(place) ?? 0) + 1);
-    given.set(id, place);
+    used.set(style, least + 1);
+    given.set(id, style);
   }
-  return LIGHT[place];
+  return style;
 }
 
-/** Gives colors to apps in their order of arrival, so that a few apps never share one. */
-export function giveColors(ids) {
-  for (const id of ids) appColor(id);
+export const appColor = (id, tones) => tones.apps[styleOf(id) % COLORS];
+
+/** 0 for plain, 1 for stripes, 2 for dots. */
+export const appPattern = (id) => Math.floor(styleOf(id) / COLORS);
+
+/** Classes of a swatch in the app's style. */
+export const appClass = (id) => `app${styleOf(id) % COLORS} pattern${appPattern(id)}`;
+
+/** Whether dark text reads better on a color (`#rrggbb`) than white does. */
+export function isLight(color) {
+  const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(color.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2;
+}
+
+/** Gives styles to new apps among those that are drawn together, in their order of arrival.  What other apps have is free. */
+export function giveStyles(fresh, together) {
+  used = new Map();
+  for (const id of together) if (given.has(id)) used.set(given.get(id), (used.get(given.get(id)) ?? 0) + 1);
+  for (const id of fresh) styleOf(id);
 }
 
 export function css(name) {
@@ -43,7 +63,7 @@ export function theme() {
   const key = document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   if (!cache.has(key)) {
     const names = ["paper", "card", "ink", "muted", "line", "cell", "good", "bad", "warn", "accent", "stop", "wait", "start"];
-    cache.set(key, Object.fromEntries(names.map((name) => [name, css(name)])));
+    cache.set(key, { ...Object.fromEntries(names.map((name) => [name, css(name)])), apps: Array.from({ length: COLORS }, (_, index) => css(`app${index}`)) });
   }
   return cache.get(key);
 }

@@ -51,6 +51,13 @@ export function span(ms) {
   return `${(ms / 86_400_000).toFixed(1)} d`;
 }
 
+/** `4.85 min`: to three digits, so that lengths that differ little can be told apart. */
+export function length(seconds) {
+  if (seconds == null || !Number.isFinite(seconds)) return "–";
+  const [size, unit] = Math.abs(seconds) < 120 ? [1, "s"] : Math.abs(seconds) < 7200 ? [60, "min"] : Math.abs(seconds) < 172_800 ? [3600, "h"] : [86_400, "d"];
+  return `${Number((seconds / size).toPrecision(3))} ${unit}`;
+}
+
 export const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
 export function number(value, digits = 0) {

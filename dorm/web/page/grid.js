@@ -2,14 +2,17 @@
 // drawn.  A mouse, a finger or the keyboard moves: arrows choose a node, Enter goes deeper, Escape goes back.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Boxes, Canvas, fitText, hatch } from "./canvas.js";
-import { appColor, theme } from "./colors.js";
+import { Boxes, Canvas, fitText, hatch, patterned } from "./canvas.js";
+import { appColor, appPattern, isLight, theme } from "./colors.js";
 import { amounts, clean, percent, plural, short } from "./format.js";
 import { groupsOf, layOut } from "./gridlayout.js";
+import { Swatch } from "./parts.js";
 import { go, recall, remember, visit } from "./store.js";
 
 /** Pixels of a cell from which on a second line says what the node has. */
 const DETAILS = 200;
+/** Pixels of a cell from which on the patterns of apps can be seen. */
+const PATTERNED = 12;
 
 /** How much of a node each of its apps takes: its largest part of any kind. */
 export function fills(node, apps) {
@@ -27,8 +30,9 @@ export function fills(node, apps) {
   return found;
 }
 
-export function Grid({ model, focus = "", mark = "", height, fixed = false, onfocus, label = "Nodes of the cluster" }) {
-  const keys = model.labelKeys;
+/** `only` is the one node to draw, in place of all. */
+export function Grid({ model, focus = "", mark = "", height, only = "", onfocus, label = "Nodes of the cluster" }) {
+  const keys = only ? [] : model.labelKeys;
   const [chosen, choose] = useState(recall("group", null));
   const key = chosen !== null && (chosen === "" || keys.includes(chosen)) ? chosen : keys[0] ?? "";
   const [width, widen] = useState(0);
@@ -38,10 +42,10 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
   const selected = useRef("");
   const [spoken, speak] = useState("");
 
-  const layout = useMemo(() => layOut(groupsOf(model, key), Math.max(width - 2, 10), Math.max(height - 2, 10)),
-    [model.sorted, key, width, height, keys.join()]);
+  const layout = useMemo(() => layOut(only ? [{ name: "", nodes: [only] }] : groupsOf(model, key), Math.max(width - 2, 10), Math.max(height - 2, 10)),
+    [model.sorted, key, width, height, keys.join(), only]);
   // A small cluster takes less room than it may.
-  const size = { width, height: fixed ? height : Math.max(Math.min(height, Math.ceil(layout.height) + 4), 150) };
+  const size = { width, height: only ? height : Math.max(Math.min(height, Math.ceil(layout.height) + 4), 150) };
   const view = useRef({});
   view.current = { layout, model, size };
 
@@ -81,6 +85,7 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
 
   function draw(context, wide, high) {
     const { layout: now, model: shown } = view.current, tones = theme(), { x, y, zoom } = camera.current;
+    context.canvas.dataset.position = shown.position;
     context.clearRect(0, 0, wide, high);
     const cell = now.cell * zoom;
     const left = x - now.cell, top = y - now.cell, right = x + wide / zoom, bottom = y + high / zoom;
@@ -158,7 +163,7 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
   /** One level deeper: from the cluster to the node, from the node to the app in the slot that was hit. */
   function enter(node, at = null) {
     selected.current = node;
-    if (focus === `node:${node}`) {
+    if (only || focus === `node:${node}`) {
       const app = at && slotAt(node, at);
       if (app) visit("app", app); else visit("node", node);
     } else if (layout.cell * camera.current.zoom > 110) visit("node", node);
@@ -211,7 +216,7 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
   picture.current.wheel = wheel;
   const tip = over && model.nodes.get(over.node);
   return html`<div class="grid">
-    <div class="gridbar">
+    ${!only && html`<div class="gridbar">
       <nav aria-label="Zoom" class="crumbs">
         <button type="button" onClick=${() => { focusOn(""); moveCamera({ x: 0, y: 0, zoom: 1 }); }} aria-current=${focus ? undefined : "true"}>Cluster</button>
         ${focus.startsWith("group:") && html`<span aria-hidden="true">›</span><b><bdi>${clean(key)} ${clean(focus.slice(6))}</bdi></b>`}
@@ -223,7 +228,7 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
         <button type="button" onClick=${() => zoomAt(size.width / 2, size.height / 2, 1.6)} aria-label="Zoom in">+</button>
         <button type="button" onClick=${() => zoomAt(size.width / 2, size.height / 2, 1 / 1.6)} aria-label="Zoom out">−</button>
       </span>
-    </div>
+    </div>`}
     <div class="gridbox" ref=${(box) => { if (box) box.style.height = `${size.height}px`; }}>
       <${Canvas} draw=${draw} sized=${(wide) => widen(wide)} class="gridcanvas" role="application"
         label=${`${label}: ${plural(model.nodes.size, "node")}. Arrows choose a node, Enter zooms in or opens it, Escape zooms out. The page Nodes lists the same as a table.`}
@@ -233,7 +238,7 @@ export function Grid({ model, focus = "", mark = "", height, fixed = false, onfo
       ${tip && html`<${Tip} x=${over.x} y=${over.y} width=${size.width}>
         <b><bdi>${clean(tip.id)}</bdi></b><span class="dim"> ${tip.state}</span>
         <p>${Object.keys(tip.capacity).map((kind) => `${kind} ${percent((tip.used[kind] ?? 0) / (tip.capacity[kind] || 1))}`).join(" · ")}</p>
-        ${tip.containers.slice(0, 8).map(([id, count]) => html`<p class="tiprow"><${Dot} id=${id} /><bdi>${short(model.apps.get(id)?.name ?? id, 32)}</bdi> ×${count}</p>`)}
+        ${tip.containers.slice(0, 8).map(([id, count]) => html`<p class="tiprow"><${Swatch} id=${id} /><bdi>${short(model.apps.get(id)?.name ?? id, 32)}</bdi> ×${count}</p>`)}
         ${tip.containers.length > 8 && html`<p class="dim">and ${tip.containers.length - 8} more</p>`}
         ${tip.note && html`<p class="warn">${short(tip.note, 120)}</p>`}
       <//>`}
@@ -251,10 +256,6 @@ export function Tip({ x, y, width, children }) {
   return html`<div class="tip" ref=${put} aria-hidden="true">${children}</div>`;
 }
 
-export function Dot({ id }) {
-  return html`<span class="swatch" ref=${(dot) => { if (dot) dot.style.background = appColor(id); }}></span>`;
-}
-
 export function describe(node, model) {
   const held = node.containers.map(([id, count]) => `${count} of ${model.apps.get(id)?.name ?? id}`);
   return clean(`${node.id}, ${node.state}, ${held.length ? held.slice(0, 10).join(", ") : "no containers"}`);
@@ -268,8 +269,9 @@ function drawHeads(context, layout, tones, { x, y, zoom, width, height }) {
     if (left > width || left + wide < 0 || top < -20 || top > height + 20 || wide < 26) continue;
     context.fillStyle = tones.muted;
     const name = clean(block.name || "no label");
-    context.fillText(fitText(context, name, Math.max(wide - 30, 20)), Math.max(left, 2), Math.max(top, 11));
-    if (wide > 90) {
+    const roomy = wide > 90;
+    context.fillText(fitText(context, name, Math.max(roomy ? wide - 30 : wide, 20), true), Math.max(left, 2), Math.max(top, 11));
+    if (roomy) {
       const count = String(block.nodes.length);
       context.fillText(count, Math.min(left + wide, width) - context.measureText(count).width - 2, Math.max(top, 11));
     }
@@ -278,7 +280,7 @@ function drawHeads(context, layout, tones, { x, y, zoom, width, height }) {
 
 /** Cells of a few pixels: the apps' parts as columns; trouble as a frame. */
 function drawSmall(context, inside, size, model, tones) {
-  const back = new Boxes(), front = new Boxes(), faint = new Boxes(), trouble = new Boxes();
+  const back = new Boxes(), front = new Boxes(), faint = new Boxes(), trouble = new Boxes(), patterns = [];
   for (let i = 0; i < inside.length; i += 3) {
     const node = model.nodes.get(inside[i]), x = inside[i + 1], y = inside[i + 2];
     if (!node) continue;
@@ -287,7 +289,8 @@ function drawSmall(context, inside, size, model, tones) {
     for (const one of node.fill ?? (node.fill = fills(node, model.apps))) {
       const wide = one.part * size;
       const busy = one.count - one.starting > 0 ? front : faint;
-      busy.add(appColor(one.id), x + from, y, Math.max(wide, 0.6), size);
+      busy.add(appColor(one.id, tones), x + from, y, Math.max(wide, 0.6), size);
+      if (size > PATTERNED && appPattern(one.id)) patterns.push([appPattern(one.id), x + from, y, wide, size]);
       from += wide;
     }
     if (node.state !== "up" && size > 3) {
@@ -299,6 +302,7 @@ function drawSmall(context, inside, size, model, tones) {
   back.fill(context);
   front.fill(context);
   faint.fill(context, 0.5);
+  for (const [pattern, ...box] of patterns) { context.fillStyle = patterned(context, pattern, tones.cell); context.fillRect(...box); }
   trouble.fill(context);
 }
 
@@ -347,32 +351,42 @@ function drawLarge(context, inside, size, model, tones) {
     if (size > DETAILS) {
       context.font = "12px system-ui, sans-serif";
       context.fillStyle = tones.muted;
-      const text = `${node.state} · ${Object.keys(node.capacity).map((kind) => `${kind} ${percent((node.used[kind] ?? 0) / (node.capacity[kind] || 1))}`).join(" · ")} · ${amounts(node.capacity)}`;
-      context.fillText(fitText(context, text, size - 2 * pad), x + pad, y + pad + font * 0.9 + 16);
+      const use = `${node.state === "up" ? "" : `${node.state} · `}${Object.keys(node.capacity).map((kind) => `${kind} ${percent((node.used[kind] ?? 0) / (node.capacity[kind] || 1))}`).join(" · ")}`;
+      const whole = `${use} of ${amounts(node.capacity)}`, wide = size - 2 * pad;
+      context.fillText(context.measureText(whole).width <= wide ? whole : fitText(context, use, wide), x + pad, y + pad + font * 0.9 + 16);
     }
   }
 }
 
 function drawSlot(context, slot, model, tones) {
-  const color = appColor(slot.id);
+  const color = appColor(slot.id, tones), pattern = appPattern(slot.id);
   context.globalAlpha = slot.state === "running" ? 1 : 0.45;
   context.fillStyle = color;
   round(context, slot.x, slot.y, slot.w, slot.h, Math.min(4, slot.h * 0.15));
   context.fill();
+  if (pattern) { context.fillStyle = patterned(context, pattern, tones.cell); context.fill(); }
   context.globalAlpha = 1;
   if (slot.state !== "running") {
     context.fillStyle = hatch(context, slot.state === "starting" ? tones.start : tones.stop);
     context.fill();
   }
   if (slot.w > 40 && slot.h > 14) {
-    context.fillStyle = "#fff";
+    const light = isLight(color);
+    context.fillStyle = light ? "#14161a" : "#fff";
     const font = Math.min(15, Math.max(10, slot.h * 0.3));
     context.font = `600 ${font}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     const name = clean(model.apps.get(slot.id)?.name ?? slot.id);
-    context.shadowColor = "rgba(0,0,0,.55)";
+    context.shadowColor = light ? "rgba(255,255,255,.6)" : "rgba(0,0,0,.6)";
     context.shadowBlur = 3;
-    context.fillText(fitText(context, slot.state === "running" ? name : `${name} · ${slot.state}`, slot.w - 10), slot.x + 5, slot.y + Math.min(slot.h / 2, 40));
+    const text = fitText(context, slot.state === "running" ? name : `${name} · ${slot.state}`, slot.w - 10), middle = slot.y + Math.min(slot.h / 2, 40);
+    if (pattern && text) {
+      context.shadowBlur = 0;
+      context.fillStyle = color;
+      context.fillRect(slot.x + 2, middle - font * 0.65, Math.min(context.measureText(text).width + 6, slot.w - 4), font * 1.3);
+      context.fillStyle = light ? "#14161a" : "#fff";
+    }
+    context.fillText(text, slot.x + 5, middle);
     context.shadowBlur = 0;
   }
 }

@@ -1,6 +1,8 @@
 // Where each node lies on the grid: groups as blocks, nodes as cells, in units that fit the whole cluster into the picture.
 
 const GAP = 10, HEAD = 18;
+/** Pixels of the largest cell: a cluster of a few nodes fills its picture. */
+const LARGEST = 340;
 
 /** The groups by a label, each with its node ids; one without a name where there is no label. */
 export function groupsOf(model, key) {
@@ -17,7 +19,7 @@ export function groupsOf(model, key) {
 /** Lays groups out in rows; the largest cell that fits.  Returns groups with boxes, and a cell for each node. */
 export function layOut(groups, width, height) {
   const named = groups.some((group) => group.name !== "") || groups.length > 1;
-  let low = 2, high = 230;
+  let low = 2, high = LARGEST;
   for (let step = 0; step < 14; step++) {
     const middle = (low + high) / 2;
     if (flow(groups, middle, width, named).height <= height) low = middle; else high = middle;

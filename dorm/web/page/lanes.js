@@ -3,11 +3,11 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Axis } from "./axis.js";
-import { Boxes, Canvas, fitText, hatch } from "./canvas.js";
-import { appColor, theme } from "./colors.js";
+import { Boxes, Canvas, fitText, hatch, patterned } from "./canvas.js";
+import { appColor, appPattern, theme } from "./colors.js";
 import { clean, clock, moment, msOf, plural, short, span } from "./format.js";
-import { Dot, Tip } from "./grid.js";
-import { Failed, Link } from "./parts.js";
+import { Tip } from "./grid.js";
+import { Failed, Link, Swatch } from "./parts.js";
 import { moveTo, recall, remember, shown, store, watch } from "./store.js";
 
 const HEAD = 34, MOST_PAGES = 20, REFRESH_MS = 3000;
@@ -27,7 +27,7 @@ export function useTimeline(window_, width, apps = null) {
       if (busy) { again = true; return; }
       busy = true;
       try {
-        const from = window_ ? new Date(window_[0]).toISOString() : null, to = window_ ? new Date(window_[1]).toISOString() : null;
+        const from = window_ ? new Date(window_[0]).toISOString() : null, to = window_ ? new Date(Math.ceil(window_[1])).toISOString() : null;
         const data = await store.source.timeline({ from, to, width: Math.round(width), apps });
         data.pages = 1;
         if (!over) take({ data: absolute(data), error: "" });
@@ -94,13 +94,18 @@ function extended(data, change) {
   };
 }
 
-export function Lanes({ apps = null, find = "", height = 420, compact = false }) {
+/** `between` is the span of time that is shown, by default all of it.  `given` is a picture that is not of the log, such as a
+ * simulation's: it stays as it is, and leads to no moment.  `peaks` makes lanes of two pictures equally high. */
+export function Lanes({ apps = null, find = "", height = 420, compact = false, between = null, given = null, peaks = null, label = "Partitions over time" }) {
   const [size, resize] = useState({ width: 0, height: 0 });
   const [window_, zoom] = useState(null);
   const [compressed, compress] = useState(recall("compress", "no") === "yes");
   const [scroll, move] = useState(0);
   const [over, hover] = useState(null);
-  const { data, error, more } = useTimeline(window_, size.width, apps);
+  const view = window_ ?? between;
+  const loaded = useTimeline(view, given ? 0 : size.width, apps);
+  const fixed = useMemo(() => (given ? { ...absolute(given), pages: MOST_PAGES } : null), [given]);
+  const data = fixed ?? loaded.data, { error, more } = loaded;
   const drag = useRef(null);
   const picture = useRef({ ask: () => {} });
   const gutter = size.width < 520 ? 84 : 150;
@@ -110,7 +115,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
     const wanted = find.toLowerCase();
     return data.apps.filter((app) => !wanted || app.name.toLowerCase().includes(wanted) || app.user.toLowerCase().includes(wanted) || app.id.includes(wanted));
   }, [data, find]);
-  const end = data && (window_ ? window_[1] : data.finish), begin = data && (window_ ? window_[0] : data.begin);
+  const end = data && (view ? view[1] : data.finish), begin = data && (view ? view[0] : data.begin);
   const axis = useMemo(() => {
     if (!data || !size.width) return null;
     const events = compressed ? [...new Set([...data.decisions.map((one) => one[1]), ...data.failures.map((one) => one[1]), ...lanes.flatMap((lane) => lane.spans.map((one) => one[0]))])].sort((a, b) => a - b) : null;
@@ -118,7 +123,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
   }, [data, size.width, compressed, begin, end, lanes]);
   const row = Math.min(44, Math.max(compact ? 34 : 20, (height - HEAD) / Math.max(lanes.length, 1)));
   const inner = Math.max(lanes.length * row + HEAD + 4, 80);
-  const at = store.route.at ? shown()?.at : null;
+  const at = store.route.at && !given ? shown()?.at : null;
 
   function draw(context, width, high) {
     const tones = theme();
@@ -128,21 +133,26 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
     context.textBaseline = "middle";
     drawIdle(context, axis, high, tones);
     const first = Math.max(0, Math.floor((scroll - HEAD) / row)), last = Math.min(lanes.length, Math.ceil((scroll + high) / row));
-    const life = new Boxes(), solid = new Boxes(), phases = new Boxes(), wait = new Boxes();
+    const life = new Boxes(), solid = new Boxes(), phases = new Boxes(), wait = new Boxes(), patterns = [];
     for (let index = first; index < last; index++) {
       const lane = lanes[index], top = HEAD + index * row - scroll, body = row * 0.72, base = top + row * 0.86;
-      const color = appColor(lane.id), unit = body / Math.max(lane.peak, 1);
+      const color = appColor(lane.id, tones), pattern = appPattern(lane.id), unit = body / Math.max(lane.peak, peaks?.get(lane.id) ?? 0, 1);
       for (const [t0, t1, count, phase] of lane.spans) {
         if (t1 < axis.from || t0 > axis.to) continue;
         const x0 = axis.x(t0), x1 = Math.max(axis.x(t1), x0 + 0.7), tall = Math.max(count * unit, count ? 2 : 0);
         if (IDLE.has(phase)) wait.add(phase === "retrying" ? tones.bad : tones.warn, x0, base - 2.5, x1 - x0, 2.5);
-        else if (PARTS[phase]) { solid.add(color, x0, base - tall, x1 - x0, tall); phases.add(tones[PARTS[phase]], x0, base - tall, x1 - x0, tall); } else solid.add(color, x0, base - tall, x1 - x0, tall);
+        else {
+          solid.add(color, x0, base - tall, x1 - x0, tall);
+          if (pattern) patterns.push([pattern, x0, base - tall, x1 - x0, tall]);
+          if (PARTS[phase]) phases.add(tones[PARTS[phase]], x0, base - tall, x1 - x0, tall);
+        }
       }
       if (index > first) life.add(tones.line, gutter, top, width - gutter, 0.6);
     }
     life.fill(context);
     wait.fill(context);
-    solid.fill(context, 0.88);
+    solid.fill(context, 0.92);
+    for (const [pattern, ...box] of patterns) { context.fillStyle = patterned(context, pattern, tones.card); context.fillRect(...box); }
     for (const [color, list] of phases.by) {
       context.fillStyle = hatch(context, color);
       for (let i = 0; i < list.length; i += 4) context.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
@@ -175,7 +185,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
     drag.current = null;
     if (from === null || !axis) return;
     if (Math.abs(x - from) > 6) zoom([Math.min(axis.time(from), axis.time(x)), Math.max(axis.time(from), axis.time(x))]);
-    else moveTo(nearest(data, axis, x));
+    else if (!given) moveTo(nearest(data, axis, x));
   }
   const lane = over && lanes[Math.floor((over.y + scroll - HEAD) / row)];
   const held = lane && axis && lane.spans.find((one) => axis.time(over.x) >= one[0] && axis.time(over.x) <= one[1]);
@@ -184,16 +194,16 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
   return html`<div class="lanes">
     <div class="lanebar">
       <span class="small dim">${data ? `${plural(lanes.length, "app")}, ${span(end - begin)}` : ""}</span>
-      <span class="legend" aria-hidden="true">${[["good", "running"], ["start", "starting"], ["stop", "stopping"], ["wait", "waits for room"], ["warn", "waits"], ["bad", "failed"]].map(([tone, name]) => html`<i class="key ${tone}"></i>${name}`)}</span>
+      <span class="legend" aria-hidden="true">${[["good", "running"], ["start", "starting"], ["stop", "stopping"], ["wait", "waits for room"], ["warn", "waits"], ["bad", "failed"]].map(([tone, name]) => html`<span><i class="key ${tone}"></i>${name}</span>`)}</span>
       <label class="small"><input type="checkbox" checked=${compressed} onChange=${(event) => { compress(event.target.checked); remember("compress", event.target.checked ? "yes" : "no"); }} /> compress idle time</label>
       <span class="buttons">
-        ${[["10 min", 600_000], ["1 h", 3_600_000]].map(([name, length]) => html`<button type="button" onClick=${() => data && zoom([Math.max(data.first, data.last - length), data.last])}>${name}</button>`)}
+        ${!between && [["10 min", 600_000], ["1 h", 3_600_000]].map(([name, length]) => html`<button type="button" onClick=${() => data && zoom([Math.max(data.first, data.last - length), data.last])}>${name}</button>`)}
         <button type="button" aria-pressed=${!window_} onClick=${() => zoom(null)}>All</button>
       </span>
     </div>
     <${Failed} text=${error} />
     <div class="lanebox" ref=${(box) => { if (box) box.style.height = `${Math.min(height, inner)}px`; }}>
-      <div class="lanescroll" tabindex="0" role="region" aria-label="Partitions over time" onScroll=${(event) => { move(event.target.scrollTop); if (event.target.scrollTop + event.target.clientHeight > event.target.scrollHeight - 300) more(); picture.current.ask(); }}>
+      <div class="lanescroll" tabindex="0" role="region" aria-label=${label} onScroll=${(event) => { move(event.target.scrollTop); if (event.target.scrollTop + event.target.clientHeight > event.target.scrollHeight - 300) more(); picture.current.ask(); }}>
         <div class="lanesticky">
           <${Canvas} draw=${draw} sized=${(width, high) => resize({ width, height: high })} class="lanecanvas" role="img"
             label=${`Partitions of ${plural(lanes.length, "app")} over time`}
@@ -201,9 +211,9 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false })
             onDblClick=${() => zoom(null)} onmount=${(_, ask) => { picture.current.ask = ask; }} />
           <${Names} lanes=${lanes} scroll=${scroll} row=${row} height=${size.height} width=${gutter} />
           ${lane && over.x > gutter && over.y > HEAD && html`<${Tip} x=${over.x} y=${over.y} width=${size.width}>
-            <p class="tiprow"><${Dot} id=${lane.id} /><b><bdi>${short(lane.name, 40)}</bdi></b></p>
+            <p class="tiprow"><${Swatch} id=${lane.id} /><b><bdi>${short(lane.name, 40)}</bdi></b></p>
             ${held && html`<p>${plural(held[2], "container")}, ${WORDS[held[3]] ?? held[3]}</p><p class="dim">${clock(held[0])} – ${clock(held[1])} (${span(held[1] - held[0])})</p>`}
-            <p class="dim">${moment(axis.time(over.x))}; click to go there</p>
+            <p class="dim">${moment(axis.time(over.x))}${given ? "" : "; click to go there"}</p>
           <//>`}
           ${near && html`<${Tip} x=${over.x} y=${over.y} width=${size.width}><p>${typeof near[2] === "number" ? `decision ${near[0]}: ${plural(near[2], "change")}` : short(near[2], 160)}</p><p class="dim">${moment(near[1])}</p><//>`}
         </div>
@@ -224,7 +234,7 @@ function Names({ lanes, scroll, row, height, width }) {
       item.style.top = `${top}px`;
       item.style.height = `${row}px`;
       item.hidden = top < HEAD - row * 0.6;
-    }}><${Link} to="app" id=${lane.id} title=${clean(`${lane.name} of ${lane.user}`)}><${Dot} id=${lane.id} /><bdi>${clean(lane.name)}</bdi><//></li>`)}
+    }}><${Link} to="app" id=${lane.id} title=${clean(`${lane.name} of ${lane.user}`)}><${Swatch} id=${lane.id} /><bdi>${clean(lane.name)}</bdi><//></li>`)}
   </ul>`;
 }
 

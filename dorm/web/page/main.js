@@ -11,12 +11,13 @@ import { Compare } from "./pages/compare.js";
 import { Log } from "./pages/log.js";
 import { Node } from "./pages/node.js";
 import { Nodes } from "./pages/nodes.js";
+import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
 import { DECISIONS, FAILURES, arrived, connect, fillTail, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
-const PAGES = { cluster: Cluster, apps: Apps, app: App, nodes: Nodes, node: Node, log: Log, compare: Compare };
-const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["nodes", "Nodes"], ["log", "Log"]];
+const PAGES = { cluster: Cluster, apps: Apps, app: App, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
+const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
 
 function Frame() {
   useStore();
@@ -35,6 +36,7 @@ function Frame() {
     </header>
     ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
       <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>Compare with now</button>
+      ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.embedded ? "To the end" : "Back to now"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
     <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
@@ -102,7 +104,7 @@ function keys(event) {
     "[": () => jump(DECISIONS, -1), "]": () => jump(DECISIONS, 1),
     "{": () => jump(FAILURES, -1), "}": () => jump(FAILURES, 1),
     l: () => moveTo(null),
-    c: () => visit("cluster"), a: () => visit("apps"), n: () => visit("nodes"), e: () => visit("log"),
+    c: () => visit("cluster"), a: () => visit("apps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
   }[event.key];
   if (event.key === " " && !event.target.closest("button, a, canvas, [tabindex]")) { event.preventDefault(); set({ playing: !store.playing }); return; }
   if (act) { event.preventDefault(); act(); }

@@ -1,6 +1,6 @@
 // One moment of the cluster, as the page holds it: a view, kept up to date by changes.
 
-import { giveColors } from "./colors.js";
+import { giveStyles } from "./colors.js";
 import { msOf } from "./format.js";
 
 export class Model {
@@ -15,7 +15,7 @@ export class Model {
     }]));
     this.version = 1;
     this.sorted = [...this.nodes.keys()].sort();
-    giveColors(this.apps.keys());
+    giveStyles(this.apps.keys(), this.apps.keys());
   }
 
   /** Applies what has changed; returns this. */
@@ -25,6 +25,7 @@ export class Model {
     if (change.cluster) this.cluster = change.cluster;
     if (change.decision) this.decision = change.decision;
     let order = false;
+    const fresh = (change.apps ?? []).map((app) => app.id).filter((id) => !this.apps.has(id));
     for (const app of change.apps ?? []) this.apps.set(app.id, app);
     for (const id of change.gone_apps ?? []) this.apps.delete(id);
     for (const node of change.nodes ?? []) {
@@ -33,7 +34,7 @@ export class Model {
     }
     for (const id of change.gone_nodes ?? []) order = this.nodes.delete(id) || order;
     if (order) this.sorted = [...this.nodes.keys()].sort();
-    if (change.apps?.length) giveColors(change.apps.map((app) => app.id));
+    if (fresh.length) giveStyles(fresh, this.apps.keys());
     this.version += 1;
     return this;
   }

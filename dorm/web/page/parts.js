@@ -1,7 +1,7 @@
 // Small parts that all pages use.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { PHASE_TONE, appColor } from "./colors.js";
+import { PHASE_TONE, appClass } from "./colors.js";
 import { clean, clock, moment, msOf, utc } from "./format.js";
 import { href, shown, store, visit } from "./store.js";
 
@@ -16,11 +16,7 @@ export function Link({ to, id = "", q = {}, class: name, children, ...rest }) {
   return html`<a href=${address} class=${name} onClick=${click} ...${rest}>${children}</a>`;
 }
 
-export function Swatch({ id }) {
-  const place = useRef(null);
-  useEffect(() => { place.current.style.background = appColor(id); }, [id]);
-  return html`<span class="swatch" ref=${place} aria-hidden="true"></span>`;
-}
+export const Swatch = ({ id }) => html`<span class="swatch ${appClass(id)}" aria-hidden="true"></span>`;
 
 export function AppLink({ id, name, swatch = true }) {
   const known = shown()?.apps.get(id);

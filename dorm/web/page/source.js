@@ -5,12 +5,14 @@
 //   timeline(…)         a span of time for pictures
 //   events(…)           the log, by pages;  neighbor(…): the next or previous event of some kinds
 //   app, story, …       more about one app or node
+//   whatif(at, …)       the log played on from a moment with a change, beside what happened
+//   usage(node)         what a node's containers use now; null where that is not known
 //   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
 
 import { Model } from "./model.js";
 import { comparePositions, msOf } from "./format.js";
 
-const TIMEOUT_MS = 20_000;
+const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000;
 
 export class SourceError extends Error {
   constructor(text, code = "", status = 0) {
@@ -36,8 +38,8 @@ export class HttpSource {
     this.embedded = false;
   }
 
-  async #ask(path, { method = "GET", body, type, headers = {}, signal } = {}) {
-    const limit = AbortSignal.timeout(TIMEOUT_MS);
+  async #ask(path, { method = "GET", body, type, headers = {}, signal, timeout = TIMEOUT_MS } = {}) {
+    const limit = AbortSignal.timeout(timeout);
     let answer;
     try {
       answer = await fetch(`${this.base}${path}`, {
@@ -101,10 +103,15 @@ export class HttpSource {
   progress = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/progress${query({ at })}`);
   speed = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/speed${query({ at })}`);
   nodeStory = (id, at) => this.#ask(`/nodes/${encodeURIComponent(id)}/story${query({ at })}`);
-  policy = () => this.#ask("/policy");
+  usage = (id) => this.#ask(`/nodes/${encodeURIComponent(id)}/usage`);
+  policy = (at) => this.#ask(`/policy${query({ at })}`);
+  policies = (at) => this.#ask(`/policies${query({ at })}`);
   schema = () => this.#ask("/schema/app");
   /** `what.submit` may be a spec as text in YAML. */
   plan = (what, signal) => this.#ask("/plan", { method: "POST", body: JSON.stringify(what), type: "application/json", signal });
+
+  /** Closing the request (`signal`) ends the simulation. */
+  whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
   /** Follows a container's output: calls `line` for each line, `end` with a message when there is no more. */
   logs(id, slot, line, end) {
@@ -266,13 +273,42 @@ export class EmbeddedSource {
     throw new SourceError(`${what} is not part of a recording.`, "recording");
   }
 
-  async app() { return null; }
-  async story(id) { return this.recording.stories?.[id] ?? this.#none("The story of this app"); }
-  async explain() { return null; }
+  /** What is known beside the view: the last report of progress. */
+  async app(id, at) {
+    const points = this.recording.progress?.[id]?.points ?? [], time = this.times[this.#count(at) - 1] ?? 0;
+    const last = points[upper(points, (point) => point[0] <= time) - 1];
+    return last ? { step: last[1], loss: last[2] } : null;
+  }
+
+  /** The sequence of a moment. */
+  #seq(at) {
+    const count = this.#count(at);
+    return at === null || at === undefined ? Infinity : Number(count ? this.changes[count - 1].position : this.recording.first.position);
+  }
+
+  /** A story up to a moment.  How long the phases of its last chapter took was not known yet. */
+  #told(story, at, what) {
+    if (!story) this.#none(what);
+    const seq = this.#seq(at), chapters = story.chapters.filter((one) => Number(one.position.split(".")[0]) <= seq);
+    if (chapters.length < story.chapters.length && chapters.length) chapters.push({ ...chapters.pop(), phases: null });
+    return { ...story, chapters };
+  }
+
+  /** An app's situation at a moment: why it has what it has, and its speed. */
+  #turn(id, at) {
+    const turns = this.recording.stories.turns[id] ?? [], seq = this.#seq(at);
+    return turns[upper(turns, (one) => Number(one.position) <= seq) - 1] ?? null;
+  }
+
+  async story(id, at) { return this.#told(this.recording.stories.apps[id], at, "The story of this app"); }
+  async explain(id, at) { return this.#turn(id, at); }
   async progress(id) { return this.recording.progress?.[id] ?? { points: [] }; }
-  async speed() { return this.#none("The speed curve"); }
-  async nodeStory() { return this.#none("The story of this node"); }
+  async speed(id, at) { return this.#turn(id, at)?.speed ?? null; }
+  async nodeStory(id, at) { return this.#told(this.recording.stories.nodes[id], at, "The story of this node"); }
+  async usage() { return null; }
   async policy() { return this.#none("The policy"); }
+  async policies() { return this.#none("The policies"); }
+  async whatif() { return this.#none("A what-if fork"); }
   async schema() { return this.#none("The schema"); }
   async plan() { return this.#none("A plan"); }
   logs(id, slot, line, end) { end("The output of containers is not part of a recording."); return () => {}; }

@@ -292,6 +292,7 @@ class _Making:
             if isinstance(event, k.NodeJoined | k.NodeDrainRequested) and event.node in (
                 *changes.removed,
                 *changes.drained,
+                *changes.undrained,
             ):
                 continue
             yield (said.at - self.at) / SECOND, event, said.who

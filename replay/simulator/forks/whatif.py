@@ -1,6 +1,7 @@
 """What if: a log forked at one of its moments and played on twice, as it was and with something changed.
 
     found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
+    found = await whatif(log, moment, changes, watching=lambda fork, changed: observer)   # sees each record of a run
 
 The log is read once to learn how its apps work (`history`, `fitting`); if the fork has a future on it, the same pass measures
 what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with what was known
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,7 +37,7 @@ from replay.travel.travel import fold_on, state_at, time_of
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from dorm.core.fold.folded import Folded
@@ -168,9 +170,13 @@ async def whatif(
     force: bool = False,
     reading: Progress | None = None,
     playing: Progress | None = None,
+    watching: Callable[[Fork, bool], Seen] | None = None,
+    told: int = forks.TOLD,
 ) -> WhatIf:
     """Fork `log` at `moment`, by default at its end, or at `now` (UTC ns) if that is later.  The log of the last simulation is
-    kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.
+    kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.  `watching` returns an
+    observer of a run that is about to start, given its fork and whether that is the changed one (in a thread); the backtest
+    is not observed.  `told` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
 
     Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
     end = await log.end()
@@ -182,11 +188,15 @@ async def whatif(
     future = read.measures is not None
     after_s = (ends_at - (fork.time or read.history.begin)) / SECOND
     played_s = horizon_s or (max(2 * after_s, LEAST_S) if future else HORIZON_S)
-    fitting = Fitting(read.history)
-    # Check the assumptions before anything takes long.
     now = 0 if future else now
-    changed = forks.make(read.history, read.fork, now=now, until_s=played_s, changes=changes, fitting=fitting)
-    unchanged = forks.make(read.history, read.fork, now=now, until_s=played_s, fitting=fitting)
+
+    def made() -> tuple[Fork, Fork]:
+        # Check the assumptions before anything takes long.
+        fitting = Fitting(read.history)
+        make = partial(forks.make, read.history, read.fork, now=now, until_s=played_s, fitting=fitting, told=told)
+        return make(changes=changes), make()
+
+    changed, unchanged = await asyncio.to_thread(made)
     if not changed.fitted:
         text = f"no app runs, waits or comes after sequence {fork.seq}; fork the log earlier (--from), or submit one"
         raise WhatIfError(text, code="whatif.no_apps")
@@ -194,14 +204,24 @@ async def whatif(
     plays = _Plays(1 + differs + (not future), playing)
     every_s = _every_s(played_s)
     window_s = after_s if future else None
-    base = await plays.play(unchanged, every_s, window_s=window_s, keep=None if differs else keep, force=force)
-    other = await plays.play(changed, every_s, window_s=window_s, keep=keep, force=force) if differs else None
+    watched: Callable[[Fork, bool], Seen | None] = watching or _unwatched
+    seen = await asyncio.to_thread(watched, unchanged, False)
+    base = await plays.play(unchanged, every_s, seen, window_s=window_s, keep=None if differs else keep, force=force)
+    other = None
+    if differs:
+        seen = await asyncio.to_thread(watched, changed, True)
+        other = await plays.play(changed, every_s, seen, window_s=window_s, keep=keep, force=force)
     really = read.measures.result(ends_at) if read.measures else None
     if really is not None:
         backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
     else:
-        backtest = await _backtest(log, end, ends_at, read.history, plays, reading)
-    return _Telling(read, unchanged, changed, really, base, other).tell(backtest, ends_at, played_s)
+        backtest = await _backtest(log, end, ends_at, read.history, plays, reading, told)
+    telling = _Telling(read, unchanged, changed, really, base, other)
+    return await asyncio.to_thread(telling.tell, backtest, ends_at, played_s)
+
+
+def _unwatched(_fork: Fork, _changed: bool) -> None:
+    return None
 
 
 def _every_s(played_s: float) -> float:
@@ -232,7 +252,7 @@ async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress:
 
 
 async def _backtest(
-    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None
+    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, told: int
 ) -> Backtest | None:
     """Test from an earlier moment, with what was known then of the apps that lived then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
@@ -249,7 +269,9 @@ async def _backtest(
     measures = Measures(before, _every_s(window_s))
     fork = copy_of(before)
     await fold_on(log, before, end, progress=progress, seen=measures.see)
-    made = forks.make(history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history)
+    made = await asyncio.to_thread(
+        forks.make, history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history, told=told
+    )
     simulated = await plays.play(made, _every_s(window_s))
     return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
 
@@ -270,6 +292,7 @@ class _Plays:
         self,
         fork: Fork,
         every_s: float,
+        seen: Seen | None = None,
         *,
         window_s: float | None = None,
         keep: Path | None = None,
@@ -290,7 +313,10 @@ class _Plays:
                 self._progress(self._done * 1000 + min(reached, 1000), self._total * 1000)
 
         try:
-            run = await asyncio.to_thread(_play, fork, every_s, window_s, watch, keep, force=force)
+            watching: list[Seen] = [watch]
+            if seen is not None:
+                watching.append(seen)
+            run = await asyncio.to_thread(_play, fork, every_s, window_s, watching, keep, force=force)
         finally:
             unwanted.set()
         self._done += 1
@@ -299,11 +325,13 @@ class _Plays:
         return run
 
 
-def _play(fork: Fork, every_s: float, window_s: float | None, watch: Seen, keep: Path | None, *, force: bool) -> Played:
+def _play(
+    fork: Fork, every_s: float, window_s: float | None, watching: list[Seen], keep: Path | None, *, force: bool
+) -> Played:
     if keep is None:
-        return forks.play(fork, every_s, window_s=window_s, watching=[watch])
+        return forks.play(fork, every_s, window_s=window_s, watching=watching)
     with whole_file_now(keep, force=force) as file, ForkLog(file, fork) as kept:
-        return forks.play(fork, every_s, window_s=window_s, watching=[watch, kept.see])
+        return forks.play(fork, every_s, window_s=window_s, watching=[*watching, kept.see])
 
 
 class _Telling:

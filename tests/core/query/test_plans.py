@@ -155,6 +155,17 @@ def test_a_drained_node() -> None:
     assert named(found).reason is not None
 
 
+def test_the_end_of_a_drain() -> None:
+    bench = Bench(n1=4, n2=4)
+    bench.add(EXACT)
+    bench.add(k.NodeDrainRequested(node="n1"))
+    bench.running("app", n_max=8)
+    assert sizes(bench.app()) == {"n2": 4}
+    found = planned(bench, undrained=("n1",))
+    assert named(found).nodes_after == {"n1": 4, "n2": 4}
+    assert found.assumed == ["the drain of n1 ended"]
+
+
 def test_an_app_that_is_cancelled_makes_room() -> None:
     bench = busy()
     bench.submit("new", n_min=8, n_max=8)
@@ -196,6 +207,7 @@ def test_what_a_restart_costs() -> None:
         ({"settings": {"policy": "lottery"}}, "policy.unknown"),
         ({"removed": ("n9",)}, "node.not_found"),
         ({"drained": ("n9",)}, "node.not_found"),
+        ({"undrained": ("n9",)}, "node.not_found"),
         ({"cancelled": ("nobody",)}, "app.not_found"),
     ],
 )
@@ -206,7 +218,7 @@ def test_what_can_not_be(assumed: dict[str, Any], code: str) -> None:
 
 def test_another_policy() -> None:
     found = planned(busy(), settings={"policy": "static", "count": 2}, specs=(checked("new"),))
-    assert found.assumed[:2] == ["policy static (now dorm-exact)", "count = 2 (now not there)"]
+    assert found.assumed[:2] == ["policy static (now dorm-exact)", "count = 2 (default 2)"]
     assert found.after.fairness_budget == -1
 
 

@@ -30,7 +30,7 @@ export function App() {
     <section class="tiles" aria-label="Figures">
       <div class="tile"><h3>Containers</h3><p class="big">${known.containers}</p><${Meter} value=${known.containers} max=${known.n_max} mark=${known.n_min} label="Containers of n_max" /><p class="small dim">n_min ${known.n_min}, n_max ${known.n_max}, ${known.running} running</p></div>
       <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, weight ${number(known.weight, 2)}</p></div>
-      <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
+      <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : store.source.embedded ? "" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
       <div class="tile"><h3>Progress</h3><p class="big">${more.value?.step != null ? number(more.value.step) : "–"}</p>${more.value?.steps ? html`<${Meter} value=${more.value.step} max=${more.value.steps} label="Steps done" />` : ""}<p class="small dim">${more.value?.steps ? `of ${number(more.value.steps)} steps` : "steps"}${more.value?.loss != null ? `, loss ${number(more.value.loss, 4)}` : ""}</p><p class="small dim">${known.failures ? plural(known.failures, "failure") : "no failures"}</p></div>
       <div class="tile"><h3>Container</h3><p>${clean(amounts(known.demand))}</p><p class="small dim">generation ${known.generation}, ${known.phase} since <${When} at=${known.since} /></p></div>
     </section>
@@ -38,7 +38,7 @@ export function App() {
     <${Card} id="partition" title="Partition over time"><${Lanes} apps=${[known.id]} height=${120} compact /><//>
     <div class="columns even">
       <${Progress} id=${known.id} at=${at} fresh=${fresh} />
-      ${!store.source.embedded && html`<${Speed} id=${known.id} at=${at} now=${known.containers} />`}
+      <${Speed} id=${known.id} at=${at} now=${known.containers} />
     </div>
     <${Containers} app=${known} more=${more.value} model=${model} />
     <${Adjustments} list=${more.value?.adjustments_done ?? []} />
@@ -57,7 +57,7 @@ function shape(one) {
 function Why({ id, at, turn }) {
   const { value } = useLoaded(() => store.source.explain(id, at), `${id} ${at} ${turn}`);
   if (!value?.text) return null;
-  return html`<${Card} id="why" title="Why"><p class="prose">${clean(value.text)}</p>${value.start?.text && html`<p class="prose"><b>Forecast:</b> ${clean(value.start.text)}</p>`}<//>`;
+  return html`<${Card} id="why" title="Why" extra=${value.position && html`<span class="small dim">as of position ${value.position}</span>`}><p class="prose">${clean(value.text)}</p>${value.start?.text && html`<p class="prose"><b>Forecast:</b> ${clean(value.start.text)}</p>`}<//>`;
 }
 
 function Progress({ id, at, fresh }) {
@@ -100,6 +100,7 @@ function Containers({ app, more, model }) {
     </tbody></table></div>`}
     ${places.length > 0 && html`<table class="plain"><thead><tr><th>node</th><th class="num">containers</th></tr></thead><tbody>${places.map(([node, count]) => html`<tr key=${node}><td><${NodeLink} id=${node} /></td><td class="num">${count}</td></tr>`)}</tbody></table>`}
     ${list.length === 0 && places.length === 0 && html`<p class="note">It has none.</p>`}
+    ${store.source.embedded && html`<p class="note">The output of containers is not part of a recording.</p>`}
     ${slot !== null && html`<${Output} key=${`${app.id} ${slot}`} id=${app.id} slot=${slot} />`}
   <//>`;
 }
@@ -145,6 +146,5 @@ function Adjustments({ list }) {
 
 function Told({ id, at, turn }) {
   const story = useLoaded(() => store.source.story(id, at), `${id} ${at} ${turn}`);
-  if (store.source.embedded && !story.value) return null;
   return html`<${Card} id="story" title="Story"><${Failed} text=${story.error} /><${Story} story=${story.value} /><//>`;
 }

@@ -23,7 +23,16 @@ export function Cluster() {
       </div>
     </div>
     <${Card} id="lanes" title="Partitions over time"><${Lanes} height=${360} /><//>
-    ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}`;
+    ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}
+    <${LeftOut} />`;
+}
+
+/** What a recording leaves out. */
+function LeftOut() {
+  if (!store.source.embedded) return null;
+  const notes = [...store.source.recording.notes, "What containers wrote, and what they used of their nodes, is not on the log, so it is not here.",
+    "Forecasts, plans and what-if forks are computed on demand: dorm replay open serves an archive with them."];
+  return html`<${Card} id="leftout" title="About this recording"><ul>${notes.map((text) => html`<li class="note">${clean(text)}</li>`)}</ul><//>`;
 }
 
 const gridHeight = () => (window.innerWidth < 700 ? 320 : Math.min(520, Math.max(320, window.innerHeight - 380)));
@@ -50,12 +59,12 @@ export function Figures({ model }) {
       <h3>Overhead</h3>
       <p class="big">${cluster.overhead}</p>
       <${Meter} value=${cluster.overhead} max=${Math.max(changes ?? 0, cluster.overhead, 1)} tone="accent" label="Running apps that the last decision changed, of its budget" />
-      <p class="small dim">${changes === null ? "running apps changed" : `of ${changes} the last decision may change`}</p>
+      <p class="small dim">${changes === null ? "running apps changed in the last decision" : `of at most ${changes} in the last decision`}</p>
     </div>
     <div class="tile">
       <h3>Apps</h3>
       <p class="big">${number(cluster.apps)}</p>
-      <p class="small">${cluster.waiting > 0 ? html`<${Chip} tone="warn">${cluster.waiting} waiting<//>` : html`<span class="dim">none waits</span>`}</p>
+      <p class="small">${cluster.waiting > 0 ? html`<${Chip} tone="warn">${cluster.waiting} waiting<//>` : html`<span class="dim">none waiting</span>`}</p>
       <p class="small dim">${plural(cluster.decisions, "decision")}</p>
     </div>
     <div class="tile">
@@ -110,5 +119,5 @@ const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline
 export function Tail({ most = 12 }) {
   const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
-    ${items.length === 0 && html`<p class="note">Nothing has happened since this page was opened.</p>`}`;
+    ${items.length === 0 && html`<p class="note">${store.source.embedded ? "No such events are in this recording." : "Nothing has happened since this page was opened."}</p>`}`;
 }

@@ -1,0 +1,86 @@
+// The policy and its parameters as a form: which policies there are, with the type, range and meaning of each parameter, comes
+// from the API.  The policy dialog and the what-if page use it.
+
+import { html } from "./vendor/preact.js";
+import { clean } from "./format.js";
+import { store } from "./store.js";
+
+export const NOTHING = { policy: "", values: {} };
+
+/** The policies to choose from and what is in force at a moment, null for now. */
+export async function loadSettings(at = null) {
+  const [offered, now] = await Promise.all([store.source.policies(at), store.source.policy(at)]);
+  const policies = [...offered.policies];
+  if (!policies.some((one) => one.name === now.policy)) {
+    const properties = Object.fromEntries(now.parameters.map((one) => [one.name, { default: one.default, description: one.meaning }]));
+    policies.push({ name: now.policy, version: now.version, plugin: now.plugin, gist: now.gist, schema: { properties } });
+  }
+  return { policies, now, inForce: Object.fromEntries(now.parameters.map((one) => [one.name, one.value])) };
+}
+
+/** What a choice asks for: `request` changes the settings, `assumed` is the same for plans and forks, `wrong` says what cannot be read. */
+export function readSettings(found, choice) {
+  const name = choice.policy || found.now.policy, other = name !== found.now.policy;
+  const properties = found.policies.find((one) => one.name === name)?.schema.properties ?? {};
+  const set = {}, assumed = {};
+  let wrong = "";
+  for (const [key, schema] of Object.entries(properties)) {
+    const text = choice.values[key];
+    if (text === undefined) continue;
+    const before = other ? schema.default : found.inForce[key];
+    const read = valueOf(text, schema);
+    if (read.error) wrong = `${key}: ${read.error}`;
+    else if (JSON.stringify(read.value) !== JSON.stringify(before)) { set[key] = read.value; assumed[key] = read.value ?? schema.default; }
+  }
+  const policy = other ? { policy: name } : {}, some = Object.keys(set).length > 0;
+  return { name, other, wrong, some: other || some, request: { ...policy, ...(some ? { set_params: set } : {}) }, assumed: { ...policy, ...assumed } };
+}
+
+/** The choice that leads to `assumed`, as an address holds it. */
+export function choiceOf(assumed) {
+  const { policy = "", ...rest } = assumed ?? {};
+  return { policy, values: Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, written(value)])) };
+}
+
+const written = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
+
+function valueOf(text, schema) {
+  const short = text.trim();
+  if (short === "") return { value: null };
+  if (schema.type === "string") return { value: short };
+  try {
+    const value = JSON.parse(short);
+    const type = Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
+    const wanted = schema.type === "integer" ? "number" : schema.type;
+    if (wanted && type !== "null" && type !== wanted) return { error: `this is ${type === "array" || type === "object" ? "an" : "a"} ${type}, and not a${/^[aeio]/.test(wanted) ? "n" : ""} ${wanted}` };
+    return { value };
+  } catch {
+    return { error: schema.type === "number" || schema.type === "integer" ? "this is not a number" : "this is not JSON" };
+  }
+}
+
+export function Settings({ found, choice, onchange }) {
+  const name = choice.policy || found.now.policy, other = name !== found.now.policy;
+  const chosen = found.policies.find((one) => one.name === name);
+  const write = (key, text) => onchange({ ...choice, values: { ...choice.values, [key]: text } });
+  const fields = Object.entries(chosen?.schema.properties ?? {});
+  return html`
+    <label class="field"><span>Policy</span>
+      <select value=${name} onChange=${(event) => onchange({ policy: event.target.value === found.now.policy ? "" : event.target.value, values: {} })}>
+        ${found.policies.map((one) => html`<option key=${one.name} value=${one.name}>${clean(one.name)}${one.name === found.now.policy ? " (in force)" : ""}${one.plugin ? `, of ${clean(one.plugin)}` : ""}</option>`)}
+      </select>
+      <span class="about">${clean(chosen?.gist ?? "")}</span></label>
+    ${fields.length > 0 ? html`<div class="params">${fields.map(([key, schema]) => html`<${Parameter} key=${`${name} ${key}`} name=${key} schema=${schema}
+        text=${choice.values[key] ?? written(other ? schema.default : found.inForce[key])} write=${(text) => write(key, text)} />`)}</div>` : html`<p class="note">This policy has no parameters.</p>`}`;
+}
+
+function Parameter({ name, schema, text, write }) {
+  const numeric = schema.type === "number" || schema.type === "integer";
+  const bounded = schema.minimum !== undefined ? `${schema.minimum} to ${schema.maximum.toLocaleString("en")}; ` : "";
+  const hint = `${bounded}default ${written(schema.default) || "none"}`;
+  const input = schema.type === "boolean"
+    ? html`<select value=${text} onChange=${(event) => write(event.target.value)}><option value="true">true</option><option value="false">false</option></select>`
+    : html`<input type=${numeric ? "number" : "text"} min=${schema.minimum} max=${schema.maximum} step=${numeric ? (schema.type === "integer" ? 1 : "any") : undefined}
+        value=${text} onInput=${(event) => write(event.target.value)} spellcheck="false" placeholder=${written(schema.default)} />`;
+  return html`<label class="field"><span>${clean(name)}</span>${input}<span class="about">${schema.description ? `${clean(schema.description)} (${hint})` : hint}</span></label>`;
+}

@@ -1,0 +1,128 @@
+"""The page over a server that can be killed, and what only a server gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.api.following.archived import ArchivedCluster
+from dorm.api.options import Options
+from dorm.api.serving import serving
+from replay.simulator.simulation import Simulation
+from tests.api.served import connected, filled
+from tests.e2e.commands import done, running, until_said
+from tests.replay.busy import busy_log
+from tests.replay.made_log import log_of
+from tests.simulator.histories import busy, seq_at, written
+from tests.tries import tries
+from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from playwright.async_api import Page
+
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.slow
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:
+    """Phase and containers of each app in the table of apps."""
+    return {row[0]: (row[2], int(row[3].split()[0])) for row in await rows(tab) if row[0]}
+
+
+@pytest.mark.nats
+async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_server(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    records, chance, port = busy_log(500, apps=9, nodes=5), Random(5), free_port()
+    async with connected(nats_server.url) as connection, chrome() as browser:
+        where = ("--url", nats_server.url, "--cluster", connection.cluster)
+        serve = ("serve", "--listen", f"127.0.0.1:{port}", *where)
+
+        async def said(seq: int) -> dict[str, tuple[str, int]]:
+            found = json.loads(await done(tmp_path, "state", "--at", str(seq), "-o", "json", *where))
+            return {app["name"]: (app["phase"], app["containers"]) for app in found["apps"]}
+
+        await filled(connection, records[:400])
+        async with contextlib.AsyncExitStack() as page:
+            async with running(tmp_path, tmp_path / "first.log", *serve) as process:
+                await until_said(tmp_path / "first.log", "is at", process)
+                address = f"http://127.0.0.1:{port}/"
+                tab = await page.enter_async_context(opened(browser, address, strict=False))
+                for seq in [*(chance.randint(1, 400) for _ in range(tries(3, 50))), 400]:
+                    await visit(tab, f"#/apps?at={seq}")
+                    await holds(tab, f"document.querySelector('.exact input').value === '{seq}'")
+                    expected = await said(seq)
+                    if expected:
+                        assert expected.items() <= (await apps_shown(tab)).items()
+                await visit(tab, "#/apps")
+                await tab.locator(".status.live").wait_for()
+                process.kill()
+                await process.wait()
+            await tab.locator(".status.reconnecting").wait_for()
+
+            # What happened without a server is there once there is one again, on the same page.
+            await filled(connection, records[400:])
+            await tab.evaluate("window.samePage = true")
+            async with running(tmp_path, tmp_path / "second.log", *serve) as process:
+                await until_said(tmp_path / "second.log", "is at", process)
+                await holds(tab, "document.querySelector('.exact input').value === '500'")
+                await tab.locator(".status.live").wait_for()
+                assert (await said(500)).items() <= (await apps_shown(tab)).items()
+                assert await tab.evaluate("window.samePage")
+
+
+@contextlib.asynccontextmanager
+async def archive() -> AsyncIterator[tuple[str, int]]:
+    """The page of a simulated log, and a sequence in its middle."""
+    records = written(Simulation(busy()))
+    options = Options(port=0, archive="busy")
+    async with serving(ArchivedCluster(log_of(records)), options) as server:
+        following = asyncio.create_task(server.run())
+        try:
+            await server.services.follower.reach(len(records), 20.0)
+            yield f"{server.url}/", seq_at(records, 231.0)
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again() -> None:
+    async with archive() as (address, seq), chrome() as browser:
+        async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
+            await tab.get_by_label("Policy").select_option("static")
+            await tab.get_by_label("count", exact=False).first.fill("2")
+            assert await tab.get_by_role("button", name="Play it on").is_enabled()
+            await tab.get_by_label("count", exact=False).first.fill("1")
+            await tab.get_by_role("button", name="Play it on").click()
+            await tab.locator("#changed-title", has_text="count = 1").wait_for()
+            verdict = await tab.locator(".banner").first.inner_text()
+            assert "on average" in verdict
+            assert "Backtest" in verdict
+            assert await tab.locator("#happened-title").inner_text() == "What happened"
+            lanes = tab.locator(".lanenames")
+            assert await lanes.count() == 2
+            assert await lanes.nth(0).inner_text() == await lanes.nth(1).inner_text()
+            assert {row[0] for row in await rows(tab)} >= {"Apps completed", "Mean completion"}
+            there = tab.url
+        assert "change=" in there
+        async with opened(browser, there, theme="dark", strict=False) as tab:
+            await tab.locator("#changed-title").wait_for()
+            assert await tab.locator(".banner").first.inner_text() == verdict
+            await drawn(tab)
+            assert await violations(tab) == []
