@@ -245,8 +245,9 @@ class Rewriter:
             return b"\xc1" + bytes(about - 1)
         if isinstance(event, k.Unknown):
             version = event.name.rpartition(" v")[2]
-            known = {"v": int(version)} if subjects.kind_of(record.subject) in _KINDS and version.isdigit() else {}
-            return _filled(known, about)
+            known = subjects.kind_of(record.subject) in _KINDS and version.isdecimal()
+            more = {"v": min(int(version), _LATEST)} if known else {}
+            return _filled(more, about)
         made = self._disguise.struct(event)
         if isinstance(made, k.Round):
             made = self._answered(record.seq, made)
@@ -287,6 +288,10 @@ class Rewriter:
                 except Exception:
                     facts = []
             self._answers[asked.seq] = Answer(digest(state), facts)
+
+
+_LATEST = 2**62
+"""In place of a later version: as unknown, and of a size that any body can hold."""
 
 
 def _topic(fact: Any) -> tuple[Any, ...]:
