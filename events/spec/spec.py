@@ -47,7 +47,10 @@ class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
 
     limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
     backoff: Annotated[
-        Duration, msgspec.Meta(description="the first pause, 100ms at least; doubled for each further failure in a row")
+        Duration,
+        msgspec.Meta(
+            description="the first pause; doubled for each further failure in a row, and then never less than 200ms"
+        ),
     ] = "1s"
     longest: Annotated[
         Duration, msgspec.Meta(description="the longest pause; after seven failures in a row 10s at least")

@@ -247,13 +247,14 @@ class Rewriter:
             return b"\xc1" + bytes(about - 1)
         if isinstance(event, k.Unknown):
             version = event.name.rpartition(" v")[2]
-            known = {"v": int(version)} if subjects.kind_of(record.subject) in _KINDS and version.isdigit() else {}
-            return _filled(known, about)
+            known = subjects.kind_of(record.subject) in _KINDS and version.isdecimal()
+            more = {"v": min(int(version), _LATEST)} if known else {}
+            return _filled(more, about)
         made = self._disguise.struct(event)
         if isinstance(made, k.Round):
             made = self._answered(record.seq, made)
         body = encode(msgspec.structs.replace(made, id=self._id(event, record.seq), by=self._by(event)))
-        if isinstance(event, k.Round) and encode(event) != record.body:
+        if isinstance(event, k.Round) and not _all_of(event, record.body):
             # A build that knows more fields than this one wrote it, and an audit has to see that.
             return _with_more(msgpack.unpackb(body, strict_map_key=False), 0)
         if isinstance(event, k.AppSubmitted) and len(body) < len(record.body) > _LARGE:
@@ -291,6 +292,18 @@ class Rewriter:
                 except Exception:
                     facts = []
             self._answers[asked.seq] = Answer(digest(state), facts)
+
+
+def _all_of(event: k.Round, body: bytes) -> bool:
+    """Return whether the event holds everything that its record does."""
+    try:
+        return encode(event) == body
+    except OverflowError:  # JSON may hold a number that no body of ours can.
+        return False
+
+
+_LATEST = 2**62
+"""In place of a later version: as unknown, and of a size that any body can hold."""
 
 
 def _topic(fact: Any) -> tuple[Any, ...]:

@@ -22,8 +22,8 @@ from dorm.core.state import can_be_kept
 from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
-from events.quantities import duration, resource
-from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, check_spec
+from events.quantities import CPU, duration, resource
+from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, can_be_read, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +87,8 @@ class Disguise:
     def struct(self, value: msgspec.Struct) -> Any:
         """Return an event, a fact, or a part of a state under other names, in the same class."""
         if isinstance(value, AppSpec):
+            if not can_be_read(value):  # Nobody has checked it, and the fold ignores it: this one as well.
+                value = AppSpec(name=value.name, command=["-"], demand={CPU: WITHHELD})
             return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
         changed: dict[str, Any] = {}
         for name, rule in _rules(type(value)):

@@ -297,7 +297,7 @@ def _nodes(axes: Axes, picture: Timeline, colors: dict[str, str]) -> None:
         stacks = _stacks(lane)
         peak = max((sum(counts.values()) for _, counts in stacks), default=0)
         peaks.append(peak)
-        ends = [time for time, _ in stacks[1:]] + [picture.end]
+        ends = [*(time for time, _ in stacks[1:]), picture.end][: len(stacks)]
         for (begin, counts), finish in zip(stacks, ends, strict=True):
             top = base
             for app, count in counts.items():

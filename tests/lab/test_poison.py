@@ -19,6 +19,7 @@ async def test_a_cluster_outlives_every_pill(tmp_path: Path) -> None:
     figures = await run(tmp_path, own_ports())
     assert (figures.masters_ended, figures.agents_ended, figures.readers_ended) == (0, 0, 0)
     assert (figures.witness, figures.steps) == ("completed", 7)
+    assert figures.divergence == ""
     assert figures.elections == 1, "nobody was deposed"
     assert figures.poison_pills > 10_000
     assert figures.unreadable > 1000

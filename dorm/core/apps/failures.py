@@ -35,7 +35,7 @@ MOST_UNMOUNTED = 10
 """Failures in a row within which missing checkpoints are excused.  A node that lost its mount gets no more containers, so an
 app that fails for longer has lost its own folder, and must not hold its room by retrying forever."""
 LEAST_BACKOFF_S = 0.1
-"""Seconds: no pause is shorter, and after each failure in a row the shortest one doubles."""
+"""Seconds, doubled with each failure in a row: the shortest pauses from the second one on."""
 LONGEST_LEAST_S = 10.0
 """Seconds up to which it doubles."""
 SHARED = "limit"
@@ -113,10 +113,10 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
 
 
 def _pause_s(retries: Retries, in_a_row: int) -> float:
-    """Return the pause before the next try, in seconds.  A spec may ask for none, and for a thousand retries: the floor keeps
-    such an app from making the log grow and the master decide without pause."""
+    """Return the pause before the next try, in seconds.  A spec may ask for none, and for a thousand retries: from the second
+    failure in a row on, the floor keeps such an app from making the log grow and the master decide without pause."""
     doubled = 2.0 ** min(in_a_row, 30)
-    floor = min(LEAST_BACKOFF_S * doubled, LONGEST_LEAST_S)
+    floor = min(LEAST_BACKOFF_S * doubled, LONGEST_LEAST_S) if in_a_row else 0.0
     return max(floor, min(retries.backoff_s * doubled, retries.longest_s))
 
 

@@ -15,7 +15,7 @@ import nats.errors
 import nats.js.errors
 
 from events.limits import LEAST_MAX_PAYLOAD
-from events.log.records import LogRefused
+from events.log.records import LogError, LogRefused
 from events.nats.link import as_log_errors
 from events.nats.stream_state import api_request, checked_info
 
@@ -37,6 +37,8 @@ LARGEST_PIECE = 512 * 1024
 LARGEST_LEASE = 4096
 UNUSED_S = 30 * 86_400.0
 """Seconds without a request after which a log's consumer is removed, a webhook's place as well as a stranger's consumer."""
+_ACCOUNT_S = 1.0
+"""Seconds: a server does not answer who may not ask for this."""
 ALARM = 0.8
 """The part of its limit that a log may take before masters and `dorm masters` warn."""
 _UPDATED = ("max_msg_size", "max_bytes", "max_consumers")
@@ -85,8 +87,8 @@ async def room(link: Link, stream: str, timeout: float) -> Room:
 async def _limit_of_account(link: Link, taken: int, timeout: float) -> int | None:
     """Return how large the stream may become by the account's limit; None without one, or where it may not be asked for."""
     try:
-        account = await api_request(link, "INFO", {}, timeout)
-    except (nats.errors.Error, TimeoutError):
+        account = await api_request(link, "INFO", {}, min(timeout, _ACCOUNT_S))
+    except (nats.errors.Error, TimeoutError, LogError):
         return None
     limit = int((account.get("limits") or {}).get("max_storage", -1))
     return taken + max(0, limit - int(account.get("storage", 0))) if limit > 0 else None

@@ -33,6 +33,8 @@ def test_ports_are_fresh_for_each_generation_and_come_round() -> None:
         generation = app.generations[app.generation]
         seen.append((generation.containers[0].port, generation.master_port))
         bench.exited(code=1)
+        bench.settle()
+        bench.wait(10)
     assert seen == [(20000, 20001), (20002, 20003), (20004, 20000), (20001, 20002)]
 
 
