@@ -22,7 +22,7 @@ POLICIES = (
 )  # fmt: skip
 WHOLE = ("static", "tiresias", "fifo", "srtf", "gavel", "shockwave")
 """Policies that give an app a fixed count or nothing."""
-TINY = {"cpu": 0.001}
+TINY = {"cpu": 0.01}
 
 
 def bench_with(policy_name: str, *nodes: k.NodeJoined) -> Bench:
