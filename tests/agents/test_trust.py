@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -30,7 +32,7 @@ class Signing(Bench):
         return super().add(event, who)
 
 
-def cluster(**enrolled: object) -> tuple[Said, Signing]:
+def cluster(**enrolled: Any) -> tuple[Said, Signing]:
     bench = Signing()
     said = Said(bench)
     said.by("root", k.TrustEnabled(masters=[KEY.public]))
@@ -125,7 +127,7 @@ def test_only_operators_change_the_lease() -> None:
         ({"node": "n2"}, "identity.node.unknown"),
     ],
 )
-def test_an_agent_knows_that_its_announcement_was_refused(enrolled: dict[str, object], code: str) -> None:
+def test_an_agent_knows_that_its_announcement_was_refused(enrolled: dict[str, Any], code: str) -> None:
     _, bench = cluster(**enrolled)
     desired = desired_of(bench)
     assert (desired.refused.code if desired.refused is not None else "") == code

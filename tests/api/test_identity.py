@@ -41,8 +41,8 @@ async def closed(connection: Connection) -> dict[str, str]:
 
 
 async def status(api: Api, method: str, path: str, headers: dict[str, str], body: bytes = b"{}") -> int:
-    given = {"data": body, "headers": {**JSON, **headers}} if method != "GET" else {"headers": headers}
-    async with api.session.request(method, path, **given) as answer:  # type: ignore[arg-type]
+    given: dict[str, Any] = {"data": body, "headers": {**JSON, **headers}} if method != "GET" else {"headers": headers}
+    async with api.session.request(method, path, **given) as answer:
         return answer.status
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -18,7 +20,7 @@ TEXTS = ["", "0" * 128, "signature", "\xa9signature\xd9\x80" + "0" * 128]
 
 
 def round_of(text: str = "") -> Round:
-    facts = [
+    facts: list[Any] = [
         AppCancelled(app="a", generation=1, reason=text),
         AppAccepted(
             app="b", submission="s", spec=AppSpec(name="b", command=[text], demand={"cpu": "1"}, env={"E": text})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
@@ -38,7 +38,7 @@ def cluster() -> tuple[Said, App]:
 def acts(app: str) -> dict[str, tuple[k.Event, str]]:
     """Each act, with those who may do it."""
     users, operators = "ann mallory op root", "op root"
-    of_app = {"app": app, "generation": 1}
+    of_app: dict[str, Any] = {"app": app, "generation": 1}
     digest_ = "0" * 64
     webhook = k.WebhookSet(webhook="w", url="http://x", events=[], key="k")
     return {

@@ -150,7 +150,7 @@ def _act(history: History, kind: str, chance: Random) -> None:
         _by(history, NODE, k.NodeJoined(node=NODE, address="10.9.9.9", capacity=claims, ports=(30_000, 30_010)))
     elif app is not None:
         victim = k.AppCancelRequested(app=app.id if chance.random() < 0.5 else app.name, by=app.user, reason="hostile")
-        generation = {"app": app.id, "generation": app.generation}
+        generation: dict[str, Any] = {"app": app.id, "generation": app.generation}
         match kind:
             case "cancel":
                 _by(history, USER, victim)
