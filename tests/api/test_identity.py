@@ -180,8 +180,9 @@ async def test_a_certificate_proves_a_user(nats_server: NatsServer, tmp_path: Pa
     await asyncio.to_thread(_certificates, tmp_path)
     async with connected(nats_server.url) as connection:
         secrets = await closed(connection)
-        files = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key", "clients": tmp_path / "ca.pem"}
-        async with serving(connection, Options(port=0, **files)) as server:
+        certificate, key, clients = (tmp_path / name for name in ("server.pem", "server.key", "ca.pem"))
+        options = Options(port=0, certificate=certificate, key=key, clients=clients)
+        async with serving(connection, options) as server:
             following = asyncio.create_task(server.run())
             try:
                 await server.services.follower.reach(await connection.log.end(), 20.0)
