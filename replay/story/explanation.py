@@ -111,7 +111,7 @@ class Witness:
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        if isinstance(event, ContainerExited) and event.app == self._id:
+        if isinstance(event, ContainerExited) and event.app == self._id and folded != "forbidden":
             self.settings = killed_because(state, event) or self.settings
         if not isinstance(event, Round) or folded == "void":
             return

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import ssl
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
+from dorm.api.errors import CannotListen
 from dorm.api.identity import ACCESS, digest_of, new_secret
+from dorm.api.options import Options
 from dorm.api.resources.table import ROUTES
+from dorm.api.serving import serving
 from events import kinds as k
 from tests.api.served import JSON, Api, connected, led, say, served
 from tests.core.records import document
+from tests.errors import raises
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from events.nats.log import Connection
     from tests.lab.machines.nats_server import NatsServer
 
@@ -149,6 +159,54 @@ async def test_what_proves_a_user(nats_server: NatsServer) -> None:
             assert await status(api, "GET", "/v1/apps", bearer(secrets["ann"])) == 401
             await api.reach(await say(log, cluster, k.UserRemoved(name="op"), "root"))
             assert await status(api, "GET", "/v1/apps", bearer(secrets["op"])) == 401
+
+
+def _certificates(folder: Path) -> None:
+    """An authority, the server's certificate and those of two users, one of whom the cluster does not know."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=30)
+
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ("server", "ann", "stranger"):
+        openssl(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+
+
+async def test_a_certificate_proves_a_user(nats_server: NatsServer, tmp_path: Path) -> None:
+    await asyncio.to_thread(_certificates, tmp_path)
+    async with connected(nats_server.url) as connection:
+        secrets = await closed(connection)
+        certificate, key, clients = (tmp_path / name for name in ("server.pem", "server.key", "ca.pem"))
+        options = Options(port=0, certificate=certificate, key=key, clients=clients)
+        async with serving(connection, options) as server:
+            following = asyncio.create_task(server.run())
+            try:
+                await server.services.follower.reach(await connection.log.end(), 20.0)
+                for name, headers, expected in (
+                    ("ann", {}, 200),
+                    ("stranger", {}, 401),
+                    ("", {}, 401),
+                    ("", bearer(secrets["ann"]), 200),
+                    ("stranger", bearer(secrets["ann"]), 200),
+                ):
+                    encryption = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+                    if name:
+                        encryption.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+                    async with (
+                        aiohttp.ClientSession() as session,
+                        session.get(f"{server.url}/v1/apps", headers=headers, ssl=encryption) as answer,
+                    ):
+                        assert answer.status == expected, (name, headers)
+            finally:
+                following.cancel()
+                await asyncio.wait({following})
+        with raises(CannotListen, "api.certificate.unusable", "none.pem"):
+            async with serving(connection, Options(port=0, certificate=tmp_path / "none.pem")):
+                pass
 
 
 def test_every_operation_has_its_access() -> None:

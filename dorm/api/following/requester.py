@@ -33,6 +33,9 @@ class Requester(Client):
         await self._follower.latest(_CATCH_UP_S)
         return await self._follower.look(question)
 
+    async def glance(self, question: Callable[[State], T]) -> T:
+        return await self._follower.look(question)
+
     async def app(self, name_or_id: str) -> App:
         """Return a copy: the follower goes on folding."""
         taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id, self.user)))
