@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,18 @@ _AGAIN_S = 5.0
 _log = Logger(__name__)
 
 
-def place_of(endpoint: Endpoint) -> str:
-    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place."""
-    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}-{endpoint.added}"
+def place_of(endpoint: Endpoint, hidden: str = "") -> str:
+    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place.  On a
+    cluster with identities, `hidden` keeps others from guessing it."""
+    middle = f"-{hidden}" if hidden else ""
+    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}{middle}-{endpoint.added}"
+
+
+def is_place_of(name: str, endpoint: Endpoint) -> bool:
+    """Return whether this is the name of a webhook's place, whatever is hidden in it."""
+    begin, _, end = place_of(endpoint).rpartition("-")
+    hidden = name.removeprefix(begin).removesuffix(f"-{end}")
+    return name == f"{begin}{hidden}-{end}" and (not hidden or re.fullmatch("-[0-9a-f]{32}", hidden) is not None)
 
 
 _SAFE = str.maketrans(dict.fromkeys("@+=", "_"))
@@ -119,7 +129,7 @@ class Deliverer:
             running.cancel()
             await asyncio.wait([running])
         if before is not None and (endpoint is None or endpoint.added != before.added):
-            tasks.create_task(self._remove_place(place_of(before)))
+            tasks.create_task(self._remove_place(self._place(before)))
         if endpoint is None or endpoint.state != "active":
             return
         self._workers[name] = endpoint, tasks.create_task(self._deliver(endpoint))
@@ -146,7 +156,7 @@ class Deliverer:
 
     def _worker(self, endpoint: Endpoint) -> Worker:
         place = self._connection.places.reader(
-            place_of(endpoint),
+            self._place(endpoint),
             choosing.subjects_of(self._cluster),
             after=endpoint.added,
             most=MOST_PENDING,
@@ -166,9 +176,12 @@ class Deliverer:
 
     # --- places ---------------------------------------------------------------------------------------------------------
 
+    def _place(self, endpoint: Endpoint) -> str:
+        return place_of(endpoint, self._keys.hidden(endpoint.name) if self._connection.user else "")
+
     async def _remove_places(self) -> None:
         """Forget the places of webhooks that were removed while no deliverer ran."""
-        kept = {place_of(one) for one in self._endpoints}
+        kept = {self._place(one) for one in self._endpoints}
         try:
             for name in await self._connection.places.names(PREFIX):
                 if name not in kept and not self._is_newer(name):
