@@ -20,7 +20,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
-from events.log.records import LogClosed, LogError
+from events.log.records import LogClosed, LogError, LogRefused
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.places.deliveries import AGAIN_S
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.sending import Outcome
     from events.kinds import WebhookTestRequested
     from events.nats.log import Connection
+    from events.nats.places.named import Places, Standing
 
 PREFIX = "webhook-"
 _AGAIN_S = 5.0
@@ -52,6 +53,17 @@ def is_place_of(name: str, endpoint: Endpoint) -> bool:
     begin, _, end = place_of(endpoint).rpartition("-")
     hidden = name.removeprefix(begin).removesuffix(f"-{end}")
     return name == f"{begin}{hidden}-{end}" and (not hidden or re.fullmatch("-[0-9a-f]{32}", hidden) is not None)
+
+
+async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
+    """Return where the deliverers of a webhook are; None before one has run, and where only an admin may look.  Raises
+    LogUnavailable."""
+    try:
+        names = await places.names(PREFIX)
+    except LogRefused:
+        return None
+    found = next((name for name in names if is_place_of(name, endpoint)), None)
+    return await places.standing(found) if found is not None else None
 
 
 _SAFE = str.maketrans(dict.fromkeys("@+=", "_"))

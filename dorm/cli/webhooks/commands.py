@@ -104,21 +104,15 @@ def list_webhooks(output: Output = Format.table, url: Url = None, cluster: Clust
     async def work() -> None:
         from dorm.cli.connect import target
         from dorm.webhooks import asking
-        from dorm.webhooks.deliverer import PREFIX, is_place_of
-        from events.log.records import LogRefused
+        from dorm.webhooks.deliverer import standing_of
 
         async with client(url, cluster) as connected:
             found = list(await asking.all_endpoints(connected))
         connection = await target(url, cluster).connection("dorm-webhooks")
         try:
             rows = []
-            try:
-                places = await connection.places.names(PREFIX)
-            except LogRefused:  # Only an admin may look at places where identities count.
-                places = []
             for one in found:
-                place = next((name for name in places if is_place_of(name, one)), None)
-                standing = await connection.places.standing(place) if place is not None else None
+                standing = await standing_of(connection.places, one)
                 rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
         finally:
             await connection.close()
