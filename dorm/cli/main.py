@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_group
 
-from dorm.cli.connect import add_options
 from dorm.cli.errors import run_and_exit
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class _OnDemand(TyperGroup):
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
             for one in (command, *getattr(command, "commands", {}).values()):
-                add_options(one)
+                _say_who(one)
                 _show_no_type(one.get_params(ctx))
         return command
 
@@ -92,6 +91,14 @@ class _OnDemand(TyperGroup):
             module.register(made)
         for one, command in get_group(made).commands.items():
             self.commands.setdefault(one, command)
+
+
+def _say_who(command: Any) -> None:
+    """Give commands that connect to a cluster the options that say as whom.  Their modules have imported `connect`."""
+    if any(param.name == "url" for param in command.params):
+        from dorm.cli.connect import add_options
+
+        add_options(command)
 
 
 def _show_no_type(params: Iterable[Any]) -> None:

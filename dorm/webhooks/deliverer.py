@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
-from events.log.records import LogClosed, LogError
+from events.log.records import LogClosed, LogError, LogRefused
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.places.deliveries import AGAIN_S
@@ -36,15 +37,36 @@ if TYPE_CHECKING:
     from dorm.webhooks.sending import Outcome
     from events.kinds import WebhookTestRequested
     from events.nats.log import Connection
+    from events.nats.places.named import Places, Standing
 
 PREFIX = "webhook-"
 _AGAIN_S = 5.0
 _log = Logger(__name__)
 
 
-def place_of(endpoint: Endpoint) -> str:
-    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place."""
-    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}-{endpoint.added}"
+def place_of(endpoint: Endpoint, hidden: str = "") -> str:
+    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place.  On a
+    cluster with identities, `hidden` keeps others from guessing it."""
+    middle = f"-{hidden}" if hidden else ""
+    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}{middle}-{endpoint.added}"
+
+
+def is_place_of(name: str, endpoint: Endpoint) -> bool:
+    """Return whether this is the name of a webhook's place, whatever is hidden in it."""
+    begin, _, end = place_of(endpoint).rpartition("-")
+    hidden = name.removeprefix(begin).removesuffix(f"-{end}")
+    return name == f"{begin}{hidden}-{end}" and (not hidden or re.fullmatch("-[0-9a-f]{32}", hidden) is not None)
+
+
+async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
+    """Return where the deliverers of a webhook are; None before one has run, and where only an admin may look.  Raises
+    LogUnavailable."""
+    try:
+        names = await places.names(PREFIX)
+    except LogRefused:
+        return None
+    found = next((name for name in names if is_place_of(name, endpoint)), None)
+    return await places.standing(found) if found is not None else None
 
 
 _SAFE = str.maketrans(dict.fromkeys("@+=", "_"))
@@ -127,7 +149,7 @@ class Deliverer:
             running.cancel()
             await asyncio.wait([running])
         if before is not None and (endpoint is None or endpoint.added != before.added):
-            tasks.create_task(self._remove_place(place_of(before)))
+            tasks.create_task(self._remove_place(self._place(before)))
         if endpoint is None or endpoint.state != "active":
             return
         self._workers[name] = endpoint, tasks.create_task(self._deliver(endpoint))
@@ -154,7 +176,7 @@ class Deliverer:
 
     def _worker(self, endpoint: Endpoint) -> Worker:
         place = self._connection.places.reader(
-            place_of(endpoint),
+            self._place(endpoint),
             choosing.subjects_of(self._cluster),
             after=endpoint.added,
             most=MOST_PENDING,
@@ -175,9 +197,12 @@ class Deliverer:
 
     # --- places ---------------------------------------------------------------------------------------------------------
 
+    def _place(self, endpoint: Endpoint) -> str:
+        return place_of(endpoint, self._keys.hidden(endpoint.name) if self._connection.user else "")
+
     async def _remove_places(self) -> None:
         """Forget the places of webhooks that were removed while no deliverer ran."""
-        kept = {place_of(one) for one in self._endpoints}
+        kept = {self._place(one) for one in self._endpoints}
         try:
             for name in await self._connection.places.names(PREFIX):
                 if name not in kept and not self._is_newer(name):

@@ -8,6 +8,7 @@ import ssl
 import stat
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from dorm.local.founding import make_keys
@@ -16,6 +17,9 @@ from dorm.security.contexts import Context, Contexts, read_contexts, write_conte
 from dorm.security.files import SecurityError, write_private
 from dorm.security.folder import Joining, KeyFolder, save_credentials
 from dorm.security.introductions import Introduction, read_token
+from dorm.webhooks.deliverer import is_place_of, place_of
+from dorm.webhooks.endpoints import Endpoint
+from dorm.webhooks.keys import Keys
 from events.nats.access.credentials import (
     Credentials,
     CredentialsError,
@@ -183,3 +187,16 @@ def test_contexts_are_kept_in_one_private_file(tmp_path: Path) -> None:
     file.write_text("nonsense")
     with raises(SecurityError, "context.unreadable"):
         read_contexts(file)
+
+
+def test_the_place_of_a_webhook_can_be_guessed_by_nobody_and_is_found_by_admins() -> None:
+    """A server lets every reader of the log take records from, or remove, a consumer whose name is known."""
+    endpoint = Endpoint("pager", "https://example.com", ("app.ended",), "", "", 0, 60.0, 12, "olga")
+    places = {place_of(endpoint, Keys(bytes([number]) * 32, "lab").hidden("pager")) for number in range(3)}
+    assert len({*places, place_of(endpoint)}) == 4
+    for place in (*places, place_of(endpoint)):
+        assert is_place_of(place, endpoint)
+        assert place.endswith("-12")
+        assert not is_place_of(place, msgspec.structs.replace(endpoint, added=2))
+        assert not is_place_of(place, msgspec.structs.replace(endpoint, name="page"))
+    assert not is_place_of(place_of(msgspec.structs.replace(endpoint, name="pager-x")), endpoint)

@@ -97,8 +97,7 @@ async def list_webhooks(session: Session, output: Output = Format.table) -> None
 
     from dorm.cli.connect import target
     from dorm.webhooks import asking
-    from dorm.webhooks.deliverer import place_of
-    from events.log.records import LogRefused
+    from dorm.webhooks.deliverer import standing_of
 
     async with session.client() as connected:
         found = list(await asking.all_endpoints(connected))
@@ -106,10 +105,7 @@ async def list_webhooks(session: Session, output: Output = Format.table) -> None
     try:
         rows = []
         for one in found:
-            try:
-                standing = await connection.places.standing(place_of(one))
-            except LogRefused:  # Only an admin may look at places where identities count.
-                standing = None
+            standing = await standing_of(connection.places, one)
             rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
     finally:
         await connection.close()
