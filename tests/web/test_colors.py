@@ -38,7 +38,7 @@ SEEN = {
 }
 """What an eye sees of linear RGB: Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color
 Vision Deficiency" (2009), at full severity."""
-APART = {"normal": 0.12, "protanopia": 0.08, "deuteranopia": 0.08, "tritanopia": 0.08}
+APART = {"normal": 0.14, "protanopia": 0.078, "deuteranopia": 0.078, "tritanopia": 0.078}
 """Least distance of two colors in OKLab; 0.02 is about what one can tell apart side by side."""
 CONTRAST = 3.0
 """Of graphics against what is around them (WCAG 2.2, 1.4.11)."""

@@ -220,9 +220,10 @@ async def test_drain_update_and_policy(tmp_path: Path) -> None:
         await until(cluster.client, lambda now: now.settings.params.get("theta2") == 0.5, "the policy is changed")
 
         await tab.get_by_role("button", name="Policy").click()
-        await tab.get_by_label("Policy", exact=False).first.select_option("static")
-        await tab.get_by_label("count", exact=False).first.fill("3")
-        await tab.locator("dialog .preview", has_text="policy static").wait_for()
+        dialog = tab.locator("dialog")
+        await dialog.get_by_label("Policy").select_option("static")
+        await dialog.get_by_label("count").first.fill("3")
+        await dialog.locator(".preview", has_text="policy static").wait_for()
         await tab.get_by_role("button", name="Change the policy").click()
         await until(cluster.client, lambda now: now.settings.policy == "static", "another policy")
         assert (await cluster.client.state()).settings.params == {"count": 3}

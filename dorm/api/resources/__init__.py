@@ -1,11 +1,11 @@
 """What the routes answer.
 
 apps       apps: list, submit, change, cancel;  app_stories: why and how, curves, container output
-nodes      nodes: list, story, drain;  usage: what their containers use
+nodes      nodes: list, story, usage, drain
 events     the log: lists and streams
 decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences
-policy     settings: those in force, changing and trying them;  policies: those to choose from
+policy     settings: those in force, those to choose from, changing and trying them
 plan       what the next decision would be, and when waiting apps start;  whatif: the log played on with a change
 health     whether this process is up to date, who leads, schemas;  metrics: the same for Prometheus
 table      all routes; start here

@@ -1,7 +1,8 @@
-"""The settings that the cluster decides by: those in force, trying others, and changing them."""
+"""The settings that the cluster decides by: those in force, those to choose from, trying others, and changing them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -11,6 +12,7 @@ from dorm.api.looking import Seen, seen
 from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.core.query.in_force import Setting, gist_of, in_force
+from dorm.core.query.offered import Offered, offered
 from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.policies.registry import built_in, policy
@@ -46,6 +48,16 @@ class PolicyDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the cluster's folder of checkpoints."""
     refused: list[RefusedChange]
     """The latest changes that the cluster did not accept."""
+
+
+class PoliciesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All policies that the cluster's masters have."""
+
+    position: str
+    policy: str
+    """The one in force."""
+    policies: list[Offered]
+    """Dorm's own by name, then plug-ins."""
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +121,19 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
     return await seen(call, build)
 
 
+async def list_policies(call: Call[Seen, None]) -> Answer:
+    """Those that Dorm has, and the plug-ins that the leading master announced, each with the JSON Schema of its parameters."""
+    # The first call loads the policies, which is no work for the thread that folds.
+    await asyncio.to_thread(offered, {})
+
+    def build(state: State) -> PoliciesDocument:
+        return PoliciesDocument(
+            position=str(state.seq), policy=state.settings.policy, policies=offered(state.policy_plugins)
+        )
+
+    return await seen(call, build)
+
+
 async def change_policy(call: Call[Parameters, PolicyChange]) -> Answer:
     """The change is an event on the log, and holds from the next round on."""
     async with requester(call) as client:
@@ -137,6 +162,10 @@ async def try_policy(call: Call[Parameters, PolicyChange]) -> Answer:
 
 
 ROUTES = [
+    Route(
+        "GET", "/v1/policies", list_policies, "Policies and their parameters", query=Seen, answer=PoliciesDocument,
+        tag="policy",
+    ),
     Route("GET", "/v1/policy", get_policy, "The settings in force", query=Seen, answer=PolicyDocument, tag="policy"),
     Route(
         "PUT", "/v1/policy", change_policy, "Change settings", body=PolicyChange, answer=Changed, tag="policy",

@@ -14,9 +14,7 @@ from dorm.api.resources import (
     moments,
     nodes,
     plan,
-    policies,
     policy,
-    usage,
     whatif,
 )
 
@@ -27,12 +25,10 @@ ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
     *nodes.ROUTES,
-    *usage.ROUTES,
     *events.ROUTES,
     *decisions.ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
-    *policies.ROUTES,
     *plan.ROUTES,
     *whatif.ROUTES,
     *health.ROUTES,
