@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer, packed
+from dorm.api.following.threads import apart_if_large
 from dorm.api.routes import Call, Parameters
 from events.positions import PositionError
 from events.positions import parse as position_of
@@ -19,7 +20,7 @@ from replay.moments import AtSequence, MomentError
 from replay.moments import parse as moment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from dorm.core.state import State
     from replay.moments import Moment
@@ -42,10 +43,6 @@ MinSeq = Annotated[
         description="Answer from a state that includes this record: the position that a write returned.",
     ),
 ]
-
-
-_LARGE = 64 << 10
-"""Bytes of an answer that is compressed in a thread: that takes longer than the way there and back."""
 
 
 class Seen(Parameters, frozen=True, kw_only=True):
@@ -81,8 +78,13 @@ async def seq_of(call: Call[Any, Any], text: str | None) -> int | None:
     return None if seq == call.services.follower.seq else seq
 
 
-async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
-    """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded."""
+async def seen(
+    call: Call[Any, Any],
+    build: Callable[[State], Any],
+    prepare: Callable[[State], Awaitable[Callable[[State], Any]]] | None = None,
+) -> Answer:
+    """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded.  For a moment of
+    the past, `prepare` looks up beside that state what the log has to say, and returns what builds the answer."""
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
@@ -94,12 +96,14 @@ async def seen(call: Call[Any, Any], build: Callable[[State], Any]) -> Answer:
     if kept is not None:
         return kept
     if seq is not None:
-        found = await _whole(await services.moments.look(seq, made), pack=pack)
+        state = await services.moments.state(seq)
+        build = await prepare(state) if prepare is not None else build
+        found = await _whole(await services.heavy.run(lambda: made(state)), pack=pack)
     else:
 
         async def present() -> Answer:
             try:
-                found = await services.follower.look(made)
+                found = await services.follower.look(made, build.__qualname__)
             finally:
                 del services.computing[key]
             return await _whole(found, pack=pack)
@@ -118,6 +122,4 @@ async def _whole(found: Answer, *, pack: bool) -> Answer:
     if not pack:
         return found
     body = found.body
-    return msgspec.structs.replace(
-        found, packed=packed(body) if len(body) < _LARGE else await asyncio.to_thread(packed, body)
-    )
+    return msgspec.structs.replace(found, packed=await apart_if_large(len(body), lambda: packed(body)))

@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 
+from dorm.api.problems import problem_of
 from dorm.api.resources.table import ROUTES
+from dorm.api.routes import handler_of
 from tests.api.served import connected, filled, led, served
 from tests.core.records import document
 from tests.replay.busy import busy_log
 from tests.tries import LONG, tries
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from dorm.api.routes import Route
+    from dorm.api.services import Services
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats
 
 _PHASES = "examples,coverage,fuzzing,stateful" if LONG else "examples,fuzzing,stateful"
 _STREAMS = r"/stream$|/changes$|/logs$"
-"""They do not end."""
+"""They do not end; `test_streams` and `test_hostile` are about them."""
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[int]]:
+    """The statuses that each operation of the server has answered."""
+    found: dict[str, Counter[int]] = {route.operation: Counter() for route in ROUTES}
+
+    def counting(route: Route, services: Services) -> Any:
+        handle = handler_of(route, services)
+
+        async def counted(request: web.Request) -> web.StreamResponse:
+            try:
+                response = await handle(request)
+            except Exception as error:
+                found.setdefault(route.operation, Counter())[problem_of(error).status] += 1
+                raise
+            found.setdefault(route.operation, Counter())[response.status] += 1
+            return response
+
+        return counted
+
+    monkeypatch.setattr("dorm.api.serving.handler_of", counting)
+    return found
 
 
 async def test_every_route_is_described(nats_server: NatsServer) -> None:
@@ -50,7 +81,9 @@ async def test_every_route_is_described(nats_server: NatsServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_the_description_is_what_the_server_does(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_the_description_is_what_the_server_does(
+    nats_server: NatsServer, tmp_path: Path, answered: dict[str, Counter[int]]
+) -> None:
     async with connected(nats_server.url) as connection:
         await filled(connection, busy_log(60, apps=4, nodes=2))
         async with led(connection, "a", "b"), served(connection) as api:
@@ -66,3 +99,9 @@ async def test_the_description_is_what_the_server_does(nats_server: NatsServer, 
             out, _ = await process.communicate()
             assert process.returncode == 0, out.decode(errors="replace")[-20_000:]
             assert (await api.get("/v1/health"))["status"] == "ok"
+    tried = {route.operation for route in ROUTES if not re.search(_STREAMS, route.path)}
+    assert {operation for operation in tried if not answered[operation]} == set()
+    assert not [operation for operation in answered if answered[operation][500]]
+    done = {one for one in tried if any(status < 300 for status in answered[one])}
+    # In the long form each has also done what it is for, with names and positions that links led to.
+    assert done == tried if LONG else len(done) > len(tried) / 2, sorted(tried - done)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from dorm.api.errors import Missing, Unavailable
 from dorm.api.following import follower as follower_module
 from dorm.api.following.follower import Follower
 from dorm.api.following.moments import Moments
-from dorm.api.following.threads import Heavy
+from dorm.api.following.threads import Heavy, Thread
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
@@ -141,3 +143,35 @@ async def test_too_much_that_waits_is_refused() -> None:
             pass
     over.set()
     await asyncio.gather(*tasks)
+
+
+async def test_short_work_needs_no_thread_and_long_work_never_meets_it() -> None:
+    thread = Thread("tried")
+    here, where = threading.get_ident(), threading.get_ident
+    try:
+        assert await thread.run(where, short=True) == here
+        # What is not known yet is tried in the thread; what is known to be short is done at once.
+        assert await thread.run(where, "quick") != here
+        assert await thread.run(where, "quick") == here
+        assert await thread.run(where) != here
+
+        def long() -> int:
+            until = time.thread_time() + 0.01
+            while time.thread_time() < until:
+                pass
+            return where()
+
+        assert [await thread.run(long, "long") for _ in range(2)] != [here, here]
+        assert await thread.run(long, "long") != here
+        # While the thread uses what it guards, nobody else does.
+        free = threading.Event()
+        busy = asyncio.create_task(thread.run(free.wait))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(thread.run(where, short=True))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        free.set()
+        assert await busy
+        assert await waiting != here
+    finally:
+        thread.close()

@@ -1,7 +1,8 @@
 """Folds the log as it grows, and answers from the state.
 
-One thread owns the state: it folds batches and computes what is asked of the state in turn, so no answer sees a half-folded
-batch.  `seq` is how far this process is; everything else waits for it (`reach`) or is called when it moves (`watch`).
+The state is used by one at a time, who folds a batch or answers a question, so no answer sees a half-folded batch.  That is a
+thread, or, for what is short, the loop itself (`dorm.api.following.threads`).  `seq` is how far this process is; everything
+else waits for it (`reach`) or is called when it moves (`watch`).
 
 A log that cannot be followed (damaged, or restored from a copy) ends nothing: the follower says so (`trouble`), and starts
 over from a snapshot, or from the log's first record, until it can.
@@ -14,7 +15,7 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from dorm.api.errors import Missing, Unavailable
-from dorm.api.following.threads import Thread
+from dorm.api.following.threads import SMALL, Thread
 from dorm.core.fold.evolve import GapError, evolve
 from dorm.core.state import State
 from dorm.snapshots import newest
@@ -41,6 +42,8 @@ _END_S = 1.0
 """Seconds between two looks at the log's end, by which the lag is known."""
 _FOLDED_AT_ONCE = 500
 """Records after which the thread takes what waits for it."""
+_FEW = 10
+"""Records that are folded on the loop: some hundreds of microseconds, with all observers."""
 
 _log = Logger(__name__)
 
@@ -115,7 +118,8 @@ class Follower:
             async for batch in batches:
                 for first in range(0, len(batch), _FOLDED_AT_ONCE):
                     part = batch[first : first + _FOLDED_AT_ONCE]
-                    await self._thread.run(lambda part=part: self._fold(part))  # type: ignore[misc]
+                    short = len(part) <= _FEW and sum(len(record.body) for record in part) < SMALL
+                    await self._thread.run(lambda part=part: self._fold(part), short=short)  # type: ignore[misc]
                     self._reached(part[-1].seq, part[-1].time)
                     for watcher in self._watchers:
                         watcher(part)
@@ -165,12 +169,12 @@ class Follower:
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
-    async def look(self, question: Callable[[State], T]) -> T:
-        """Return what `question` finds in the present state, in the state's thread.  It must return nothing that the fold
-        changes later.  Raises Unavailable until the log was read once."""
+    async def look(self, question: Callable[[State], T], kind: str = "") -> T:
+        """Return what `question` finds in the present state, in the state's thread, or at once if questions of this kind are
+        answered fast.  It must return nothing that the fold changes later.  Raises Unavailable until the log was read once."""
         if not self._caught_up:
             raise Unavailable(f"the log is not read yet: {self.trouble}", code="api.starting")
-        return await self._thread.run(lambda: question(self._state))
+        return await self._thread.run(lambda: question(self._state), kind)
 
     async def reach(self, seq: int, timeout: float) -> None:
         """Wait until a record is folded.  Raises Missing where the log does not have it, Unavailable where it takes longer."""

@@ -254,6 +254,7 @@ async def cancel_app(call: Call[Parameters, Why]) -> Answer:
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
+_LISTED = "$response.body#/items/0/id"
 _APP = (
     Link("get_app", "app", "$response.body#/id"),
     Link("cancel_app", "app", "$response.body#/id"),
@@ -264,7 +265,10 @@ _APP = (
 ROUTES = [
     Route(
         "GET", "/v1/apps", list_apps, "List apps", query=AppsQuery, answer=Page[AppItem], tag="apps",
-        links=(Link("get_app", "app", "$response.body#/items/0/id"),),
+        links=tuple(
+            Link(operation, "app", _LISTED)
+            for operation in ("get_app", "update_app", "app_story", "explain_app", "app_progress", "app_speed")
+        ),
     ),
     Route(
         "POST", "/v1/apps", submit_app, "Submit an app", body=dict[str, Any], answer=Submitted, status=202, yaml=True,

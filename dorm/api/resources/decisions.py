@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Missing
+from dorm.api.following.threads import apart_if_large
 from dorm.api.looking import MinSeq
-from dorm.api.resources.events import At, EventsQuery, events_page
+from dorm.api.resources.events import At, EventsQuery, found_page
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Link, Parameters, Route
 from events.cloudevents import plain, rfc3339
@@ -70,16 +72,16 @@ async def list_decisions(call: Call[DecisionsQuery, None]) -> Answer:
     asked = EventsQuery(
         after=query.after, before=query.before, limit=query.limit, kind=("Resized",), min_seq=query.min_seq
     )
-    page = await events_page(Call(call.services, call.request, asked, None, call.user))
-    return await asyncio.to_thread(_as_decisions, page, call.packs)
+    page = await found_page(Call(call.services, call.request, asked, None, call.user))
+    size = sum(len(memoryview(item)) for item in page.items)
+    return await apart_if_large(size, partial(_as_decisions, page, call.packs))
 
 
-def _as_decisions(page: Answer, pack: bool) -> Answer:
-    found = msgspec.json.decode(page.body, type=Page[dict[str, Any]])
-    items = [_item(one["position"], one["at"], one["text"], one["body"]) for one in found.items]
-    return answer(
-        Page(items=items, next=found.next, previous=found.previous, position=found.position), found.position, pack=pack
-    )
+def _as_decisions(page: Page[msgspec.Raw], pack: bool) -> Answer:
+    events = [msgspec.json.decode(item, type=dict[str, Any]) for item in page.items]
+    items = [_item(one["position"], one["at"], one["text"], one["body"]) for one in events]
+    made = Page(items=items, next=page.next, previous=page.previous, position=page.position)
+    return answer(made, page.position, pack=pack)
 
 
 def _item(position: str, at: str, text: str, body: dict[str, Any]) -> DecisionItem:

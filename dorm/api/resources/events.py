@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
+from dorm.api.following.threads import apart_if_large
 from dorm.api.items import EventItem
 from dorm.api.looking import MinSeq, settled
 from dorm.api.resources.pages import Page
@@ -78,7 +79,15 @@ async def list_events(call: Call[EventsQuery, None]) -> Answer | web.StreamRespo
 
 
 async def events_page(call: Call[EventsQuery, None]) -> Answer:
-    """Return a page of events.  Raises TailError, PositionError, Invalid, Missing, Unavailable, and the log's errors."""
+    """Return a page of events.  Raises as `found_page`."""
+    page = await found_page(call)
+    size = sum(len(memoryview(item)) for item in page.items)
+    return await apart_if_large(size, lambda: answer(page, page.position, pack=call.packs))
+
+
+async def found_page(call: Call[EventsQuery, None]) -> Page[msgspec.Raw]:
+    """Return a page of events, encoded.  Raises TailError, PositionError, Invalid, Missing, Unavailable, TimeoutError, and the
+    log's errors."""
     query = call.query
     which = query.filter()
     if query.after is not None and query.before is not None:
@@ -86,11 +95,9 @@ async def events_page(call: Call[EventsQuery, None]) -> Answer:
     await settled(call)
     async with asyncio.timeout(call.services.options.limits.answer_s):
         if query.after is not None:
-            page = await _after(call.services, which, parse(query.after), query.limit)
-        else:
-            end = Position(call.services.follower.seq + 1)
-            page = await _before(call.services, which, parse(query.before) if query.before else end, query.limit)
-        return await asyncio.to_thread(answer, page, page.position, pack=call.packs)
+            return await _after(call.services, which, parse(query.after), query.limit)
+        end = Position(call.services.follower.seq + 1)
+        return await _before(call.services, which, parse(query.before) if query.before else end, query.limit)
 
 
 class _Found:
@@ -112,7 +119,7 @@ class _Found:
         return False
 
 
-async def _after(services: Services, which: Filter, after: Position, limit: int) -> Page[Any]:
+async def _after(services: Services, which: Filter, after: Position, limit: int) -> Page[msgspec.Raw]:
     end = services.follower.seq
     if after.seq > end:
         raise Missing(f"the log ends at {end}, before {after}", code="moment.after_end")
@@ -136,7 +143,7 @@ async def _after(services: Services, which: Filter, after: Position, limit: int)
     )
 
 
-async def _before(services: Services, which: Filter, before: Position, limit: int) -> Page[Any]:
+async def _before(services: Services, which: Filter, before: Position, limit: int) -> Page[msgspec.Raw]:
     """Search backwards in windows that grow, so that the last few of a long log are found fast."""
     end = services.follower.seq
     if before.seq > end + 1:

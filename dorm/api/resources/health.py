@@ -82,7 +82,7 @@ async def masters(call: Call[Parameters, None]) -> Answer:
     """By the lease of the masters, and since when by the log."""
     await settled(call)
     row = call.services.masters.row()
-    found = await call.services.follower.look(lambda state: (state.seq, row(state)))
+    found = await call.services.follower.look(lambda state: (state.seq, row(state)), masters.__qualname__)
     return answer(Masters(position=str(found[0]), leader=found[1]), found[0])
 
 

@@ -28,10 +28,11 @@ from replay.travel.diff import only as concerning
 from replay.travel.travel import time_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from dorm.api.streams.sse import Stream
-    from events.positions import Logged
 
 
 class StateDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,15 +113,16 @@ async def get_state(call: Call[Seen, None]) -> Answer:
 async def get_view(call: Call[Seen, None]) -> Answer:
     """What the page draws of one moment, compact.  Nodes name apps by their place in `apps`."""
     services = call.services
-    seq = await seq_of(call, call.query.at)
-    if seq is None:
-        found = await seen(call, services.view.view)
-        services.view.publish()
-        return found
-    last = await services.moments.look(seq, lambda state: state.figures.seq)
-    record = await services.recent.record_at(last) if last else None
-    decided: Logged | None = decision_in(record) if record is not None else None
-    return await seen(call, lambda state: view(state, decided))
+
+    async def prepare(state: State) -> Callable[[State], View]:
+        last = state.figures.seq
+        record = await services.recent.record_at(last) if last else None
+        decided = decision_in(record) if record is not None else None
+        return lambda state: view(state, decided)
+
+    found = await seen(call, services.view.view, prepare)
+    services.view.publish()
+    return found
 
 
 async def follow_view(call: Call[After, None]) -> web.StreamResponse:

@@ -226,6 +226,7 @@ ROUTES = [
         links=(
             Link("get_node", "node", "$response.body#/items/0/name"),
             Link("node_story", "node", "$response.body#/items/0/name"),
+            Link("drain_node", "node", "$response.body#/items/0/name"),
         ),
     ),
     Route("GET", "/v1/nodes/{node}", get_node, "Look at a node", query=Seen, answer=NodeDetails, tag="nodes"),

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.api.errors import Missing, Unavailable
+from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
 from dorm.client.tail import Filter, Tail
@@ -159,7 +161,8 @@ class EventStreams:
                 if len(records) > _MOST_WAITING:
                     self._drop(channel)
                     continue
-                frames = await asyncio.to_thread(channel.encode, records)
+                size = sum(len(record.body) for record in records)
+                frames = await apart_if_large(4 * size, partial(channel.encode, records))
                 if self._channels.get(channel.wanted) is channel:
                     channel.publish(frames, records[-1].seq)
             # With many readers, fewer and larger pieces: a piece costs each of them a write, and the loop is for others too.

@@ -100,7 +100,7 @@ class ViewStream:
                 await self._follower.moved()
             seen, began = self._follower.seq, loop.time()
             if self._open and self._follower.ready:
-                await self._follower.look(self._step)
+                await self._follower.look(self._step, self._step.__qualname__)
                 self.publish()
             await asyncio.sleep(min(max(_PAUSE_S, 4 * (loop.time() - began)), _LONGEST_S))
 
@@ -147,7 +147,7 @@ class ViewStream:
     async def _catch_up(self, stream: Stream, after: Position | None) -> None:
         if after is not None and after.seq > self._follower.seq and after.seq <= await self._follower.log.end():
             await self._follower.reach(after.seq, self._limits.behind_s)
-        await self._follower.look(self._step)
+        await self._follower.look(self._step, self._step.__qualname__)
         self.publish()
         position = self._position if after is None else after.seq
         while True:
