@@ -10,6 +10,8 @@ from dorm.policies import integer
 from dorm.policies.dorm.placing import DEVICES, DIRECTIONS, RARE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.policies.integer import Flags, Instance, Ints, Rows
 
 
@@ -39,17 +41,29 @@ class Partitions:
         self._scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1).astype(np.float64)
         self._scaled = self.free / self._scale
         self._lengths = np.sqrt((self._scaled * self._scaled).sum(axis=1))
+        self._stale: dict[int, None] = {}
+        """Nodes whose free room has changed since these two were computed."""
 
     def fits(self, app: int) -> Ints:
         """Return how many units of the app the free room of each node takes, not bounded by its n_max."""
         instance, demand = self.instance, self.instance.demand[app]
-        here = np.full(len(self.free), 0 if instance.lacking[app] else int(instance.n_max[app]), np.int64)
-        for k in np.flatnonzero(demand > 0).tolist():
-            here = np.minimum(here, self.free[:, k] // demand[k])
+        found = np.zeros(len(self.free), np.int64)
+        if instance.lacking[app]:
+            return found
         usable = instance.eligible[instance.requirement[app]]
         if app in self.within:
             usable = usable & self.within[app][0]
-        return np.where(usable if self.closed is None else usable & ~self.closed, np.maximum(here, 0), 0)
+        if self.closed is not None:
+            usable = usable & ~self.closed
+        kinds = np.flatnonzero(demand > 0).tolist()
+        for k in kinds:
+            usable = usable & (self.free[:, k] >= demand[k])
+        nodes = np.flatnonzero(usable)  # On a full cluster few nodes take any, and divisions are slow.
+        here = np.full(len(nodes), int(instance.n_max[app]), np.int64)
+        for k in kinds:
+            here = np.minimum(here, self.free[nodes, k] // demand[k])
+        found[nodes] = np.maximum(here, 0)
+        return found
 
     def some_fit(self, app: int) -> bool:
         """Return False only if no node takes another unit: a quick test for clusters that are full."""
@@ -67,23 +81,32 @@ class Partitions:
             row.pop(node, None)
         self.n[app] += count
         self.free[node] -= count * self.instance.demand[app]
-        scaled = self.free[node] / self._scale
-        self._scaled[node], self._lengths[node] = scaled, np.sqrt((scaled * scaled).sum())
+        self._stale[node] = None
         if count < 0:
             self._largest = None
 
     def clear(self, app: int) -> dict[int, int]:
         """Take all its units off; return its row."""
-        row = dict(self.rows[app])
-        for node, count in row.items():
-            self.change(app, node, -count)
+        row, self.rows[app] = self.rows[app], {}
+        self._give_back(app, row)
         return row
 
     def restore(self, app: int, row: dict[int, int]) -> None:
         """Give it exactly this row, which must have room."""
         self.clear(app)
-        for node, count in row.items():
-            self.change(app, node, count)
+        self.rows[app] = dict(row)
+        self._give_back(app, row, -1)
+
+    def _give_back(self, app: int, row: Mapping[int, int], sign: int = 1) -> None:
+        """Add to the free room of all its nodes what a row takes there, or take it where `sign` is -1."""
+        if not row:
+            return
+        nodes, counts = np.array(list(row), np.int64), sign * np.array(list(row.values()), np.int64)
+        self.n[app] -= int(counts.sum())
+        self.free[nodes] += counts[:, None] * self.instance.demand[app]
+        self._stale.update(dict.fromkeys(row))
+        if sign > 0:
+            self._largest = None
 
     def put(self, app: int, count: int) -> int:
         """Place up to `count` more units; return how many found room.
@@ -93,7 +116,8 @@ class Partitions:
         unit of each node at a time."""
         if count <= 0 or not len(self.free):
             return 0
-        here, away = self.fits(app), self._points_away(app)
+        here = self.fits(app)
+        away = self._points_away(app, np.flatnonzero(here > 0))
         done = 0
         for group in self.within.get(app, ())[1:]:
             done += self._put(app, count - done, np.where(group, here, 0), away)
@@ -148,15 +172,22 @@ class Partitions:
             turn += 1
         return done
 
-    def _points_away(self, app: int) -> Ints:
-        """Return how far the free room of each node points away from the demand (`placing.Draft` explains why), in steps;
-        devices that the app would leave idle count as well."""
-        free, need = self._scaled, self.instance.demand[app] / self._scale
-        lengths = self._lengths * float(np.sqrt((need * need).sum()))
+    def _points_away(self, app: int, nodes: Ints) -> Ints:
+        """Return how far the free room of these nodes points away from the demand (`placing.Draft` explains why), in steps;
+        devices that the app would leave idle count as well.  Other nodes have 0."""
+        if self._stale:
+            stale = np.array(list(self._stale), np.int64)
+            scaled = self.free[stale] / self._scale
+            self._scaled[stale], self._lengths[stale] = scaled, np.sqrt((scaled * scaled).sum(axis=1))
+            self._stale.clear()
+        free, need = self._scaled[nodes], self.instance.demand[app] / self._scale
+        lengths = self._lengths[nodes] * float(np.sqrt((need * need).sum()))
         cosine = np.divide((free * need).sum(axis=1), lengths, out=np.zeros(len(free)), where=lengths > 0)
         if len(self._rare):
             cosine = cosine - DEVICES * (free[:, self._rare].sum(axis=1) - float(need[self._rare].sum()))
-        return np.asarray(-np.round(cosine * DIRECTIONS), np.int64)
+        away = np.zeros(len(self.free), np.int64)
+        away[nodes] = -np.round(cosine * DIRECTIONS)
+        return away
 
 
 def _undominated(free: Ints) -> Ints:
