@@ -8,6 +8,9 @@ each app first gets its minimum, by arrival; then one container after the other 
 until the cluster is full or no app gains.  Placement (§4.2): smallest apps first, on the nodes with most room; the paper
 spreads evenly over as few nodes as hold the app, this policy fills node by node.  An app whose count stays is not moved.
 
+The gain was compared with the `Optimus+Oracle` of Pollux's public code (`sched/adaptdl_sched/policy/optimus.py` of
+petuum/adaptdl), which serves the smallest minimum first and has one kind of resource, so δ is a constant there.
+
 Optimus fits Q and f while the app runs; here its owner declares both (`steps` and `speed` of the spec), as for the
 `Optimus+Oracle` that Pollux compares with (OSDI 2021, §5.1).  For an app without them, n containers are assumed to be n times
 as fast as one, with `assumed_s` of work left.  Where f rises and falls the search stops at the first maximum, as in the paper.

@@ -7,6 +7,8 @@ single-job apps):
     T_sh(G) = age + remaining work / speed(G)
     T_id    = N · all of its work / speed(most that it can use of the cluster)
 
+Gavel's public code has another ρ (`finish_time_fairness.py` of stanford-futuredata/gavel), which adds the age to both times.
+
 An auction (§3.3, Pseudocode 1) offers the room that is under no lease to the fraction 1 - f with the largest ρ.  Each bids
 its V(G) = 1 / ρ(G) for every count G.
 

@@ -7,9 +7,10 @@ on.  Within a queue the order is by arrival, so apps of similar service don't pr
 app that fits the remaining cluster runs with its whole count; the others wait, and are stopped if they ran.  They continue
 from their checkpoint later.
 
-One threshold of 16 container-hours is what Pollux's simulator sets for Tiresias (OSDI 2021, §5.1), so it is the default.  As
-there, starved apps are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room, so on few
-nodes; Tiresias decides by a profile whether an app needs that (§3.3).
+One threshold of 16 container-hours is what Pollux's simulator sets for Tiresias (OSDI 2021, §5.1; `simulator/tiresias.py` of
+petuum/adaptdl), so it is the default.  There, apps of the second queue go by when they left the first.  As there, starved apps
+are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room, so on few nodes; Tiresias
+decides by a profile whether an app needs that (§3.3).
 
 A master runs the policy when something has happened: an app that crossed a threshold meanwhile is noticed then.
 

@@ -8,7 +8,9 @@ containers (its scale factor), at T_mj steps per second:
     Σ_j X_mj ≤ 1                     for each app
     Σ_m s_m d_mk X_mj ≤ C_jk         for each type and kind of resource (the paper has one: accelerators)
 
-X_equal spends time on the types in proportion to how many of its containers they hold, as the paper's public code.
+X_equal spends time on the types in proportion to how many of its containers they hold, as the paper's public code
+(`ProportionalPolicy` in `scheduler/policies/proportional.py` of stanford-futuredata/gavel; older versions of that code solve
+the same program for equal speeds instead).  The objective and the constraints are those of `max_min_fairness.py` there.
 
 The least throughput alone leaves the others open.  A small term for all of them (`REST`) makes the rest of the cluster
 useful; the paper does this for its hierarchical policies by water filling (§4.3), and leaves it to the mechanism here.

@@ -32,6 +32,18 @@ def per_node(instance: Instance, app: int) -> int:
     return max(int(held.max()), 1)
 
 
+def per_nodes(instance: Instance) -> list[int]:
+    """Return `per_node` of each app; apps with the same demand, requirement and bound are alike."""
+    seen: dict[tuple[bytes, int, int], int] = {}
+    found = []
+    for app, demand in enumerate(instance.demand):
+        key = (demand.tobytes(), int(instance.requirement[app]), int(instance.n_max[app]))
+        if key not in seen:
+            seen[key] = per_node(instance, app)
+        found.append(seen[key])
+    return found
+
+
 def most_units(instance: Instance, app: int) -> int:
     """Return the most units that the app may have: by its bounds, by the cluster, and by what it was tried with."""
     most = min(int(instance.fits_empty[app]), max(int(instance.n_min[app]), MOST_COUNT))

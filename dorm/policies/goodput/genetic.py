@@ -65,7 +65,7 @@ class Search:
             children = self.repaired(self._mutated(self._crossed(states, values, size)))
             values = np.concatenate([values, self._fitness(children)])
             states = np.concatenate([states, children])
-            first = np.array(list({state.tobytes(): place for place, state in reversed([*enumerate(states)])}.values()))
+            first = _distinct(states, values)
             keep = first[np.lexsort((first, -values[first]))][:size]
             states, values = states[keep], values[keep]
             since = since + 1 if float(values[0]) <= top else 0
@@ -91,49 +91,94 @@ class Search:
         thin = np.nonzero(self._random(states.shape[:2]) < THIN)
         kept = self._random((len(thin[0]), states.shape[2])) >= ZERO
         states[thin] *= kept
+        some = _entries(states)
         fits = space.holds[None] > states
         for kind in range(space.demand.shape[1]):
-            free = space.room[None, :, kind] - np.tensordot(states, space.demand[:, kind], axes=(1, 0))
+            free = space.room[None, :, kind] - self._used(states, some, kind)
             fits &= space.demand[None, :, kind, None] <= free[:, None, :]
         there = fits & (states > 0)
         anywhere = 1 / np.maximum(fits.sum(axis=1), 1)
         beside = 1 / np.maximum(there.sum(axis=1), 1)
-        places = np.nonzero(fits)
-        one, two = anywhere[places[0], places[2]], beside[places[0], places[2]] * there[places]
-        grows = self._random((len(places[0]),)) < one + two - one * two
-        states[places] += (
-            grows * self._random((len(places[0]),)) * (space.holds[places[1:]] - states[places] + 1)
-        ).astype(np.int64)
+        either = anywhere + beside - anywhere * beside
+        chance = np.where(there, either[:, None, :], anywhere[:, None, :])[fits]
+        grows = np.flatnonzero(self._random((len(chance),)) < chance)
+        part = self._random((len(chance),))[grows]
+        place = np.flatnonzero(fits)[grows]
+        here = states.reshape(-1)
+        here[place] += (part * (space.holds.reshape(-1)[place % space.holds.size] - here[place] + 1)).astype(np.int64)
         return states
 
     def repaired(self, states: Ints) -> Ints:
-        """Return the matrices without what breaks a rule; apps that come first keep what they have."""
+        """Return the matrices without what breaks a rule; apps that come first keep what they have.
+
+        Most entries are 0 and most nodes hold what they have, so only the others are looked at."""
         space = self._space
-        states = np.minimum(states, space.holds)
+        states = np.ascontiguousarray(np.minimum(states, space.holds))
         self._leave_apart(states)
         self._leave_most(states)
+        some = _entries(states)
         for kind in range(space.demand.shape[1]):
             need = space.demand[:, kind]
-            used = np.minimum(np.cumsum(states * need[None, :, None], axis=1), space.room[None, None, :, kind])
-            given = np.diff(used, axis=1, prepend=0)
-            takes = need > 0
-            states[:, takes] = given[:, takes] // need[takes][None, :, None]
+            state, node = np.nonzero(self._used(states, some, kind) > space.room[None, :, kind])
+            takes = np.flatnonzero(need > 0)
+            columns = (state[:, None], takes[None, :], node[:, None])
+            wanted = np.cumsum(states[columns] * need[takes], axis=1)
+            given = np.diff(np.minimum(wanted, space.room[node, kind][:, None]), axis=1, prepend=0)
+            states[columns] = given // need[takes]
         states[states.sum(axis=2) < space.n_min[None, :]] = 0
         return states
+
+    def _used(self, states: Ints, some: tuple[Ints, Ints, Ints], kind: int) -> Ints:
+        """Return how much of one kind the apps of each matrix take on each node.  `some` are places, at least all that are not
+        0."""
+        state, app, node = some
+        found = np.zeros((len(states), states.shape[2]), np.int64)
+        np.add.at(found, (state, node), states[some] * self._space.demand[app, kind])
+        return found
 
     def _leave_most(self, states: Ints) -> None:
         """Take away what exceeds n_max, from random nodes."""
         over = np.nonzero(states.sum(axis=2) > self._space.n_max[None, :])
         rows = states[over]
-        order = np.argsort(self._random(rows.shape), axis=1, kind="stable")
-        mixed = np.cumsum(np.take_along_axis(rows, order, axis=1), axis=1)
-        mixed = np.diff(np.minimum(mixed, self._space.n_max[over[1]][:, None]), axis=1, prepend=0)
-        np.put_along_axis(rows, order, mixed, axis=1)
+        drawn = self._random(rows.shape)
+        row, node = np.nonzero(rows)
+        order = np.lexsort((drawn[row, node], row))
+        row, node = row[order], node[order]
+        held = rows[row, node]
+        total = np.cumsum(held)
+        before = total - held
+        first = np.searchsorted(row, row)
+        left = np.maximum(self._space.n_max[over[1]][row] - (before - before[first]), 0)
+        rows[row, node] = np.minimum(held, left)
         states[over] = rows
 
     def _leave_apart(self, states: Ints) -> None:
         """Leave at most one app on each node that lies on several nodes (interference avoidance): the first one."""
         distributed = np.count_nonzero(states, axis=2) > 1
-        there = (states > 0) & distributed[:, :, None]
-        second = np.cumsum(there, axis=1, dtype=np.int32) + self._space.shared[None, None, :] > 1
-        states[there & second] = 0
+        state, app, node = _entries(states)
+        spread = distributed[state, app]
+        state, app, node = state[spread], app[spread], node[spread]
+        second = np.ones(len(state), np.bool_)  # Of each node, the first entry is that of the first app.
+        second[np.unique(state * states.shape[2] + node, return_index=True)[1]] = False
+        second |= self._space.shared[node]
+        states[state[second], app[second], node[second]] = 0
+
+
+def _entries(states: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return matrix, app and node of what is not 0, in this order."""
+    place = np.flatnonzero(states)
+    _, apps, nodes = states.shape
+    return place // (apps * nodes), place // nodes % apps, place % nodes
+
+
+def _distinct(states: Ints, values: Floats) -> Ints:
+    """Return the first place of each distinct matrix.  Equal ones have equal values, so only these are compared."""
+    first: dict[tuple[float, bytes], int] = {}
+    often = {
+        value
+        for value, times in zip(*(part.tolist() for part in np.unique(values, return_counts=True)), strict=True)
+        if times > 1
+    }
+    for place, value in enumerate(values.tolist()):
+        first.setdefault((value, states[place].tobytes() if value in often else b""), place)
+    return np.array(list(first.values()))

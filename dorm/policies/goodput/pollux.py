@@ -15,6 +15,11 @@ pays nothing; the public code multiplies it as well.  At most one app on each no
 each other down (§4.2.1, interference avoidance).  Apps that were served least come first where a node is given too much, as in
 that code.
 
+Fitness, fair part, restart factor, mutation and repair were compared with the public code of the paper's simulator
+(`simulator/pollux.py` of petuum/adaptdl).  It differs from here in three more places: it multiplies each speed-up by the
+dominant share of one container times the number of nodes, which is a constant where all apps have the same demand, and which
+the paper does not have; it takes the fair part to lie on ⌈nodes · dominant share⌉ nodes; and no app gets more than 16 nodes.
+
 What the paper leaves to the app is decided here: the batch size of each app, by the same model (§4.1 tunes it in the app).
 An app that has been tried with n containers at most gets 2n at most (§4.1, prior-driven exploration).  Pollux does not know
 types of nodes, nor does this policy: each node is as fast as `AppDemand.speed` says.
@@ -34,7 +39,7 @@ import numpy as np
 from dorm.policies import answer, integer
 from dorm.policies.baselines.packing import Packing
 from dorm.policies.goodput import explaining, throughput
-from dorm.policies.goodput.bounds import MOST_COUNT, most_units, per_node, relative_weights, restart_factor
+from dorm.policies.goodput.bounds import MOST_COUNT, most_units, per_nodes, relative_weights, restart_factor
 from dorm.policies.goodput.genetic import Search, Space
 from dorm.policies.parameters import Parameter, read_numbers
 
@@ -84,8 +89,8 @@ def _tables(instance: Instance) -> list[Goodputs]:
     """Return the goodput of each app by units, from none to the most that it may have."""
     seen: dict[Any, Goodputs] = {}
     found = []
-    for i, app in enumerate(instance.apps):
-        most, gang, here = max(most_units(instance, i), 1), int(instance.gang[i]), per_node(instance, i)
+    for i, (app, here) in enumerate(zip(instance.apps, per_nodes(instance), strict=True)):
+        most, gang = max(most_units(instance, i), 1), int(instance.gang[i])
         key = (app.speed or app.speed_on.get(""), app.batch, most, gang, here)
         if key not in seen:
             seen[key] = _table(throughput.of_app(app, ""), app, min(most, MOST_COUNT), gang, here)
@@ -210,10 +215,11 @@ class _Round(NamedTuple):
             return max(int(self.instance.n_min[app]), 1)
         return max(int(np.ceil(1 / (unit * len(self.instance.apps)) - 1e-9)), 1)
 
-    def fair_goodput(self, app: int) -> float:
+    def fair_goodput(self, app: int, here: int) -> float:
+        """`here` is how many units a node holds."""
         values = self.tables[app].values
         n = min(self._fair(app), values.shape[1] - 1)
-        return float(values[int(n > per_node(self.instance, app)), n])
+        return float(values[int(n > here), n])
 
 
 class _Fitness:
@@ -221,7 +227,8 @@ class _Fitness:
 
     def __init__(self, asked: _Round, apps: Ints, base: Ints) -> None:
         instance, settings = asked.instance, asked.settings
-        tables = [asked.tables[app].values / asked.fair_goodput(app) for app in apps.tolist()]
+        here = per_nodes(instance)
+        tables = [asked.tables[app].values / asked.fair_goodput(app, here[app]) for app in apps.tolist()]
         self._most = np.array([table.shape[1] - 1 for table in tables], np.int64)
         self._speed_ups = np.zeros((len(apps), 2, int(self._most.max()) + 1))
         for row, table in enumerate(tables):

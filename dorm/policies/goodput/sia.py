@@ -13,7 +13,9 @@ costs.  For p < 0 the program is
 
 and with p > 0 the maximum of the first sum less the second.  p = -0.5 and λ = 1.1 are the paper's (§4, and
 `simulator_config.py` of its public code, `siasosp23/artifacts`).  From that code are the gap at which the search ends, the
-largest entry, and that the factor is 1 for an app younger than one restart.  The paper has GPUs alone; here each kind of
+largest entry, and that the factor is 1 for an app younger than one restart (`sia-simulator/sia.py`, `optimize` and
+`__solve_mip_rescaled`).  That code also rounds G^p to two decimals, which makes near equals equal; here they stay apart.  The
+paper has GPUs alone; here each kind of
 resource has its row, and apps have weights.  `placing` puts the configurations on nodes.
 
 A type on which the app's speed is not known has `AppDemand.speed`; the paper estimates it from the other types.  An app that
