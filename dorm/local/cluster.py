@@ -23,10 +23,12 @@ from dorm.client.client import Client
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.nats_server import EmbeddedServer
 from dorm.local.runtimes import choose_runtime
+from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
 from dorm.plugins import loadable
+from dorm.plugins.limits import limit_s
 from events.log.waiting import until_answered
 from events.nats.log import Connection
 
@@ -129,6 +131,7 @@ class LocalCluster:
             accept_log=self.options.accept_log,
             plugins=plugins,
             solve=self._solve(),
+            policy_limit_s=limit_s(LIMIT_S),
         )
         choice = await choose_runtime(self.options.runtime, self.options.docker_url)
         self.runtime_name, self.runtime_note = choice.name, choice.note

@@ -2,6 +2,7 @@
 
     master             the loop: follow, lead, decide, publish
     lease              which master may lead
+    computing          allocations beside the loop, each for a limited time
     failure_detector   which nodes are silent, where their silence is meaningful
     log_time           the time that decisions go by
     integrity          whether the log is still the one that was read before

@@ -30,17 +30,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.state import State
+from dorm.master.computing import LIMIT_S, Computing
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.master.sealing import Sealer
-from dorm.policies.registry import policy
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
@@ -104,7 +103,8 @@ class Master:
 
     `name` must be unique among all masters, past ones included (it prefixes the ids of rounds and identifies the lease's
     holder).  `clock` returns UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by
-    default in a thread to keep the loop free; a simulation runs it inline.  Without a `key` the log is not sealed.
+    default in a thread to keep the loop free; a simulation runs it inline.  `policy_limit_s` is how long one of Dorm's own
+    policies may take.  Without a `key` the log is not sealed.
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
     once and ends when it is deposed.  `witness` is the file that records what was read of the log; with `accept_log` the
@@ -128,6 +128,7 @@ class Master:
         witness: Path | None = None,
         accept_log: bool = False,
         plugins: Callable[[], Sequence[PolicyPlugin]] | None = None,
+        policy_limit_s: float = LIMIT_S,
     ) -> None:
         self.state = State()
         self.name = name
@@ -142,6 +143,7 @@ class Master:
         self._clock = clock
         self._build = build
         self._solve = solve
+        self.computing = Computing(solve, policy_limit_s)
         self._key = key
         self._sealer = Sealer(cluster, key)
         self._detector = FailureDetector(lambda: self._lease is not None and self._lease.troubled)
@@ -222,11 +224,6 @@ class Master:
         identity = event.identity if isinstance(event, NodeReported) else ""
         return identity == self.state.nodes[node].identity
 
-    async def _load_policy(self) -> None:
-        """Import the policy's solver now: it takes half a second, for which the first app would wait."""
-        with contextlib.suppress(DormError):  # The decision says what is wrong with it.
-            await self._solve(policy, self.state.settings.policy)
-
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
@@ -292,7 +289,7 @@ class Master:
                     tasks.create_task(self._lease.keep())
                 await self._elect()
                 tasks.create_task(self._feel_pulse())
-                tasks.create_task(self._load_policy())
+                tasks.create_task(self.computing.load(self.state))
                 try:
                     await self._lead()
                 except asyncio.CancelledError:
@@ -369,7 +366,7 @@ class Master:
                 await self._ask(ready.ask)
                 continue
             if ready.compute is not None:
-                decision = await self._solve(decide, self.state, ready.compute.now, allocate=True)
+                decision = await self.computing.allocation(self.state, ready.compute.now)
                 said = self._leader.computed(ready.compute, decision)
                 if said is None:
                     continue

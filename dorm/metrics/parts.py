@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 
-from dorm.core.decide.next_round import decide
+from dorm.master.computing import Run
 from dorm.metrics.cluster import gauge, histogram
 from dorm.metrics.families import AGENT_STATES
 from dorm.metrics.tally import PHASE_BOUNDS, Histogram
@@ -34,7 +34,7 @@ class SolveTimer:
         try:
             return await asyncio.to_thread(function, *args, **how)
         finally:
-            if function is decide:
+            if isinstance(function, Run):
                 self.seconds.observe(asyncio.get_running_loop().time() - began)
 
 

@@ -1,4 +1,4 @@
-"""How long a plug-in may take for one answer before its process is killed."""
+"""How long a policy may take for one answer before the process of a plug-in is killed, or one of Dorm's own is given up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dorm.plugins.finding import PluginError
 from events.quantities import QuantityError, duration
 
 USUAL_S = 60.0
+"""Of a plug-in."""
 LOAD_S = 30.0
 """At least this long may it take to be imported: a busy machine takes seconds for NumPy alone."""
 VARIABLE = "DORM_POLICY_LIMIT"
@@ -19,13 +20,13 @@ def set_limit(seconds: float) -> None:
     _given[:] = [seconds]
 
 
-def limit_s() -> float:
-    """Return the limit in seconds: what the program set, else the environment's, else `USUAL_S`.  Raises PluginError."""
+def limit_s(usual_s: float = USUAL_S) -> float:
+    """Return the limit in seconds: what the program set, else the environment's, else the usual one.  Raises PluginError."""
     if _given:
         return _given[0]
     text = os.environ.get(VARIABLE, "")
     if not text:
-        return USUAL_S
+        return usual_s
     try:
         return checked(text)
     except QuantityError as error:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import secrets
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,7 +90,7 @@ def master(
         typer.Option(
             metavar="DURATION",
             envvar="DORM_POLICY_LIMIT",
-            help="How long a plug-in policy may take for one answer; then every app keeps what it has. Default: 60s.",
+            help="How long a policy may take for one answer; then every app keeps what it has. Default: 60s for a plug-in, 5m for Dorm's own.",
         ),
     ] = None,
     metrics: Metrics = None,
@@ -119,9 +121,11 @@ def master(
         from dorm.client.client import Client
         from dorm.local.cluster import BUILD, plugins
         from dorm.local.home import key_file, metrics_file, witness_file
+        from dorm.master.computing import LIMIT_S
         from dorm.master.master import Master
         from dorm.master.sealing import open_key
         from dorm.metrics.parts import SolveTimer
+        from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
         from events.nats.log import Connection
@@ -154,7 +158,9 @@ def master(
                 accept_log=accept_log,
                 plugins=plugins,
                 solve=timer,
+                policy_limit_s=limit_s(LIMIT_S),
             )
+            masters.append(one)
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file)))
             if change is None or first is not None:
@@ -167,7 +173,17 @@ def master(
             await stack.aclose()
             await connection.close()
 
-    run(run_until_stopped(work()))
+    masters: list[Master] = []
+
+    async def until_stopped() -> None:
+        await run_until_stopped(work())
+        if any(one.computing.busy for one in masters):
+            # Its thread cannot be ended, and the interpreter would wait for it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    run(until_stopped())
 
 
 def _metrics(

@@ -49,13 +49,22 @@ def allocate_now(state: State, now: int) -> list[Decided]:
     changes nothing either, which is recorded unless the log already says so.  One that took too long is asked by ticks alone:
     nothing else is published while it computes, so it must not be asked after each event.
     """
-    failed = state.policy_failure
-    if isinstance(failed, FailedPolicy) and failed.code == TOO_SLOW and not tick_is_due(state, now):
+    if _waits_for_a_tick(state, now):
         return []
     try:
         return _allocate(state, now)
     except PolicyFailure as failure:
         return _failed(state, now, failure)
+
+
+def gave_up(state: State, now: int, why: str) -> list[Decided]:
+    """Return what follows where the caller waits no longer for `allocate_now`: the policy took too long."""
+    return [] if _waits_for_a_tick(state, now) else _failed(state, now, PolicyFailure(why, code=TOO_SLOW))
+
+
+def _waits_for_a_tick(state: State, now: int) -> bool:
+    failed = state.policy_failure
+    return isinstance(failed, FailedPolicy) and failed.code == TOO_SLOW and not tick_is_due(state, now)
 
 
 def _failed(state: State, now: int, failure: PolicyFailure) -> list[Decided]:
