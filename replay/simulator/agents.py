@@ -43,7 +43,8 @@ class VirtualAgents:
         self._append = append
         self._master = master
         self._live = LiveMembers(agenda, append, is_up=self._is_up, exited=self._left, work=self._work)
-        self._types = {node.name: kind for node in scenario.nodes if (kind := node.labels.get("type"))}
+        self._types = {node.id: node.labels.get("type", "") for node in state.nodes.values()}
+        self._types |= {node.name: node.labels.get("type", "") for node in scenario.nodes}
         self._up = {node.id: node.condition == "up" for node in state.nodes.values()}
         self._outages: dict[str, int] = {}
         """Number of a node's present outages, which may overlap."""
@@ -160,6 +161,7 @@ class VirtualAgents:
 
     def _joined(self, fact: k.NodeJoined) -> None:
         self._up[fact.node] = True
+        self._types[fact.node] = fact.labels.get("type", "")
 
     # --- the ways of an app ---------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Plays a real log on in the simulator.
 
-history    what a log shows of its apps' work;  fitting, fitting_timings: models of it
+history    what a log shows of its apps' work;  fitting, fitting_timings, fitting_types: models of it
 fork       a log played on from a moment;  fork_log: kept as an archive
 whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start

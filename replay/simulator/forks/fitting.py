@@ -8,6 +8,7 @@ Each part records its `Basis`, and a result names the apps for which something i
               less than known); else the steps that its owner declared; else what alike apps needed; else as much again as
               it has done; never less than the log has seen it do
     timings   its own phases, else those of all apps, else the defaults
+    types     how much faster it is on some types of nodes, measured or declared (`fitting_types`); paces are of one type
 
 Apps that report no steps are measured in container-seconds, with all containers equal: the most favorable assumption, and the
 only one that needs no measurement.
@@ -26,13 +27,15 @@ import numpy as np
 
 from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import fit as fit_timings
+from replay.simulator.forks.fitting_types import SpeedOnTypes, TypesSeen, on_several, pace_on
 from replay.simulator.workloads.speed import Linear, Table, interpolated
 from replay.simulator.workloads.workload import Failure, SimulatedApp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dorm.core.state import App
+    from dorm.policies.problem import Measured
     from events.spec import AppSpec
     from replay.simulator.forks.history import Course, History
     from replay.simulator.timings import Timings
@@ -147,11 +150,15 @@ class Fitting:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._paces = {course.app: pace for course in history.courses.values() if (pace := _pace(course))}
         self._alike: dict[tuple[object, ...], list[Course]] = defaultdict(list)
         for course in history.courses.values():
             for key in _likeness(course.spec, course.user):
                 self._alike[key].append(course)
+        self._types = TypesSeen(history)
+        self._several: dict[tuple[object, ...], tuple[Measured, ...]] = {}
+        self._paces = {
+            course.app: pace for course in history.courses.values() if (pace := _pace(course, self._faster(course)))
+        }
         phases = history.phases.phases
         self._phases = defaultdict(list)
         for one in phases:
@@ -164,12 +171,14 @@ class Fitting:
 
     def fit(self, course: Course, at: int, app: App | None = None) -> Fitted:
         """Return its model as of `at` (UTC ns), and its progress then: none, unless `app` is given from the state."""
-        in_steps, speed, speed_from = self._speed(course)
+        faster = self._faster(course)
+        in_steps, one_type, speed_from = self._speed(course, faster)
+        speed = SpeedOnTypes(one_type, faster if in_steps else {})
         timings, timings_from = self._timings(course, in_steps=in_steps)
         if app is None:
             done = saved = 0.0
         elif in_steps:
-            done, saved = _steps_of(app, at, speed, timings)
+            done, saved = _steps_of(app, at, speed, timings, self._history.type_of)
         else:
             done = saved = course.kept_s(at)
         failures = tuple(
@@ -180,15 +189,16 @@ class Fitting:
             course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
         )
         exact: Basis = "known" if course.tells_its_end or not in_steps else speed_from
-        work = self._work(course, _Did(done, by_end, exact), speed, failures, in_steps=in_steps)
+        work = self._work(course, _Did(done, by_end, exact), one_type, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,
             spec=course.spec,
             work=max(work.likely, done),
-            speed=speed,
+            speed=one_type,
             timings=timings,
             submission=course.submission,
             fails_at=failures,
+            faster_on=dict(speed.faster),
         )
         return Fitted(
             app=course.app,
@@ -205,10 +215,23 @@ class Fitting:
 
     # --- speed ----------------------------------------------------------------------------------------------------------
 
-    def _speed(self, course: Course) -> tuple[bool, Speed, Basis]:
-        """Return whether its work is counted in steps, its speed, and the basis of that."""
+    def _faster(self, course: Course) -> dict[str, float]:
+        """Return how many times as fast it is on each type of nodes, where that differs."""
+        return self._types.faster(course, lambda: self._on_several(course))
+
+    def _on_several(self, course: Course) -> tuple[Measured, ...]:
+        """Return what apps like it have shown of types."""
+        for key in _likeness(course.spec, course.user):
+            if any(one is not course for one in self._alike.get(key, ())[:2]):
+                if key not in self._several:
+                    self._several[key] = on_several(self._alike[key])
+                return self._several[key]
+        return ()
+
+    def _speed(self, course: Course, faster: Mapping[str, float]) -> tuple[bool, Speed, Basis]:
+        """Return whether its work is counted in steps, its speed on the type for which paces are stated, and the basis."""
         own, spec = self._paces.get(course.app), course.spec
-        declared = tuple((int(n), float(rate)) for n, rate in spec.speed)
+        declared = self._types.declared(course, faster)
         like = self._like_pace(course)
         if own is not None:
             if own.parallel is not None or spec.n_min == spec.n_max == own.points[0][0]:
@@ -290,8 +313,10 @@ class Fitting:
         return timings, basis
 
 
-def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float, float]:
-    """Return the steps that it has done at `at` (UTC ns), and those that are saved."""
+def _steps_of(
+    app: App, at: int, speed: SpeedOnTypes, timings: Timings, type_of: Mapping[str, str]
+) -> tuple[float, float]:
+    """Return the steps that it has done at `at` (UTC ns), and those that are saved.  `type_of` has the type of each node."""
     saved = float(app.checkpoint or 0)
     works = next(
         (g for g in app.generations.values() if g.released and g.started_at and not g.exited and not g.failed), None
@@ -303,7 +328,8 @@ def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float,
     pace = works.pace
     to_work_s = timings.resume_s if works.resume else timings.boot_s
     since = pace.last_at if pace else works.started_at + int(to_work_s * SECOND)
-    rate = speed.rate(sorted(works.by_node().values(), reverse=True))
+    by_node = works.by_node()
+    rate = speed.rate(sorted(by_node.values(), reverse=True), [type_of.get(node, "") for node in by_node])
     return max(saved, app.step + rate * max(0, until - since) / SECOND), saved
 
 
@@ -313,14 +339,16 @@ def _likeness(spec: AppSpec, user: str) -> list[tuple[object, ...]]:
     return [("command", user, *spec.command), ("name", user, stem)]
 
 
-def _pace(course: Course) -> _Pace | None:
-    """Return the pace from stretches in which it reported at least two steps in time; None without any."""
-    seen = [stretch for stretch in course.stretches if stretch.rate > 0 and stretch.containers]
-    if not seen:
+def _pace(course: Course, faster: Mapping[str, float]) -> _Pace | None:
+    """Return the pace from stretches in which it reported at least two steps in time; None without any.  `faster` says how
+    many times as fast it is on each type of nodes."""
+    stretches = [stretch for stretch in course.stretches if stretch.rate > 0 and stretch.containers]
+    if not stretches:
         return None
-    across = _across((len(one.counts) > 1, one.containers, one.rate) for one in seen)
+    seen = [(one, one.rate / pace_on(faster, one.types)) for one in stretches]
+    across = _across((len(one.counts) > 1, one.containers, rate) for one, rate in seen)
     found = _averaged(
-        (one.containers, one.rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one in seen
+        (one.containers, rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one, rate in seen
     )
     return _Pace(found, _parallel(found), across)
 

@@ -8,7 +8,7 @@ keeps what clients, operators and nodes published: facts that a simulation canno
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,17 +18,24 @@ from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import PhaseWatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from dorm.core.fold.folded import Folded
     from dorm.core.state import App, Generation, Node, Pace, State
     from events.log.records import Record
     from events.spec import AppSpec
     from replay.simulator.timings import Timings
-    from replay.simulator.workloads.speed import Speed
 
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that the cluster caused."""
 _NODES = (k.NodeJoined, k.NodeLeft)
+
+
+class OnTypes(Protocol):
+    """An app's speed by the types of the nodes, too."""
+
+    def rate(self, placement: Sequence[int], types: Iterable[str]) -> float: ...
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -67,6 +74,8 @@ class Stretch:
     told_s: float = 0.0
     """For an adjustment before the history starts, only the pace is known: that over this many seconds."""
     told_rate: float = 0.0
+    types: tuple[str, ...] = ()
+    """The types of its nodes (the label `type`), sorted; empty where unknown."""
 
     @property
     def containers(self) -> int:
@@ -87,13 +96,13 @@ class Stretch:
         end = min(self.end or until, until)
         return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
 
-    def steps_by(self, at: int, speed: Speed | None = None, to_work_s: float = 0.0) -> float:
+    def steps_by(self, at: int, speed: OnTypes | None = None, to_work_s: float = 0.0) -> float:
         """Return the last reported steps plus those done from there until `at` (UTC ns): at its own pace, or at the app's
         `speed` with fewer than two reports; without any report, from `to_work_s` after its start on."""
         told = self.pace
         if told is None and (speed is None or not self.begin):
             return 0.0
-        rate = self.rate or (speed.rate(self.counts) if speed is not None else 0.0)
+        rate = self.rate or (speed.rate(self.counts, self.types) if speed is not None else 0.0)
         step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
         return step + rate * max(0, at - since) / SECOND
 
@@ -147,7 +156,7 @@ class Course:
         ]
         return self.kept_s(failed.at) + sum(lost)
 
-    def steps_at(self, failed: Failed, speed: Speed) -> float:
+    def steps_at(self, failed: Failed, speed: OnTypes) -> float:
         """Steps that it had done when it failed."""
         of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
         return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
@@ -157,7 +166,7 @@ class Course:
         """Whether its last stretch has a reported pace; without one, its work until its end is not known but worked out."""
         return bool(self.stretches) and self.stretches[-1].rate > 0
 
-    def steps_at_end(self, speed: Speed | None = None, timings: Timings | None = None, until: int = 0) -> float:
+    def steps_at_end(self, speed: OnTypes | None = None, timings: Timings | None = None, until: int = 0) -> float:
         """Return all steps of an app that has ended, or works until then (UTC ns): the reported ones, and at its pace those
         until its first exit."""
         last = self.stretches[-1] if self.stretches else None
@@ -184,6 +193,8 @@ class History:
         """How often apps reported their progress."""
         self.phases = PhaseWatch(state)
         self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
+        self.type_of = {node.id: _type(node) for node in state.nodes.values()}
+        """The type of each node that was ever there."""
         for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
             self._begin_with(app)
 
@@ -228,6 +239,8 @@ class History:
             if record.steps_per_s:
                 known = Stretch(record.from_generation, (record.containers_before,), 0, record.decided_at)
                 known.told_rate, known.told_s = record.steps_per_s, 1.0
+                on = {point.type: None for point in app.speeds if point.containers == record.containers_before}
+                known.types = tuple(on) if len(on) == 1 else ()
                 course.stretches.append(known)
         current = app.current
         if current is not None and current.started_at and not app.ended:
@@ -236,7 +249,9 @@ class History:
     def _work(self, course: Course, generation: Generation, at: int) -> None:
         counts = tuple(sorted(generation.by_node().values(), reverse=True))
         begins_with = course.saved if generation.resume else 0
-        course.stretches.append(Stretch(generation.number, counts, at, from_step=begins_with, pace=generation.pace))
+        begun = Stretch(generation.number, counts, at, from_step=begins_with, pace=generation.pace)
+        begun.types = tuple(sorted({self.type_of.get(node, "") for node in generation.by_node()}))
+        course.stretches.append(begun)
 
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         app, course = state.apps.get(event.app), self.courses.get(event.app)
@@ -328,6 +343,8 @@ class History:
                 silence.until = state.time
                 return
         node = state.nodes.get(event.node)
+        if node is not None:
+            self.type_of[event.node] = _type(node)
         shape = _shape(node) if node is not None and isinstance(event, k.NodeJoined) else None
         if shape == self._nodes.get(event.node):
             return  # Only a restart of the agent: its containers keep running.
@@ -336,6 +353,10 @@ class History:
         else:
             self._nodes[event.node] = shape
         self.said.append(Said(state.seq, state.time, event, event.node))
+
+
+def _type(node: Node) -> str:
+    return node.labels.get("type", "")
 
 
 def _shape(node: Node) -> tuple[dict[str, int], dict[str, str]]:
