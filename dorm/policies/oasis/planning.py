@@ -21,9 +21,9 @@ begins with the next slot begins at once if it can pay for the rest of this one:
 Containers stay on their nodes from slot to slot rather than move for a lower price, since a move costs a restart here.
 
 An app is a job whose containers are its workers, and, by the options of its engine, its parameter servers: these are as
-large as workers and on the same nodes.  n workers are n times as fast as one.  Amounts are counted as parts of the cluster's
-total, so that Σ_r over kinds of resources means something; ports limit placements and have no price.  U and L are taken over
-the apps of the problem: nobody knows the others.
+large as workers and on the same nodes, since a spec has one demand (docs/policies.md says why).  n workers are n times as fast
+as one.  Amounts are counted as parts of the cluster's total, so that Σ_r over kinds of resources means something; ports limit
+placements and have no price.  U and L are taken over the apps of the problem: nobody knows the others.
 """
 
 from __future__ import annotations
