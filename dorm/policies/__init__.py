@@ -19,6 +19,7 @@
     exact/       the same goals solved exactly: the reference
     baselines/   static, app-level, task-level, tiresias, optimus, fifo, srtf, drf, themis
     gavel/       max-min fairness over types of nodes that are not equally fast
+    shockwave/   a market over the next rounds, in which late apps have larger budgets
     market/      apps bid for nodes; and how efficient and fair the answer of any policy is as a division
 
 To add a policy, implement `problem.Policy` in a module of its own and register it in `registry`.  Start with `problem`.

@@ -222,9 +222,9 @@ class Reason(msgspec.Struct, frozen=True):
     `adjusting`     the app is in the middle of an adjustment,
     `settling`      an app that could make room was just resized and has not worked since (set by the core),
     `held`          the app has failed, and gets no more before it has run well (set by the core),
-    `static_count`  the policy gives it a fixed number (static, tiresias, fifo, srtf, gavel),
+    `static_count`  the policy gives it a fixed number (static, tiresias, fifo, srtf, gavel, shockwave),
     `queue`         the policy serves others first (static, tiresias, optimus, fifo, srtf, gavel, themis, pollux, sia), or its
-                    plan starts later (oasis),
+                    turn comes later in a plan (oasis, shockwave),
     `budget`        its budget buys no more at the others' bids (market),
     `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus,
                     pollux, sia),

@@ -18,6 +18,7 @@
     drf         `drf`: weighted dominant resource fairness, container by container
     gavel       `gavel`: max-min fairness over types of nodes that are not equally fast, in rounds
     themis      `themis`: finish-time fairness, by auctions among the apps that are worst off
+    shockwave   `shockwave`: a market over the next rounds, in which late apps have larger budgets, as in Shockwave
     market      `market`: apps bid for nodes with budgets, and get what they bid of all bids
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
@@ -32,7 +33,7 @@
     model       the mixed-integer program of `dorm-exact` and of that polish
     greedy      the answer that `dorm-exact` starts from, and how `static` places
     throughput  of `pollux` and `sia`: how fast an app learns by containers, placement and batch size
-    fixed_counts  of `static`, `tiresias`, `fifo`, `srtf` and `gavel`: containers that an operator fixes for each app
+    fixed_counts  of `static`, `tiresias`, `fifo`, `srtf`, `gavel` and `shockwave`: containers that an operator fixes
     packing     of the baselines: partitions on few nodes
     reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
@@ -78,6 +79,7 @@ _REGISTRY = {
     "oasis": ("dorm.policies.oasis.policy", "OasisPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "pollux": ("dorm.policies.goodput.pollux", "PolluxPolicy"),
+    "shockwave": ("dorm.policies.shockwave.policy", "ShockwavePolicy"),
     "sia": ("dorm.policies.goodput.sia", "SiaPolicy"),
     "srtf": ("dorm.policies.baselines.srtf", "SrtfPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),

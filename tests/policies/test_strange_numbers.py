@@ -14,12 +14,24 @@ from tests.policies.problems import app, node
 
 THREE = tuple(node(f"n{j}", 4, 16) for j in range(3))
 
-OFTEN = ("dorm", "dorm-exact", "dorm-speed", "static", "task-level", "gavel", "themis", "market", "sia", "oasis")
+OFTEN = (
+    "dorm",
+    "dorm-exact",
+    "dorm-speed",
+    "static",
+    "task-level",
+    "gavel",
+    "themis",
+    "shockwave",
+    "market",
+    "sia",
+    "oasis",
+)
 """One of each family; the others are run less often."""
 pytestmark = pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.soak) for name in names()]
 )
-FIXED = ("static", "tiresias", "fifo", "srtf", "gavel")
+FIXED = ("static", "tiresias", "fifo", "srtf", "gavel", "shockwave")
 """Policies that give each app a fixed number."""
 PARAMS: dict[str, dict[str, object]] = {
     **{name: {"count": 2} for name in FIXED},

@@ -112,13 +112,13 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         at_s=_seconds,
         for_s=st.none() | st.sampled_from((3.0, 40.0, 330.0, 800.0)),
     )
-    rivals = ("tiresias", "optimus", "fifo", "srtf", "drf", "gavel", "themis", "market")
+    rivals = ("tiresias", "optimus", "fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")
     policy = draw(st.sampled_from(("static", "dorm", "dorm", "dorm", *rivals)))
     return Scenario(
         apps=draw(apps()),
         nodes=machines,
         policy=policy,
-        params={"count": draw(st.integers(1, 4))} if policy in ("static", "tiresias", "gavel") else {},
+        params={"count": draw(st.integers(1, 4))} if policy in ("static", "tiresias", "gavel", "shockwave") else {},
         quiet_limit_s=draw(st.sampled_from((1.0, 60.0))),
         quiet_s=draw(st.sampled_from((0.2, 60.0))),
         rounds=draw(st.none() | st.none() | st.sampled_from((Rounds(60.0), Rounds(20.0, always=True)))),

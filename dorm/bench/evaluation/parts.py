@@ -22,7 +22,7 @@ SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
 TUNED = "pollux_tuned"
 """The part in which policies choose batch sizes."""
-RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "market")
+RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")
 """Policies of the literature that are compared on Pollux's workloads only, with their default parameters."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""

@@ -184,11 +184,11 @@ def pollux(folder: Path, quick: bool) -> Part | None:
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        "tiresias, fifo, srtf and gavel give a job exactly what it asked for; dorm, drf, themis and market at most that, and "
-        "dorm up to 64 where that is said, which the others may as well; these, srtf and themis are told speeds, and optimus, "
-        "dorm-speed, srtf and themis remaining work.",
-        "gavel decides every 360 s, as in its paper, the others every 60 s; what an app wins under themis it holds for "
-        "20 minutes.",
+        "tiresias, fifo, srtf, gavel and shockwave give a job exactly what it asked for; dorm, drf, themis and market at most "
+        "that, and dorm up to 64 where that is said, which the others may as well; these, srtf, themis and shockwave are told "
+        "speeds, and optimus, dorm-speed, srtf, themis and shockwave remaining work.",
+        "gavel decides every 360 s and shockwave every 120 s, as in their papers, the others every 60 s; what an app wins "
+        "under themis it holds for 20 minutes.",
     )
     return _of_pollux(
         folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
@@ -232,7 +232,7 @@ def _of_pollux(
 
 def _bounds_of(rival: str) -> Bounds:
     """Return what a job may have: policies with whole counts give it what it asked for."""
-    return "rigid" if rival in ("fifo", "srtf", "gavel") else "requested"
+    return "rigid" if rival in ("fifo", "srtf", "gavel", "shockwave") else "requested"
 
 
 TRACES: dict[str, Callable[[Path, bool], Part | None]] = {

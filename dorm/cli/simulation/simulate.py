@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PANEL = "What if"
 _DRAWN = ("html", "png")
-_FIXED = ("static", "tiresias", "fifo", "srtf", "gavel")
+_FIXED = ("static", "tiresias", "fifo", "srtf", "gavel", "shockwave")
 """Policies that give every app a fixed number of containers."""
 _MOST_RUNS = 1000
 _PROGRESS_S = 60.0
@@ -312,7 +312,7 @@ def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
 
 
 def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
-    needy = ("dorm-speed", "oasis", "optimus", "srtf", "themis")
+    needy = ("dorm-speed", "oasis", "optimus", "shockwave", "srtf", "themis")
     asking = [one.policy for one in contenders if one.policy in needy]
     if asking and not any(app.spec.steps for app in workload.apps):
         _say(

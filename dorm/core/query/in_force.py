@@ -56,6 +56,10 @@ _OTHERS = {
     "generations": "generations of the search, at most",
     "probes": "nodes that are probed for each task",
     "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
+    "round_s": "seconds of one round of the window for which shockwave plans",
+    "rounds": "rounds of that window",
+    "power": "how much lateness counts: a budget is the weight times ρ to this power",
+    "regularizer": "what a second of the makespan costs, against the mean of log progress",
     "lease_s": "seconds for which an app holds what it has won in an auction",
 }
 """Parameters of the other policies."""
@@ -74,6 +78,7 @@ _GISTS = {
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
     "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
     "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
+    "shockwave": "a market over the next rounds, late apps with larger budgets, as in Shockwave: needs steps and speed",
     "srtf": "the app that ends soonest goes first, with all that it asks for, and preempts others",
     "themis": "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease",
     "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 BY_TASKS = ("task-level",)
 """Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
-BY_TIME = ("gavel", "optimus", "pollux", "sia", "srtf", "themis", "tiresias")
+BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "tiresias")
 """Policies whose answer may change though nothing has happened, since they use apps' service, age or remaining work: they
 decide periodically."""
 ROUND_S = 60.0
 """Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
-LONG_ROUNDS_S = {"gavel": 360.0}
-"""The period of those that stop many apps in each round (Gavel, OSDI 2020, §5), unless the scenario's is longer."""
+LONG_ROUNDS_S = {"gavel": 360.0, "shockwave": 120.0}
+"""The period of those that stop many apps in each round, unless the scenario's is longer: Gavel, OSDI 2020, §5; Shockwave,
+NSDI 2023 (`time_per_iteration` of its published code)."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
 """By name."""
 _PAUSE = "pause="

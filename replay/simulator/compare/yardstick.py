@@ -35,7 +35,7 @@ ROUND_S = 60.0
 RESTART_S = 30.0
 
 _BOUNDS: dict[str, Bounds] = {
-    **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel"), "rigid"),
+    **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
     **dict.fromkeys(("optimus", "pollux", "sia"), "wide"),
 }
 """Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""

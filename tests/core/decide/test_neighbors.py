@@ -19,7 +19,7 @@ from tests.tries import tries
 
 POLICIES = (
     "dorm", "dorm-exact", "dorm-speed", "static", "tiresias", "optimus", "app-level", "task-level",
-    "fifo", "srtf", "drf", "gavel", "themis", "market",
+    "fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market",
 )  # fmt: skip
 DAY = 86_400
 
@@ -31,7 +31,7 @@ class Street:
     def __init__(self, policy: str = "dorm", nodes: tuple[float, ...] = (2, 2)) -> None:
         self.bench = Bench()
         # With their whole counts apps would take turns under the last two, whether one fails or not.
-        counts = {"static": 4, "srtf": 2, "gavel": 2}
+        counts = {"static": 4, "srtf": 2, "gavel": 2, "shockwave": 2}
         params = {"count": counts[policy]} if policy in counts else None
         self.bench.add(k.PolicyChanged(policy=policy, params=params, idle_s=30))
         for number, cpus in enumerate(nodes):

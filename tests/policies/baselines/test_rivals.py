@@ -1,5 +1,5 @@
 """The policies of the literature beside Dorm, by the worked examples of their papers: `fifo`, `srtf`, `drf`, `gavel`, `themis`
-and `market`."""
+and `market`; and what holds of `shockwave` too (`tests/policies/shockwave`)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.policies.baselines.test_speed_policies import (
 from tests.policies.problems import after, app, node, slow_machine
 
 FEW = settings(slow_machine, max_examples=30)
-NAMES = ("drf", "fifo", "gavel", "market", "srtf", "themis")
-STOP = ("srtf", "gavel", "themis")
+NAMES = ("drf", "fifo", "gavel", "market", "shockwave", "srtf", "themis")
+STOP = ("srtf", "gavel", "themis", "shockwave")
 """Policies that stop apps which could go on."""
 
 

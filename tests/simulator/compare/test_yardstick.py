@@ -100,7 +100,7 @@ def test_srtf_lets_the_shorter_one_go_first() -> None:
     assert ended(written) == {"short": 120 + 30 + 200, "long": 360 + 30 + 2000 - (120 - 30 - 60)}
 
 
-@pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis"])
+@pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis", "shockwave"])
 def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
     """An app that never gets anywhere and tells of nothing."""
     stuck = msgspec.structs.replace(job("stuck", 0, 1, 100), speed=Linear(0.0))
