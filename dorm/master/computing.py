@@ -11,11 +11,13 @@ The limit is the master's own and decides nothing silently: an audit reads on th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.decide.allocation import gave_up
 from dorm.core.decide.next_round import Decision, decide
-from dorm.policies.registry import built_in
+from dorm.policies.registry import built_in, policy
+from events.errors import DormError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,11 @@ class Computing:
         self._solve = solve
         self._limit_s = limit_s
         self._runs: list[Run] = []
+
+    async def load(self, state: State) -> None:
+        """Import the policy's solver now: it takes half a second, for which the first app would wait."""
+        with contextlib.suppress(DormError):  # The decision says what is wrong with it.
+            await self._solve(policy, state.settings.policy)
 
     @property
     def busy(self) -> bool:

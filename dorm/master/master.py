@@ -40,7 +40,6 @@ from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.master.sealing import Sealer, sign_round
-from dorm.policies.registry import policy
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
@@ -144,7 +143,7 @@ class Master:
         self._clock = clock
         self._build = build
         self._solve = solve
-        self._computing = Computing(solve, policy_limit_s)
+        self.computing = Computing(solve, policy_limit_s)
         self._key = key
         self._sealer = Sealer(cluster, key)
         self._detector = FailureDetector(lambda: self._lease is not None and self._lease.troubled)
@@ -230,16 +229,6 @@ class Master:
         identity = event.identity if isinstance(event, NodeReported) else ""
         return identity == self.state.nodes[node].identity
 
-    @property
-    def computes(self) -> bool:
-        """Whether a thread computes an allocation, which may be one that nobody waits for."""
-        return self._computing.busy
-
-    async def _load_policy(self) -> None:
-        """Import the policy's solver now: it takes half a second, for which the first app would wait."""
-        with contextlib.suppress(DormError):  # The decision says what is wrong with it.
-            await self._solve(policy, self.state.settings.policy)
-
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
@@ -306,7 +295,7 @@ class Master:
                     tasks.create_task(self._lease.keep())
                 await self._elect()
                 tasks.create_task(self._feel_pulse())
-                tasks.create_task(self._load_policy())
+                tasks.create_task(self.computing.load(self.state))
                 try:
                     await self._lead()
                 except asyncio.CancelledError:
@@ -383,7 +372,7 @@ class Master:
                 await self._ask(ready.ask)
                 continue
             if ready.compute is not None:
-                decision = await self._computing.allocation(self.state, ready.compute.now)
+                decision = await self.computing.allocation(self.state, ready.compute.now)
                 said = self._leader.computed(ready.compute, decision)
                 if said is None:
                     continue

@@ -175,7 +175,7 @@ def master(
 
     async def until_stopped() -> None:
         await run_until_stopped(work())
-        if any(one.computes for one in masters):
+        if any(one.computing.busy for one in masters):
             # Its thread cannot be ended, and the interpreter would wait for it.
             sys.stdout.flush()
             sys.stderr.flush()

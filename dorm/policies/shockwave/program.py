@@ -85,7 +85,7 @@ def _relaxed(market: Market) -> tuple[Floats, float]:
     none = np.zeros(len(market.left_s), np.int64)
     before = float(market.budget @ market.log_utility(none))
     seconds: Floats = np.bincount(app, weights=solution[:last], minlength=len(none)).astype(np.float64)
-    return seconds, before - float(cost @ solution)
+    return seconds, before - float(found.fun or 0.0)
 
 
 def _rounded(market: Market, seconds: Floats) -> Ints:

@@ -44,12 +44,11 @@ class Partitions:
         self._stale: dict[int, None] = {}
         """Nodes whose free room has changed since these two were computed."""
 
-    def fits(self, app: int) -> Ints:
-        """Return how many units of the app the free room of each node takes, not bounded by its n_max."""
+    def fits(self, app: int) -> tuple[Ints, Ints]:
+        """Return the nodes whose free room takes units of the app, ascending, and how many each takes, at most n_max."""
         instance, demand = self.instance, self.instance.demand[app]
-        found = np.zeros(len(self.free), np.int64)
-        if instance.lacking[app]:
-            return found
+        if instance.lacking[app] or instance.n_max[app] <= 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         usable = instance.eligible[instance.requirement[app]]
         if app in self.within:
             usable = usable & self.within[app][0]
@@ -62,8 +61,7 @@ class Partitions:
         here = np.full(len(nodes), int(instance.n_max[app]), np.int64)
         for k in kinds:
             here = np.minimum(here, self.free[nodes, k] // demand[k])
-        found[nodes] = np.maximum(here, 0)
-        return found
+        return nodes, here
 
     def some_fit(self, app: int) -> bool:
         """Return False only if no node takes another unit: a quick test for clusters that are full."""
@@ -116,33 +114,33 @@ class Partitions:
         unit of each node at a time."""
         if count <= 0 or not len(self.free):
             return 0
-        here = self.fits(app)
-        away = self._points_away(app, np.flatnonzero(here > 0))
+        nodes, here = self.fits(app)
+        away = self._points_away(app, nodes)
+        if app not in self.within:
+            return self._put(app, count, nodes, here, away)
         done = 0
-        for group in self.within.get(app, ())[1:]:
-            done += self._put(app, count - done, np.where(group, here, 0), away)
-            here[group] = 0
-        return done if app in self.within else self._put(app, count, here, away)
+        for group in self.within[app][1:]:
+            inside = group[nodes]
+            done += self._put(app, count - done, nodes[inside], here[inside], away[inside])
+            nodes, here, away = nodes[~inside], here[~inside], away[~inside]
+        return done
 
-    def _put(self, app: int, count: int, here: Ints, away: Ints) -> int:
-        """Place up to `count` units where there is room `here`."""
+    def _put(self, app: int, count: int, nodes: Ints, here: Ints, away: Ints) -> int:
+        """Place up to `count` units on nodes that take so many `here`."""
         if self.instance.apps[app].placement == "spread":
-            return self._spread(app, count, here, away)
+            return self._spread(app, count, nodes, here, away)
         left = count
-        while left:
-            usable = np.flatnonzero(here > 0)
-            if not len(usable):
+        order = np.lexsort((-here, away))
+        for place, at in enumerate(order.tolist()):
+            if left <= 0:
                 break
-            first = usable[away[usable] == away[usable].min()]
-            emptiest = int(first[int(np.argmax(here[first]))])
-            if here[emptiest] < left:
-                self.change(app, emptiest, int(here[emptiest]))
-                left -= int(here[emptiest])
-                here[emptiest] = 0
+            if here[at] < left:
+                self.change(app, int(nodes[at]), int(here[at]))
+                left -= int(here[at])
                 continue
-            holds = usable[here[usable] >= left]
-            first = holds[away[holds] == away[holds].min()]
-            self.change(app, int(first[int(np.argmin(here[first]))]), left)
+            rest = np.sort(order[place:])
+            holds = rest[(away[rest] == away[at]) & (here[rest] >= left)]
+            self.change(app, int(nodes[holds[int(np.argmin(here[holds]))]]), left)
             left = 0
         return count - left
 
@@ -154,27 +152,27 @@ class Partitions:
                 self.change(app, node, -off)
             count -= off
 
-    def _spread(self, app: int, count: int, here: Ints, away: Ints) -> int:
-        done, turn = 0, 0
+    def _spread(self, app: int, count: int, nodes: Ints, here: Ints, away: Ints) -> int:
+        done, turn, here = 0, 0, here.copy()
         while done < count:
-            own = np.zeros(len(here), np.int64)
+            own = np.zeros(len(self.free), np.int64)
             own[list(self.rows[app])] = list(self.rows[app].values())
             free = np.flatnonzero(here > 0)
             if not len(free):
                 break
-            for node in free[np.lexsort((free, -here[free], away[free], own[free]))].tolist():
+            for at in free[np.lexsort((free, -here[free], away[free], own[nodes[free]]))].tolist():
                 if done == count:
                     break
-                each = 1 if turn < FINE_TURNS else min(int(here[node]), count - done)
-                self.change(app, node, each)
-                here[node] -= each
+                each = 1 if turn < FINE_TURNS else min(int(here[at]), count - done)
+                self.change(app, int(nodes[at]), each)
+                here[at] -= each
                 done += each
             turn += 1
         return done
 
     def _points_away(self, app: int, nodes: Ints) -> Ints:
         """Return how far the free room of these nodes points away from the demand (`placing.Draft` explains why), in steps;
-        devices that the app would leave idle count as well.  Other nodes have 0."""
+        devices that the app would leave idle count as well."""
         if self._stale:
             stale = np.array(list(self._stale), np.int64)
             scaled = self.free[stale] / self._scale

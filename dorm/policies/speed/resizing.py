@@ -145,7 +145,7 @@ class Resizing:
         n, most = int(self.parts.n[app]), int(self.instance.fits_empty[app])
         if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app) or not self.parts.some_fit(app):
             return 0.0, n
-        room = int(min(self.parts.fits(app).sum(), most - n))
+        room = int(min(self.parts.fits(app)[1].sum(), most - n))
         best, count = 0.0, n
         for to in sorted({n + 1, n + room} if room > 0 else set()):
             after = self._after(app, to)
