@@ -95,6 +95,11 @@ class Partitions:
         self.rows[app] = dict(row)
         self._give_back(app, row, -1)
 
+    def holds(self, app: int, row: Mapping[int, int]) -> bool:
+        """Return whether there is room for exactly this row."""
+        nodes, counts = np.array(list(row), np.int64), np.array(list(row.values()), np.int64)
+        return bool((self.free[nodes] >= counts[:, None] * self.instance.demand[app]).all())
+
     def _give_back(self, app: int, row: Mapping[int, int], sign: int = 1) -> None:
         """Add to the free room of all its nodes what a row takes there, or take it where `sign` is -1."""
         if not row:
@@ -183,9 +188,7 @@ class Partitions:
         cosine = np.divide((free * need).sum(axis=1), lengths, out=np.zeros(len(free)), where=lengths > 0)
         if len(self._rare):
             cosine = cosine - DEVICES * (free[:, self._rare].sum(axis=1) - float(need[self._rare].sum()))
-        away = np.zeros(len(self.free), np.int64)
-        away[nodes] = -np.round(cosine * DIRECTIONS)
-        return away
+        return np.asarray(-np.round(cosine * DIRECTIONS), np.int64)
 
 
 def _undominated(free: Ints) -> Ints:

@@ -166,7 +166,7 @@ def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
         tries += 1
         bench.exited(code=None, reason="checkpoints", message="the folder is not there")
         bench.settle()
-        bench.wait(2)
+        bench.wait(12)
         bench.settle()
     assert (bench.app().ended, tries) == ("failed", MOST_UNMOUNTED + 2 + 1)
     assert "the folder is not there" in bench.app().end_reason
