@@ -130,6 +130,9 @@ def master(
         from events.log.waiting import until_answered
 
         found = target(url, cluster)
+        if change is not None and found.credentials:
+            text = "a master changes no policy where users are known; an operator does, with `dorm policy set`"
+            raise Fail(text, USAGE, code="identity.role.too_low")
         cluster_name = found.cluster
         file = key or found.seal_key() or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
