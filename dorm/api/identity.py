@@ -22,16 +22,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import re
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dorm.api.errors import Forbidden, Malformed, Unauthorized, Unavailable
+from dorm.api.errors import ApiError, Forbidden, Malformed, Unauthorized, Unavailable
 from events.kinds import OfIdentities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aiohttp import web
 
@@ -100,9 +101,13 @@ class Doorkeeper:
         """None for an open cluster."""
         self._tokens: dict[str, tuple[str, int]] = {}
         """User and end (UTC ns, 0 for none), by digest."""
+        self._changed = False
+        """Whether identities have changed since the streams were looked at."""
+        self._streams: dict[int, tuple[web.Request, User | None, Callable[[], None]]] = {}
         if not everyone:
             follower.on_ready.append(self._begin)
             follower.on_restart.append(self._forget)
+            follower.watch(self._look)
 
     # --- following: in the state's thread -------------------------------------------------------------------------------
 
@@ -123,6 +128,31 @@ class Doorkeeper:
         tokens = known.tokens.values() if known is not None else ()
         self._tokens = {token.digest: (token.user, token.expires_at) for token in tokens}
         self._users = dict(known.users) if known is not None else None
+        self._changed = True
+
+    # --- streams, which outlive the question who makes them -------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def watching(self, request: web.Request, end: Callable[[], None]) -> Iterator[None]:
+        """Call `end` as soon as the user of this request is unknown, or has another role."""
+        self._streams[id(request)] = request, self._judge(request, "any"), end
+        try:
+            yield
+        finally:
+            del self._streams[id(request)]
+
+    def _look(self, records: object) -> None:
+        if not self._changed:
+            return
+        self._changed = False
+        for request, before, end in list(self._streams.values()):
+            try:
+                user = self._judge(request, "any")
+            except ApiError:
+                end()
+                continue
+            if (user and (user.name, user.role)) != (before and (before.name, before.role)):
+                end()
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -139,8 +169,17 @@ class Doorkeeper:
             return self._user
         if not self._read:
             raise Unavailable(f"the log is not read yet: {self._follower.trouble}", code="api.starting")
-        if self._everyone or self._users is None:
+        user = self._judge(request, access)
+        if user is None:
             return user_of(request, self._user)
+        if access == "own" and user.role not in _READS_ALL:
+            await self._check_own(request.match_info["app"], user)
+        return user.name
+
+    def _judge(self, request: web.Request, access: Access) -> User | None:
+        """Return the user who may do this, None on an open cluster.  Raises Malformed, Unauthorized, Forbidden."""
+        if self._everyone or self._users is None:
+            return None
         user = self._proven(request, self._users)
         if user_of(request, user.name) != user.name:
             raise Forbidden(f"{HEADER} names another user than {user.name}", code="api.user.not_own")
@@ -148,9 +187,7 @@ class Doorkeeper:
             raise Forbidden(f"{user.name} is a reader, and changes nothing", code="identity.role.too_low")
         if access == "read" and user.role not in _READS_ALL:
             raise Forbidden(f"{user.name} reads the own apps only; a reader reads all", code="identity.role.too_low")
-        if access == "own" and user.role not in _READS_ALL:
-            await self._check_own(request.match_info["app"], user)
-        return user.name
+        return user
 
     def _proven(self, request: web.Request, users: dict[str, User]) -> User:
         name = _certified(request)

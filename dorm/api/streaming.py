@@ -31,7 +31,8 @@ async def streamed(
         stream = Stream(request, services.options.limits)
         response = await stream.open({**SECURITY, POSITION: position})
         try:
-            await serve(stream)
+            with services.door.watching(request, stream.end):
+                await serve(stream)
         except ConnectionError:
             pass  # The reader has gone; one that comes back resumes.
         except DormError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import ssl
 import subprocess
 import time
@@ -155,6 +156,14 @@ async def test_what_proves_a_user(nats_server: NatsServer) -> None:
                 assert page.status == 401
                 assert "Basic" in page.headers["WWW-Authenticate"]
             assert await status(api, "GET", "/v1/health", {}) == 200
+            reading = {**bearer(secrets["rea"]), "Accept": "text/event-stream"}
+            async with api.session.get("/v1/events/stream", headers=reading) as stream:
+                assert (stream.status, await stream.content.readline()) == (200, b"retry: 1000\n")
+                await say(log, cluster, k.UserRemoved(name="rea"), "root")
+                async with asyncio.timeout(20.0):
+                    with contextlib.suppress(aiohttp.ClientError):
+                        while await stream.content.readany():
+                            pass
             await api.reach(await say(log, cluster, k.TokenRemoved(token="ann-t"), "root"))
             assert await status(api, "GET", "/v1/apps", bearer(secrets["ann"])) == 401
             await api.reach(await say(log, cluster, k.UserRemoved(name="op"), "root"))

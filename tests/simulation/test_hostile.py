@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.simulation.attack.hostile import trusted
 from tests.simulation.history import History
 from tests.tries import tries
 
 
-@pytest.mark.parametrize("first", [0, 1_000])
-def test_what_they_write_changes_nothing_of_others(first: int) -> None:
-    for seed in range(first, first + tries(4, 500)):
+def test_what_they_write_changes_nothing_of_others() -> None:
+    for seed in range(tries(3, 1_000)):
         outcome = History(seed, alter=trusted).run()
         assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])
