@@ -3,6 +3,7 @@
     client   submit an app, watch it, change it, cancel it
     opening  a client with credentials
     tail     events in order, filtered, from any position
+    output   what containers print
     masters  which master leads
     identities  changes of who may do what
     errors   what a client raises beside the log's own errors

@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import difflib
 import getpass
-import math
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -32,10 +31,11 @@ import msgspec
 
 from dorm.client import tail
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
+from dorm.client.output import Output
 from dorm.core.apps.admission import app_id
-from dorm.core.fold.authority import forbidden
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
+from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
 from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.snapshots import newest
@@ -59,7 +59,6 @@ from events.kinds import (
 from events.limits import LONGEST_NAME
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
-from events.requests import LogQuestion
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
 from events.times import SettingRefused
 
@@ -75,8 +74,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AGENT_BACK_S = 15.0
-"""Seconds that an agent may take to answer again after an outage."""
 _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
@@ -446,45 +443,9 @@ class Client:
         `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
-        started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
-        if not started:
-            why = f": {app.waiting.text}" if app.waiting else ""
-            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}", code="app.not_started")
-        generation = max(started, key=lambda g: g.number)
-        wanted = min(generation.containers) if slot is None else slot
-        if wanted not in generation.containers:
-            raise NotFound(
-                f"{app.name} has no slot {wanted}; it has {', '.join(map(str, sorted(generation.containers)))}",
-                code="slot.not_found",
-            )
-        question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
-        subject = subjects.ask(self.cluster, generation.containers[wanted].node, "logs")
-        taken = skip = outages = 0
-        patience = 0.0
-        while True:
-            try:
-                async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
-                    patience = 0.0
-                    if len(piece) > skip:
-                        yield piece[skip:]
-                        taken += len(piece) - skip
-                    skip -= min(skip, len(piece))
-            except LogUnavailable:
-                now = asyncio.get_running_loop().time()
-                if self._outages > outages:
-                    outages, patience = self._outages, math.inf
-                if not follow or now > patience or self._connection is None:
-                    raise
-                await self._connection.connected()
-                # The agent has to reconnect too.
-                patience = min(patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
-                await asyncio.sleep(_PAUSE_S)
-            else:
-                return
-            if tail is None:
-                skip = taken
-            else:
-                question = msgspec.structs.replace(question, tail=0)
+        output = Output(self._bus, self.cluster, self._connection, lambda: self._outages)
+        async for piece in output.read(app, slot=slot, follow=follow, tail=tail):
+            yield piece
 
 
 def find_app(state: State, name_or_id: str, user: str = "") -> App:

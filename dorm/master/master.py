@@ -34,6 +34,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.state import State
 from dorm.master.computing import LIMIT_S, Computing
+from dorm.master.errors import Deposed, MasterError, RoundsRefused
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
@@ -44,7 +45,6 @@ from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
 from events.codec import decode, encode
-from events.errors import DormError
 from events.kinds import NodeJoined, NodeReported, Round
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
 from events.log.waiting import until_answered
@@ -78,24 +78,6 @@ _PAUSE_S = 0.2
 def _loop_ns() -> int:
     """The event loop's monotonic clock."""
     return int(asyncio.get_running_loop().time() * SECOND)
-
-
-class MasterError(DormError):
-    """Base class of the errors that a master raises."""
-
-    code = "master.failed"
-
-
-class Deposed(MasterError):
-    """Another master was elected after this one."""
-
-    code = "master.deposed"
-
-
-class RoundsRefused(MasterError):
-    """The log refuses this master's rounds."""
-
-    code = "master.rounds_refused"
 
 
 class Master:

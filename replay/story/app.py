@@ -13,7 +13,7 @@ import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.apps.costs import cost_s
-from dorm.core.fold.authority import app_of_request
+from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from replay.story.chapters import AppTotals
-
-_PROGRESS = (k.AppProgressed, k.AppCheckpointed)
-_NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
-_ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
-_LIVE = (k.MembersReleased, k.MembersLost, k.LiveResizeFailed)
 
 
 class AppTeller:
@@ -110,7 +105,7 @@ class AppTeller:
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        if isinstance(event, _PROGRESS):
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed):
             if folded == "applied" and event.app == self.id:
                 self._progress(state, event)
             return
@@ -294,7 +289,7 @@ class AppTeller:
             self._resized(state, event, position, fact)
         elif kind is k.RecordsRefused:
             self._refused(state, position, fact)
-        elif kind in _NODES:
+        elif kind in (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded):
             self._nodes.fact(state, position, fact, self._found, self.partition)
         elif kind is k.PolicyFailed and policies.is_first(state, fact):
             self._tell(state, position, "policy_failed", policies.failed(fact))
@@ -304,11 +299,11 @@ class AppTeller:
             self._tell(state, position, "planned", policies.planned(fact))
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
-        elif kind in _LIVE:
+        elif kind in (k.MembersReleased, k.MembersLost, k.LiveResizeFailed):
             self._live(state, position, fact)
         elif kind is k.GenerationFailed:
             self._generation_failed(state, position, fact)
-        elif kind in _ENDS:
+        elif kind in (k.AppCompleted, k.AppFailed, k.AppCancelled):
             self._end(state, position, fact)
 
     def _refused(self, state: State, position: str, fact: k.RecordsRefused) -> None:

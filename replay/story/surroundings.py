@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.fold.authority import app_of_request
+from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained

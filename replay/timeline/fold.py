@@ -11,7 +11,7 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.fold.authority import app_of_request
+from dorm.core.fold.trust.authority import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log

@@ -26,8 +26,9 @@ from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide
 from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
-from dorm.core.fold import authority, rounds, submissions
+from dorm.core.fold import rounds, submissions
 from dorm.core.fold.evolve import evolve
+from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
 from dorm.core.state import Node
 from dorm.master.failure_detector import FailureDetector

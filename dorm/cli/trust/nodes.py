@@ -94,7 +94,7 @@ def intro(
 def _show(introduction: Introduction, ttl: str) -> None:
     from dorm.security.certificates import fingerprint
 
-    print(introduction.token(), flush=True)
+    say(introduction.token(), flush=True)
     trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
     say(
         f"good for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"

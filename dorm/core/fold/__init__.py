@@ -5,7 +5,8 @@
     membership   live adjustments: a generation goes on with other members
     batches   the noise that apps report, and their batch sizes
     killing   an operator ends an app without its grace time
-    authority   what an author may say;  identities: who is known;  submissions: what waits for an answer
+    trust/    whose records count: what an author may say, who is known
+    submissions   what waits for an answer
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
     reasons   why each app waits, as a decision states it

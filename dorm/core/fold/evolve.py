@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.fold.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import (
     drop_ended,
@@ -30,7 +29,6 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
-from dorm.core.fold.identities import identities_changed
 from dorm.core.fold.killing import request_kill
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.planning import forget_plans
@@ -40,6 +38,8 @@ from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.fold.size_requests import resize_requested
 from dorm.core.fold.submissions import queue, queue_refused
+from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
+from dorm.core.fold.trust.identities import identities_changed
 from dorm.core.settings import TIMES, policy_after, times_of
 from dorm.core.state import (
     MOST,

@@ -22,12 +22,12 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
-from dorm.core.fold.identities import refusals_told
 from dorm.core.fold.killing import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
+from dorm.core.fold.trust.identities import refusals_told
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 from events.spec import can_be_read

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from dorm.core.apps.costs import cost_s
-from dorm.core.fold.authority import app_of_request
+from dorm.core.fold.trust.authority import app_of_request
 from dorm.policies import shares
 from events import kinds as k
 from events.quantities import SECOND

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dorm.core.fold.authority import app_of_request
+from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.state import can_be_kept
 from events import kinds as k
 from events.quantities import SECOND

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from dorm.core.fold.authority import _RULES
+from dorm.core.fold.trust.authority import _RULES
 from dorm.core.snapshot import copy, restore
 from events import kinds as k
 from tests.core.fold.test_identities import Said, trusting

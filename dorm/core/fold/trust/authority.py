@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
-from dorm.core.fold.identities import refuse
 from dorm.core.fold.submissions import queue_refused
+from dorm.core.fold.trust.identities import refuse
 from events import kinds as k
 from events import subjects
 from events.codec import submission_of

@@ -1,0 +1,1 @@
+"""Who a node is, and whom its agent believes."""
