@@ -119,13 +119,16 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
 def _forestall_submissions(history: History, chance: Random) -> None:
     """Before each submission of somebody else's reaches the log, one of the same id and name comes from the hostile user."""
     server = history.world.server
+    taken: set[str] = set()
+    """Once each: after the retention a repeat would be another app, which only the log's own memory of ids prevents."""
 
     def forestall(subject: str, body: bytes, msg_id: str) -> None:
         if subjects.kind_of(subject) != k.AppSubmitted.__name__ or subjects.who_of(subject) not in history.users:
             return
         event = decode(Record(0, 0, subject, body))
-        if not isinstance(event, k.AppSubmitted) or history.attack.over or chance.random() < 0.5:
+        if not isinstance(event, k.AppSubmitted) or history.attack.over or event.id in taken or chance.random() < 0.5:
             return
+        taken.add(event.id)
         name = event.spec["name"]
         number = len(server.records)
         spec = STRANGERS.document() | {"name": name, "env": {PLAN: str(_UNKNOWN - number)}}
