@@ -14,8 +14,8 @@ A server checks no reply subject against the permissions of the one who asks.  I
 a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DELETE…`.  So people and nodes are in accounts
 that import single services of the log's account: there a reply subject can name nothing of it.
 
-JetStream answers whoever may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is one
-right, for all of it.
+JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is
+one right, for all of it.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class AbortingTransport(TcpTransport):
     behind a cut cable, does not do for many minutes.
     Instead: `Client.close(abort=True)`, or a transport that `connect` accepts as an option.
 
-    Why the latter: nats-py encrypts only if the server's greeting asks for it, which whoever is between can change.
+    Why the latter: nats-py encrypts only if the server's greeting asks for it, which a machine between can change.
     Instead: an option of `connect` that demands TLS.
     """
 

@@ -1,4 +1,4 @@
-"""Connections that have to be encrypted are encrypted, whoever stands between."""
+"""Connections that have to be encrypted are encrypted, also with a hostile machine between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_server_is_believed_only_with_a_certificate_of_the_clusters_auth
         await Link.open(root.url, name="test", timeout=5.0, credentials=stranger)
 
 
-async def test_whoever_strips_the_encryption_learns_nothing(root: Credentials) -> None:
+async def test_a_machine_that_strips_the_encryption_learns_nothing(root: Credentials) -> None:
     """A machine between client and server changes the greeting, which is not encrypted yet, so that it asks for no TLS."""
     sent: list[bytes] = []
     greeting = {"server_id": "x", "version": "2.15.1", "max_payload": 1048576, "nonce": "abc", "auth_required": True}

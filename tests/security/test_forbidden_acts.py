@@ -177,7 +177,7 @@ async def test_no_question_to_jetstream_changes_anything_whatever_its_reply_subj
 
 
 async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarded: Guarded) -> None:
-    """A consumer's `deliver_subject` is in the log's account, whoever creates the consumer."""
+    """A consumer's `deliver_subject` is in the log's account, also for a consumer that a user creates."""
     aims = [
         ROUND, f"dorm.{CLUSTER}.NodeDrainRequested.root", LEASE_KEY, f"$JS.API.STREAM.DELETE.{LOG}",
         f"$JS.API.STREAM.PURGE.{SNAPSHOTS}", f"dorm.{CLUSTER}.report.node-1.NodeReported",
