@@ -152,8 +152,7 @@ class Moving(Resizing):
 
     def _put_elsewhere(self, other: int, row: Mapping[int, int], app: int) -> bool:
         """Place an app that gave way: where it was if that is free again, else on other nodes, with all that it had."""
-        demand, free = self.instance.demand[other], self.parts.free
-        if all((free[node] >= count * demand).all() for node, count in row.items()):
+        if self.parts.holds(other, row):
             self.parts.restore(other, dict(row))
             return True
         units, bound = sum(row.values()), self.parts.within.get(other)

@@ -95,6 +95,11 @@ class Partitions:
         self.rows[app] = dict(row)
         self._give_back(app, row, -1)
 
+    def holds(self, app: int, row: Mapping[int, int]) -> bool:
+        """Return whether there is room for exactly this row."""
+        nodes, counts = np.array(list(row), np.int64), np.array(list(row.values()), np.int64)
+        return bool((self.free[nodes] >= counts[:, None] * self.instance.demand[app]).all())
+
     def _give_back(self, app: int, row: Mapping[int, int], sign: int = 1) -> None:
         """Add to the free room of all its nodes what a row takes there, or take it where `sign` is -1."""
         if not row:
