@@ -29,8 +29,8 @@ and by its replication (JitongZ/shockwave-replication), which names them.  Where
 * ρ_j^p is bounded by `MOST_BUDGET`.  There, an app in its last round has ρ_j^100.
 * The four published configurations have p = 5 or 12, and λ = 1e-3, 10 or 1e5 per second.  From 1e-3 on, the apps that need
   longest go first, whatever that costs the others: on Pollux's workload 6 the mean completion time nearly doubles.  The
-  default is that of Sia's authors for such workloads (1e-9, `ftf_simulator.py` of siasosp23/artifacts), which decides between
-  plans that are equal otherwise.
+  defaults are those of Sia's authors for such workloads (p = 12 and λ = 1e-9, `ftf_simulator.py` of siasosp23/artifacts), with
+  which the makespan decides between plans that are equal otherwise.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PARAMETERS = {
     "round_s": Parameter(120.0, 1.0, 86_400.0, "seconds of one round of the window"),
     "rounds": Parameter(20, 1, 100, "rounds of the window for which it plans"),
     "power": Parameter(
-        5.0, 0.0, 20.0, "how much an app's lateness counts: its budget is its weight times ρ to this power"
+        12.0, 0.0, 20.0, "how much an app's lateness counts: its budget is its weight times ρ to this power"
     ),
     "regularizer": Parameter(1e-9, 0.0, 1e5, "what a second of the makespan costs, against the mean of log progress"),
     "assumed_s": Parameter(
