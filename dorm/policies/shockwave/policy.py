@@ -189,4 +189,4 @@ def _budgets(instance: Instance, apps: Ints, use: Floats, time: tuple[Floats, Fl
     share = np.minimum(weight / weight.sum() / np.maximum(use.max(axis=1, initial=0.0), 1e-12), 1.0)
     age = np.array([speeds.seconds(instance.apps[app].age_s) for app in apps.tolist()])
     late = (np.maximum(age, ran_s) + left_s / share) / ((ran_s + left_s) / share)
-    return np.asarray(weight * np.clip(late**power, 1 / MOST_BUDGET, MOST_BUDGET))
+    return np.asarray(weight * np.clip(np.clip(late, 1e-9, 1e9) ** power, 1 / MOST_BUDGET, MOST_BUDGET))
