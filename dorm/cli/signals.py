@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -95,3 +96,10 @@ async def first_of(work: Coroutine[Any, Any, Any], stop: Coroutine[Any, Any, Any
         for task in (working, stopping):
             task.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def end_beside_threads() -> NoReturn:
+    """End the program with success while a thread computes: nothing can end the thread, and the interpreter would wait for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

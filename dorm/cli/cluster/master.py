@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import secrets
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +18,7 @@ from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
-from dorm.cli.signals import run_until_stopped
+from dorm.cli.signals import end_beside_threads, run_until_stopped
 from events.log.records import LogError
 
 if TYPE_CHECKING:
@@ -179,10 +177,7 @@ def master(
     async def until_stopped() -> None:
         await run_until_stopped(work())
         if any(one.computing.busy for one in masters):
-            # Its thread cannot be ended, and the interpreter would wait for it.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            end_beside_threads()
 
     run(until_stopped())
 

@@ -20,7 +20,7 @@ from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
-from dorm.cli.signals import Stops, first_of, hears_ctrl_c, stops
+from dorm.cli.signals import Stops, end_beside_threads, first_of, hears_ctrl_c, stops
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from events.kinds import PolicyChanged
@@ -191,6 +191,8 @@ async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int
             _say_hello(cluster, running, other, api.url if api is not None else "")
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
+    if cluster.master.computing.busy:
+        end_beside_threads()
 
 
 def _founding(change: PolicyChanged | None) -> PolicyChanged:

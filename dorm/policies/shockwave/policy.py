@@ -45,8 +45,8 @@ from dorm.policies.baselines import fixed_counts, preemptive, speeds
 from dorm.policies.parameters import Parameter, read_numbers, refuse_unknown
 from dorm.policies.problem import Reason
 from dorm.policies.shockwave.market import Market
-from dorm.policies.shockwave.program import solve
-from dorm.policies.shockwave.rounds import schedule
+from dorm.policies.shockwave.program import close, solve
+from dorm.policies.shockwave.rounds import counts_in, planned, schedule
 from dorm.policies.speed.learning import known_of, learned
 
 if TYPE_CHECKING:
@@ -150,16 +150,22 @@ def plan(instance: Instance, wanted: Ints, settings: dict[str, Any]) -> Window:
         regularizer=float(settings["regularizer"]),
     )
     solution = solve(market)
-    counts = np.zeros(len(apps), np.int64) if solution is None else solution.counts
+    none = np.zeros(len(apps), np.int64)
     place = {app: at for at, app in enumerate(instance.arrival)}
     running = instance.kept[apps] & (instance.count[apps] == wanted[apps])
-    made = schedule(market, counts, running, [place[app] for app in apps.tolist()])
+    turns = [place[app] for app in apps.tolist()]
+    if solution is None:
+        made, status = schedule(market, none, running, turns), "fallback"
+    else:
+        made = planned(market, solution, running, turns)
+        best = close(market.value(counts_in(market, made)), solution.bound)
+        status = "optimal" if best else "near" if solution.status == "optimal" else solution.status
     rounds = [[int(apps[each]) for each in one] for one in made]
     first: dict[int, int] = {}
     for now, one in enumerate(rounds):
         for app in one:
             first.setdefault(app, now)
-    return Window(apps.tolist(), rounds, first, "fallback" if solution is None else solution.status)
+    return Window(apps.tolist(), rounds, first, status)
 
 
 def times(instance: Instance, apps: Ints, wanted: Ints, assumed_s: float) -> tuple[Floats, Floats]:

@@ -23,6 +23,8 @@ GAP = 1e-3
 """`solver_rel_gap` of all published configurations."""
 SEARCH = 20_000
 """Columns × nodes of the solver's search, at most (one node at least)."""
+SMALL = 400
+"""Apps × rounds up to which a window is solved round by round, where whole partitions do not fill the rounds."""
 GUARD_S = 300.0
 """Only a crash guard; the number of nodes decides when to stop, which is deterministic."""
 _ROOM = 1e-9
@@ -41,17 +43,18 @@ def solve(market: Market) -> Solution | None:
     try:
         seconds, bound = _relaxed(market)
         counts = _rounded(market, seconds)
-        if _close(market.value(counts), bound):
+        if close(market.value(counts), bound):
             return Solution(counts, bound, "optimal")
         better, status = _searched(market)
     except Exception:  # A solver that raises costs quality, never the round.
         return None
     if better is None or market.value(better) <= market.value(counts):
         better = counts
-    return Solution(better, bound, "optimal" if _close(market.value(better), bound) else status)
+    return Solution(better, bound, "optimal" if close(market.value(better), bound) else status)
 
 
-def _close(value: float, bound: float) -> bool:
+def close(value: float, bound: float) -> bool:
+    """Return whether a value is as near to the bound as the published tolerance asks for."""
     return bound - value <= GAP * max(abs(bound), 1e-9)
 
 
@@ -111,39 +114,62 @@ def _rounded(market: Market, seconds: Floats) -> Ints:
 
 
 def _searched(market: Market) -> tuple[Ints | None, str]:
-    """Columns: each app's rounds, the seconds in each of its segments, and the makespan."""
+    """Return the counts that HiGHS finds."""
+    found, status = _milp(market, each_round=False)
+    counts = None if found is None else found[:, 0]
+    if counts is not None and (counts @ market.use > market.rounds + _ROOM * len(counts)).any():
+        return None, status
+    return counts, status
+
+
+def by_round(market: Market) -> Ints | None:
+    """Return which apps run in which round (apps × rounds), by the published program with a variable for each app and round;
+    None for a window that is too large for it."""
+    if len(market.left_s) * market.rounds > SMALL:
+        return None
+    try:
+        found, _ = _milp(market, each_round=True)
+    except Exception:  # A solver that raises costs quality, never the round.
+        return None
+    return found if found is not None and (found.T @ market.use <= 1 + _ROOM * len(found)).all() else None
+
+
+def _milp(market: Market, *, each_round: bool) -> tuple[Ints | None, str]:
+    """Columns: each app's rounds, as one number or round by round; the seconds in each of its segments; the makespan."""
     app, most, worth = market.segments()
     apps, pieces, kinds, longest = len(market.left_s), len(app), market.use.shape[1], _longest(market)
-    every, piece = np.arange(apps), apps + np.arange(pieces)
+    shown = market.rounds if each_round else 1
+    of, at = np.repeat(np.arange(apps), shown), np.tile(np.arange(shown), apps)
+    runs, room = len(of), shown * kinds
+    piece, makespan = runs + np.arange(pieces), runs + pieces
     place = np.full(apps, -1)
     place[longest] = np.arange(len(longest))
     late = np.flatnonzero(place[app] >= 0)
     blocks = [
-        *((np.full(apps, k), every, market.use[:, k]) for k in range(kinds)),
-        (kinds + app, piece, np.ones(pieces)),
-        (kinds + every, every, np.full(apps, -market.round_s)),
-        (kinds + apps + place[app[late]], piece[late], np.full(len(late), -1.0)),
-        (kinds + apps + np.arange(len(longest)), np.full(len(longest), apps + pieces), np.full(len(longest), -1.0)),
+        *((at * kinds + k, np.arange(runs), market.use[of, k]) for k in range(kinds)),
+        (room + app, piece, np.ones(pieces)),
+        (room + of, np.arange(runs), np.full(runs, -market.round_s)),
+        (room + apps + place[app[late]], piece[late], np.full(len(late), -1.0)),
+        (room + apps + np.arange(len(longest)), np.full(len(longest), makespan), np.full(len(longest), -1.0)),
     ]
-    right = np.concatenate([np.full(kinds, float(market.rounds)), np.zeros(apps), -market.left_s[longest]])
-    cost = np.concatenate([np.zeros(apps), -worth, [market.makespan_worth]])
+    free = 1.0 if each_round else float(market.rounds)
+    right = np.concatenate([np.full(room, free), np.zeros(apps), -market.left_s[longest]])
+    cost = np.concatenate([np.zeros(runs), -worth, [market.makespan_worth]])
     columns = len(cost)
-    whole: Any = np.concatenate([np.ones(apps), np.zeros(pieces + 1)])
+    whole: Any = np.concatenate([np.ones(runs), np.zeros(pieces + 1)])
+    upper = np.concatenate([np.ones(runs) if each_round else market.useful, most, [np.inf]])
     options: Any = {"mip_rel_gap": GAP / 2, "node_limit": max(1, SEARCH // columns), "time_limit": GUARD_S}
     result = milp(
         cost,
         constraints=LinearConstraint(_matrix(blocks, (len(right), columns)), ub=right),
-        bounds=Bounds(np.zeros(columns), np.concatenate([market.useful, most, [np.inf]])),
+        bounds=Bounds(np.zeros(columns), upper),
         integrality=whole,
         options=options,
     )
     status = "near" if int(result.status) == 0 else "guard" if "Time limit" in result.message else "node_limit"
     if result.x is None or not np.isfinite(result.x).all():
         return None, status
-    counts = np.rint(result.x[:apps]).astype(np.int64)
-    if (counts @ market.use > market.rounds + _ROOM * apps).any():
-        return None, status
-    return counts, status
+    return np.rint(result.x[:runs]).astype(np.int64).reshape(apps, shown), status
 
 
 def _matrix(blocks: list[tuple[Ints, Ints, Floats]], shape: tuple[int, int]) -> Any:

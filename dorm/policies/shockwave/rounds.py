@@ -16,13 +16,55 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dorm.policies.shockwave.program import by_round, close
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.policies.integer import Flags, Ints
     from dorm.policies.shockwave.market import Market
+    from dorm.policies.shockwave.program import Solution
 
 _ROOM = 1e-9
+
+
+def planned(market: Market, found: Solution, running: Flags, place: Sequence[int]) -> list[list[int]]:
+    """Return the apps of each round, in their order.  Where whole partitions do not fill the rounds as the program assumes, a
+    small window is solved again round by round.  `place` decides ties."""
+    made = schedule(market, found.counts, running, place)
+    value = market.value(counts_in(market, made))
+    if close(value, found.bound):
+        return made
+    exact = by_round(market)
+    if exact is None or market.value(exact.sum(axis=1)) <= value:
+        return made
+    # Any order of these rounds has the same value: those come first in which most goes on as it runs.
+    size = market.use.max(axis=1)
+    goes_on = np.round((exact * (running * size)[:, None]).sum(axis=0), 9)
+    budgets = np.array([float(f"{each:.9g}") for each in market.budget @ exact])
+    order = np.lexsort((np.arange(market.rounds), -budgets, -goes_on))
+    filling = _filling(market, running, place)
+    return [_filled(market, np.flatnonzero(exact[:, now]).tolist(), filling) for now in order.tolist()]
+
+
+def counts_in(market: Market, made: Sequence[Sequence[int]]) -> Ints:
+    """Return how many of these rounds each app has."""
+    return np.bincount(np.array([app for one in made for app in one], np.int64), minlength=len(market.left_s))
+
+
+def _filling(market: Market, running: Flags, place: Sequence[int]) -> list[int]:
+    """Return the order in which apps get the room that is left of a round."""
+    return sorted(range(len(running)), key=lambda app: (not running[app], -market.left_s[app], place[app]))
+
+
+def _filled(market: Market, first: Sequence[int], filling: Sequence[int]) -> list[int]:
+    """Return the apps of one round: of `first`, then of the others, those for which there is room."""
+    free, here = np.ones(market.use.shape[1]), dict[int, None]()
+    for app in (*first, *filling):
+        if app not in here and (market.use[app] <= free + _ROOM).all():
+            free -= market.use[app]
+            here[app] = None
+    return list(here)
 
 
 def schedule(market: Market, counts: Ints, running: Flags, place: Sequence[int]) -> list[list[int]]:
@@ -32,18 +74,13 @@ def schedule(market: Market, counts: Ints, running: Flags, place: Sequence[int])
     budget = [float(f"{each:.9g}") for each in market.budget.tolist()]
     part = (counts / market.useful).tolist()
     order = sorted(range(len(counts)), key=lambda app: (-part[app], not running[app], -budget[app], place[app]))
-    filling = sorted(range(len(counts)), key=lambda app: (not running[app], -market.left_s[app], place[app]))
+    filling = _filling(market, running, place)
     due = counts.tolist()
     made: list[list[int]] = []
     for now in range(market.rounds):
         last = market.rounds - now
-        free = np.ones(market.use.shape[1])
-        here: dict[int, None] = {}
         asking = sorted((app for app in order if due[app] > 0), key=lambda app: due[app] < last)
-        for app in (*asking, *filling):
-            if app not in here and (market.use[app] <= free + _ROOM).all():
-                free -= market.use[app]
-                here[app] = None
-                due[app] -= 1
-        made.append(list(here))
+        made.append(_filled(market, asking, filling))
+        for app in made[-1]:
+            due[app] -= 1
     return made

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dorm.policies.shockwave.market import ORIGIN, Market
 from dorm.policies.shockwave.program import GAP, solve
-from dorm.policies.shockwave.rounds import schedule
+from dorm.policies.shockwave.rounds import counts_in, planned, schedule
 from tests.policies.problems import slow_machine
 from tests.tries import tries
 
@@ -111,6 +111,27 @@ class TestProgram:
 
 
 class TestRounds:
+    @settings(slow_machine, max_examples=tries(25, 2_000))
+    @given(of=markets())
+    def test_a_small_window_gets_the_best_schedule_that_there_is(self, of: Market) -> None:
+        """Also where whole partitions do not fill the rounds, as the program of counts assumes."""
+        found = solve(of)
+        assert found is not None
+        made = planned(of, found, np.zeros(len(of.left_s), np.bool_), list(range(len(of.left_s))))
+        assert len(made) == of.rounds
+        assert all((of.use[one].sum(axis=0) <= 1 + 1e-6).all() and len(one) == len(set(one)) for one in made)
+        best = max(of.value(counts) for counts in schedules(of))
+        assert of.value(counts_in(of, made)) >= best - 2 * GAP * max(1.0, abs(found.bound))
+
+    def test_rounds_that_whole_partitions_do_not_fill_are_planned_one_by_one(self) -> None:
+        """By counts alone the first one would have all four rounds, and leave a quarter of each unused."""
+        of = market((0, 9000, 1.6, 0.75), (0, 9000, 1, 0.5), (0, 9000, 1, 0.5), rounds=4)
+        found = solve(of)
+        assert found is not None
+        assert found.counts.tolist()[0] == 4
+        made = planned(of, found, np.zeros(3, np.bool_), [0, 1, 2])
+        assert [sorted(one) for one in made] == [[1, 2]] * 4
+
     def test_the_largest_part_of_what_an_app_can_use_goes_first_and_then_late_apps(self) -> None:
         """The first one needs two rounds and gets both; the others could use all six."""
         of = market((0, 150, 1, 1), (0, 900, 2, 1), (0, 900, 9, 1), rounds=6)
