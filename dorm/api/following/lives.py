@@ -151,7 +151,13 @@ class Lives:
                 if life is None:
                     life = await self._begin(subject, seq)
                     known.keep(life)
-                await self._follow(life, seq)
+                try:
+                    await self._follow(life, seq)
+                except Unavailable:
+                    raise
+                except BaseException:
+                    known.lives.remove(life)  # Its observers may not have seen what its state has.
+                    raise
                 self._keep_within_bounds()
                 return await self._heavy.run(partial(question, life))
         except (Missing, GapError, LogError):
