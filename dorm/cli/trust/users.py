@@ -11,6 +11,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import Fail, run
 from dorm.cli.output import Format, Output, console, show, show_document
+from dorm.cli.terminal import say
 from dorm.cli.trust.shared import Folder, acting, apply
 
 app = typer.Typer(
@@ -192,4 +193,4 @@ def key(
         raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")
     seed = new_seed()
     write_private(file.absolute(), seed + b"\n")
-    print(public_key(seed))
+    say(public_key(seed))
