@@ -204,6 +204,8 @@ class Program:
         if not self._first or not self._alive():
             return
         self.save()
+        if not self._first:  # A live app that has no membership yet has nobody who saves.
+            return
         said = b'{"step": %d}\n{"checkpoint": %d}\n' % (self.step, self.step)
         self._container.note_written()
         with (self._container.folder / PROGRESS_FILE).open("ab") as file:
