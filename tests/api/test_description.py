@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 from dorm.api.problems import problem_of
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import handler_of
-from tests.api.served import connected, filled, led, served
+from tests.api.served import Api, connected, filled, led, served
 from tests.core.records import document
 from tests.replay.busy import busy_log
 from tests.tries import LONG, tries
@@ -57,6 +58,22 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[int]]:
     return found
 
 
+async def configuration(api: Api, folder: Path) -> Path:
+    """Return the file that lets most requests name what is there: a name made up leads to nothing but 404."""
+    apps = [app["id"] for app in (await api.get("/v1/apps?ended=true"))["items"]]
+    nodes = [node["name"] for node in (await api.get("/v1/nodes"))["items"]]
+    positions = [one["position"] for one in (await api.get("/v1/decisions"))["items"]]
+    lines = [(Path(__file__).with_name("schemathesis.toml")).read_text()]
+    for name, values in (("app", apps), ("node", nodes), ("position", positions)):
+        assert values
+        lines.append(f"[dictionaries.{name}]\nvalues = {json.dumps(values)}")
+    lines.append("[parameters]")
+    lines += [f'"path.{name}" = {{ dictionary = "{name}", probability = 0.7 }}' for name in ("app", "node", "position")]
+    file = folder / "schemathesis.toml"
+    await asyncio.to_thread(file.write_text, "\n".join(lines))
+    return file
+
+
 async def test_every_route_is_described(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, served(connection) as api:
         found = await api.get("/v1/openapi.json")
@@ -90,7 +107,7 @@ async def test_the_description_is_what_the_server_does(
             await api.send("POST", "/v1/apps", document("described"))
             process = await asyncio.create_subprocess_exec(
                 str(Path(sys.executable).with_name("st")),
-                "--config-file", str(Path(__file__).with_name("schemathesis.toml")),
+                "--config-file", str(await configuration(api, tmp_path)),
                 "run", f"{api.server.url}/v1/openapi.json",
                 "--max-examples", str(tries(3, 100)), "--phases", _PHASES, *(() if LONG else ("--seed", "1")),
                 "--exclude-path-regex", _STREAMS, "--request-timeout", "30", "--no-color",
@@ -103,5 +120,5 @@ async def test_the_description_is_what_the_server_does(
     assert {operation for operation in tried if not answered[operation]} == set()
     assert not [operation for operation in answered if answered[operation][500]]
     done = {one for one in tried if any(status < 300 for status in answered[one])}
-    # In the long form each has also done what it is for, with names and positions that links led to.
-    assert done == tried if LONG else len(done) > len(tried) / 2, sorted(tried - done)
+    # With few examples, chance decides which of them have also done what they are for.
+    assert done == tried if LONG else len(done) > len(tried) * 2 / 3, sorted(tried - done)
