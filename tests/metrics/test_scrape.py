@@ -16,6 +16,7 @@ from dorm.local.cluster import LocalCluster, LocalOptions
 from dorm.metrics.address import Address, MetricsError, parse_address
 from dorm.metrics.families import ALL
 from dorm.metrics.server import MetricsServer
+from events.nats.log import JetStreamLog
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
 from tests.errors import raises
@@ -76,6 +77,8 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
             {"name": "hello", "command": ["sleep", "0.2"], "demand": {"cpu": "500m"}, "n_max": 2}
         )
         await until(cluster.client, lambda state: bool(state.apps[app.id].ended), "it ends")
+        assert isinstance(cluster.client.log, JetStreamLog)
+        await cluster.client.log.set_limit(10**9)
         body = await counted(cluster)
         await cluster.stop()
     found, have = values(body), series(body)
@@ -87,6 +90,7 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
     assert found["dorm_master_leading", ()] == 1
     assert found["dorm_master_solve_seconds_count", ()] >= 1
     assert found["dorm_log_size_bytes", ()] > 1000
+    assert found["dorm_log_limit_bytes", ()] == 10**9
     assert found["dorm_log_up", ()] == 1
     assert {labels["node"] for labels in have["dorm_agent_joined"]} == {"node-1", "node-2"}
     assert found["process_resident_memory_bytes", ()] > 10e6
