@@ -38,11 +38,10 @@ def planned(market: Market, found: Solution, running: Flags, place: Sequence[int
     exact = by_round(market)
     if exact is None or market.value(exact.sum(axis=1)) <= value:
         return made
-    # Any order of these rounds has the same value: those come first in which most goes on as it runs.
-    size = market.use.max(axis=1)
-    goes_on = np.round((exact * (running * size)[:, None]).sum(axis=0), 9)
-    budgets = np.array([float(f"{each:.9g}") for each in market.budget @ exact])
-    order = np.lexsort((np.arange(market.rounds), -budgets, -goes_on))
+    # Any order of these rounds has the same value: those with the latest apps come first, of equals those that go on as it is.
+    budgets = np.array([float(f"{each:.1g}") for each in (market.budget @ exact).tolist()])
+    goes_on = np.round((running * market.use.max(axis=1)) @ exact, 9)
+    order = np.lexsort((np.arange(market.rounds), -goes_on, -budgets))
     filling = _filling(market, running, place)
     return [_filled(market, np.flatnonzero(exact[:, now]).tolist(), filling) for now in order.tolist()]
 
