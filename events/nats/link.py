@@ -52,6 +52,7 @@ _TOO_LARGE = 10054
 _NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
 """Transient errors of a cluster: it is incomplete, has no suitable peers, does not answer, or this server does not lead; or a
 message with this id is in flight, not yet stored, and may still fail."""
+NO_JETSTREAM = "log.no_jetstream"
 _HEADER_ROOM = 1024
 _PING_S = 3
 """Seconds between pings.  A frozen or cut-off server is abandoned after two to three without an answer."""
@@ -416,10 +417,10 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
         if error.err_code is None:
             return LogUnavailable(
                 f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)",
-                code="log.no_jetstream",
+                code=NO_JETSTREAM,
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
-            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js", code="log.no_jetstream")
+            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js", code=NO_JETSTREAM)
     # While servers elect a leader they report that none is available or suitable.  A conflict or an internal error leaves
     # the message's fate open too.  Only an error about the message itself is a refusal.
     if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):

@@ -22,10 +22,10 @@ from nats.js.api import (
 
 from events import subjects as names
 from events.log.imported import imported_upto
-from events.log.records import LogDamaged, LogRefused
+from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
 from events.nats.leadership import leadership_config
-from events.nats.link import NO_ROOM, as_log_errors
+from events.nats.link import NO_JETSTREAM, NO_ROOM, as_log_errors
 from events.nats.settings import limits
 from events.nats.settings.compression import uncompress
 from events.nats.snapshots import snapshot_config
@@ -48,7 +48,6 @@ _TAKEN = 10058
 _ELECTION_S = 20.0
 _PEERS_S = 6.0
 """Seconds to retry: servers that have just started do not know each other yet, and find too few for three replicas."""
-_PAUSE_S = 0.1
 _GONE = (
     "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "
     "says, or somebody deleted it; put the server's data back from a backup, or take another name for a new cluster"
@@ -58,6 +57,9 @@ _log = Logger(__name__)
 
 MOST_READERS = 100_000
 """Concurrent readers of a log: each agent is one.  Servers since 2.15 allow a thousand unless the stream sets a limit."""
+
+
+_PAUSE_S = 0.1
 
 
 def log_stream(cluster: str) -> str:
@@ -112,8 +114,21 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
 
 
 async def find_streams(link: Link, cluster: str, timeout: float) -> int:
-    """Return the last sequence of the log that comes from an archive.  Raises LogRefused if the server has no such
-    cluster."""
+    """Return the last sequence of the log that comes from an archive.
+
+    JetStream starts after its server, and is away for a moment when the server reads its accounts again, so up to `timeout`
+    seconds are allowed for that.  Raises LogRefused if the server has no such cluster, and LogUnavailable."""
+    ends = asyncio.get_running_loop().time() + timeout
+    while True:
+        try:
+            return await _find(link, cluster, timeout)
+        except LogUnavailable as error:
+            if error.code != NO_JETSTREAM or not link.has_jetstream or asyncio.get_running_loop().time() > ends:
+                raise
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _find(link: Link, cluster: str, timeout: float) -> int:
     manager = link.jetstream(timeout=timeout)
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
