@@ -54,7 +54,7 @@ class History(RuleBasedStateMachine):
     def submits(self, n_max: int, grace: str, retries: int) -> None:
         self.names += 1
         spec = document(f"app-{self.names}", n_max=n_max, grace=grace, retries={"limit": retries, "backoff": 0})
-        self.bench.add(k.AppSubmitted(spec=spec), "ann")
+        self._add(k.AppSubmitted(spec=spec), "ann")
 
     @rule()
     def decides(self) -> None:
