@@ -8,6 +8,7 @@ nothing is lost and nothing comes twice, since a position says exactly what was 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from contextlib import aclosing
 from functools import partial
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.05
 """Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
-`_LONGEST_S`."""
+`_LONGEST_S`.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
 _PAUSE_TIMES = 4
 _LONGEST_S = 0.25
 _MOST_FRAMES = 5000
@@ -149,11 +150,10 @@ class EventStreams:
             tasks.create_task(self._watch(), name="heartbeats")
 
     async def _pump(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._news.wait()
             self._news.clear()
-            began = loop.time()
+            began = time.thread_time()
             for channel in list(self._channels.values()):
                 if not channel.begun.is_set() or not channel.queue:
                     continue
@@ -166,7 +166,7 @@ class EventStreams:
                 if self._channels.get(channel.wanted) is channel:
                     channel.publish(frames, records[-1].seq)
             # With many readers, fewer and larger pieces: a piece costs each of them a write, and the loop is for others too.
-            await asyncio.sleep(min(max(_PAUSE_S, _PAUSE_TIMES * (loop.time() - began)), _LONGEST_S))
+            await asyncio.sleep(min(max(_PAUSE_S, _PAUSE_TIMES * (time.thread_time() - began)), _LONGEST_S))
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
