@@ -160,7 +160,7 @@ class Desired(msgspec.Struct):
             case k.Round():
                 self._round(event, record)
             case k.TrustEnabled() | k.UserAdded() | k.UserRemoved() | k.NodeEnrolled() | k.NodeExpelled():
-                if takes(self.known, event, who) is None:
+                if takes(self.known, event, who, record.seq) is None:
                     self.known = after(self.known, event, who, record.seq)
             case k.ContainersPrepared() if subjects.who_of(record.subject) == subjects.token(event.node):
                 self._prepared(event)

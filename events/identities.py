@@ -138,12 +138,24 @@ def owned_id(tenant: str, id: str) -> str:
     return id if not tenant or tenant_in(id) == tenant else f"{tenant}//{id}"
 
 
-def takes(known: Identities | None, event: Any, who: str) -> NotAllowed | None:
-    """Return why an event about identities has no effect; None where it has."""
+FOUNDING = 100
+"""Records of a log among which a cluster is made to know its users."""
+
+
+def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowed | None:
+    """Return why an event about identities has no effect; None where it has.
+
+    `seq`: its place in the log.  An open cluster believes everyone, so anybody could make it know users of their own choice,
+    and end its masters by that: it is made to know its users among its first records, or never."""
     if isinstance(event, k.TokenAdded | k.TokenRemoved):
         return _takes_token(known, event, who)
     if known is None:
         if isinstance(event, k.TrustEnabled):
+            if seq > FOUNDING:
+                return NotAllowed(
+                    "identity.was_open",
+                    f"the cluster has been open for more than {FOUNDING} records; make a new one with `dorm init`",
+                )
             return None if who not in RESERVED else NotAllowed("identity.name.reserved", f"{who} is no user's name")
         return NotAllowed(
             "identity.open_cluster", "the cluster is open: it knows no users; `dorm init` makes it know them"

@@ -31,7 +31,9 @@ def _fields(event: Any, whole: bool) -> str:
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
     return " ".join(
-        f"{name}={_short(value, whole)}" for name, value in fields.items() if value not in (None, "", [], {})
+        f"{name}={_short(value, whole)}"
+        for name, value in fields.items()
+        if value not in (None, "", [], {}) and not (name == "kill" and value is False)
     )
 
 

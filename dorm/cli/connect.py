@@ -165,11 +165,13 @@ def _context(name: str, *, usual: bool) -> Context | None:
 def _mind_password(url: str) -> None:
     """Warn once."""
     if "@" in url:
-        say(
-            "warning: the URL holds a password, which process lists and shell histories show; use credentials "
-            "(`dorm context add`, or --credentials)",
-            error=True,
+        from dorm.cli.program_logs import json_line, wants_json
+
+        text = (
+            "the URL holds a password, which process lists and shell histories show; use credentials "
+            "(`dorm context add`, or --credentials)"
         )
+        say(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
 
 
 @contextlib.asynccontextmanager

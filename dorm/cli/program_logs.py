@@ -73,11 +73,12 @@ def wants_document() -> bool:
     return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words))
 
 
-def json_line(message: str, error: BaseException | None = None, *, code: str = "") -> str:
-    """Return one line of such a log with the reason why the command ends; `error` for a bug, whose traceback it includes."""
+def json_line(message: str, error: BaseException | None = None, *, code: str = "", level: str = "critical") -> str:
+    """Return one line of such a log, by default with the reason why the command ends; `error` for a bug, whose traceback it
+    includes."""
     line = {
         "event": message,
-        "level": "critical",
+        "level": level,
         "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
     }
     if code:

@@ -59,6 +59,7 @@ _PING_S = 3
 _BLIP_S = 1.0
 """Seconds that an append waits for a lost connection: about as long as a server takes to restart."""
 _CLOSE_S = 2.0
+_RESET_S = 0.1
 _FLUSH_S = 5
 _LOCKED_OUT = 3
 """Refusals in a row after which an identity counts as removed, not as met by a server that is starting."""
@@ -103,6 +104,18 @@ class Link:
         """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, LogRefused, or
         CredentialsError."""
         _check_client()
+        ends = asyncio.get_running_loop().time() + timeout
+        while True:
+            try:
+                return await cls._open(url, name, timeout, credentials)
+            except LogUnavailable as error:
+                # A server that reads its accounts again drops connections that are just being made.
+                if not isinstance(error.__cause__, ConnectionResetError) or asyncio.get_running_loop().time() > ends:
+                    raise
+            await asyncio.sleep(_RESET_S)
+
+    @classmethod
+    async def _open(cls, url: str, name: str, timeout: float, credentials: Credentials | None) -> Link:
         link = cls(url, credentials)
         for server in link.servers:
             check_address(server, encrypted=credentials is not None and bool(credentials.ca))
@@ -147,7 +160,7 @@ class Link:
         finally:
             await ended(connecting)
             await ended(troubled)
-        raise self._refusal()
+        raise self._refusal() from next(iter(self._troubles), None)
 
     def jetstream(self, timeout: float = 5.0) -> JetStreamContext:
         """Return nats-py's client of JetStream's API, with this identity's prefix."""

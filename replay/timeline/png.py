@@ -6,6 +6,7 @@ matplotlib is an extra (`dorm[plots]`), imported only when a picture is drawn.
 from __future__ import annotations
 
 import io
+import math
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ _PALETTE = (
 _RESOURCES = ("#2a7f9e", "#8a5fbf", "#7f9138", "#b5654d", "#5f6b7a")
 _INK, _MUTED, _LINE, _BAND = "#22252b", "#6d7380", "#dddfe4", "#f0f1f4"
 _STRIPS = {"stop": "#e0701b", "wait": "#a9adb8", "start": "#3f8ae0", "waiting": "#d99a00", "retrying": "#d3313b"}
+_LARGEST = 1e6
 _CONDITIONS = {"draining": "#ecc878", "lost": "#e58b90", "left": "#c2c6d0"}
 _ENDS = {"completed": ("o", "#2e9d5b"), "failed": ("X", "#d3313b"), "cancelled": ("s", "#6d7380")}
 _STRIP, _BODY = 0.14, 0.74
@@ -173,7 +175,8 @@ def _curve(
         axes.step(x, y, where="post", color=color, linewidth=1.2, label=name)
         if fill:
             axes.fill_between(x, y, step="post", color=color, alpha=0.2, linewidth=0)
-    axes.set_ylim(0, 1.15 * max([value for _, steps, _ in curves for value in steps.values], default=1) or 1)
+    values = [value for _, steps, _ in curves for value in steps.values if math.isfinite(value)]
+    axes.set_ylim(0, 1.15 * max(values, default=1) or 1)
     axes.locator_params(axis="y", nbins=2, integer=heading == "apps waiting")
     axes.grid(visible=True, axis="y", color=_LINE, linewidth=0.7)
     _heading(axes, heading)
@@ -183,7 +186,8 @@ def _fairness(axes: Axes, picture: Timeline) -> None:
     _curve(axes, picture, [("loss", picture.fairness_loss, _INK)], "fairness loss")
     x, y = _points(picture.fairness_budget, picture.end)
     if any(value >= 0 for value in y):
-        axes.set_ylim(0, 1.15 * max(axes.get_ylim()[1] / 1.15, *y))
+        # A budget that a forged round states may be no number, or larger than any picture.
+        axes.set_ylim(0, 1.15 * max(axes.get_ylim()[1] / 1.15, *(value for value in y if value < _LARGEST)))
         axes.step(x, [value if value >= 0 else None for value in y], where="post", color="#d3313b", linestyle=":")  # type: ignore[arg-type]
 
 

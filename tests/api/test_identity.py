@@ -222,4 +222,8 @@ def test_every_operation_has_its_access() -> None:
     """One that was renamed would fall back to `read`, which is safe and wrong."""
     assert set(ACCESS) - {"describe"} <= {route.operation for route in ROUTES}
     changing = {route.operation for route in ROUTES if route.method != "GET"}
-    assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {"plan_next", "try_policy"}
+    assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {
+        "fork_log",
+        "plan_next",
+        "try_policy",
+    }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import nats
+import nats.js.errors
 import pytest
 import pytest_asyncio
 from nats.errors import MaxPayloadError
@@ -129,7 +130,7 @@ BODIES: list[tuple[str, bytes, str]] = [
     ("spec is text", b'{"spec": "run it"}', "[spec.not_a_map]"),
     ("other kind", b'{"kind": "Round", "spec": {}}', "kind Round is not allowed on subject"),
     ("version", b'{"v": "one", "spec": {}}', "AppSubmitted: "),
-    ("5 MB", msgpack.packb({"spec": {**GOOD, "env": {"A": "x" * 5_000_000}}}), "the submission has 5,0"),
+    ("1 MB", msgpack.packb({"spec": {**GOOD, "env": {"A": "x" * 1_000_000}}}), "the submission has 1,0"),
     ("deep", b'{"spec": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ""),
 ]
 
@@ -138,6 +139,12 @@ BODIES: list[tuple[str, bytes, str]] = [
 async def test_a_bad_body_is_answered_on_the_log(cluster: Up, body: bytes, reason: str) -> None:
     answer = await _rejected(cluster, body)
     assert reason in f"{answer.reason} [{answer.code}]"
+
+
+async def test_a_body_that_is_too_large_is_refused_by_the_server(cluster: Up) -> None:
+    async with _raw(cluster) as raw:
+        with pytest.raises(nats.js.errors.BadRequestError, match="exceeds maximum allowed"):
+            await raw.jetstream().publish(subjects.fact("local", "AppSubmitted", "stranger"), b" " * 2_000_000)
 
 
 async def _rejected(cluster: Up, body: bytes) -> AppRejected:

@@ -117,6 +117,7 @@ def _run(work: Any) -> None:
 
 class _NoLink:
     clustered = False
+    api = "$JS.API"
 
     class client:
         max_payload = 8 << 20

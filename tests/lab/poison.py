@@ -37,7 +37,7 @@ CLUSTER = "poisoned"
 LARGE = 64 * 1024
 """Bytes: of larger pills one in `_EACH` is sent, since all of them together have 350 MB."""
 _EACH = 20
-_OPERATORS = (k.PolicyChanged, k.NodeDrainRequested)
+_OPERATORS = (k.PolicyChanged, k.NodeDrainRequested, k.TrustEnabled)
 """What operators may say does as it says, however unwise: of these, only what nobody can read is poison."""
 _DONE_S = 120.0
 TRAINER = """\

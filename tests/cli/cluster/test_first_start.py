@@ -106,7 +106,7 @@ async def test_what_is_configured_wrongly_ends_them_at_once_with_one_line_of_jso
         no_key = ["--key", str(tmp_path / "m.nk"), "--log-json"]
         cases = {
             "does not let us in": ["master", "--url", f"nats://127.0.0.1:{port}", *no_key],
-            "does not let us use the log: permissions violation": [
+            "forbids a connection without credentials to publish": [
                 *("agent", "--url", f"nats://app:secret@127.0.0.1:{port}", "--runtime", "process", "--log-json"),
             ],
             "is not the address of a NATS server": ["master", "--url", "nats://no host", *no_key],

@@ -14,7 +14,7 @@ from dorm.core.state import State, digest
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.identities import MOST_REFUSALS, Identities, owned_id, tenant_in
+from events.identities import FOUNDING, MOST_REFUSALS, Identities, owned_id, tenant_in
 from tests.core.records import CLUSTER, Bench, joined
 
 KEY = "U" + "A" * 55
@@ -49,6 +49,15 @@ def trusting(**users: k.Role) -> Said:
     for name, role in users.items():
         assert said.by("root", k.UserAdded(name=name, role=role)) == ""
     return said
+
+
+def test_a_cluster_that_has_been_open_stays_open() -> None:
+    """Else one message would end its masters, whose keys nobody named."""
+    said = Said()
+    for number in range(FOUNDING):
+        said.by("mallory", k.AppCancelRequested(app=f"a{number}"))
+    said.by("mallory", k.TrustEnabled(public_key=KEY))
+    assert said.state.known is None
 
 
 def test_an_open_cluster_takes_only_that_which_closes_it() -> None:

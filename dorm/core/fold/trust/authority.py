@@ -65,7 +65,7 @@ def forbidden(state: State, event: k.Event, who: str) -> NotAllowed | None:
     publish."""
     known = state.known
     if isinstance(event, get_args(k.OfIdentities)):
-        return takes(known, event, who)
+        return takes(known, event, who, state.seq + 1)
     rule = _RULES.get(type(event))
     return rule(state, known, event, who) if known is not None and rule is not None else None
 

@@ -22,7 +22,7 @@ _ABOUT = ("app", "node", "webhook", "name", "token")
 def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Folded:
     """Fold an event about identities."""
     who = subjects.who_of(record.subject)
-    refused = takes(state.known, event, who)
+    refused = takes(state.known, event, who, record.seq)
     if refused is not None:
         return refuse(state, event, who, refused)
     state.identities = after(state.known, event, who, state.seq)
