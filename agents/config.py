@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from agents.runtime.docker.profile import FREEDOMS, is_allowance
 from events.errors import DormError
 from events.quantities import CPU, GPU, MEMORY
 from events.spec.requirements import is_label
@@ -40,6 +41,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     progress_interval_s: float = 1.0
     secrets: Path | None = None
     """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
+    allow: tuple[str, ...] = ()
+    """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
+    container_user: str | None = None
+    """`UID:GID` of all containers; None for one user per tenant."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):
@@ -68,11 +73,21 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     "and _ . / -, and take none of and, or, not, in, has",
                     code="config.labels.malformed",
                 )
+        for allowance in self.allow:
+            if not is_allowance(allowance):
+                raise ConfigError(
+                    f"allow {allowance!r}: use {', '.join(FREEDOMS)}, for one tenant TENANT:FREEDOM",
+                    code="config.allow.unknown",
+                )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(
                 f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given",
                 code="config.gpus.differs",
             )
+
+    def announced(self, runtime: str) -> str:
+        """Return a runtime's name with what it allows beyond the restricted profile, for all who look at the node."""
+        return f"{runtime} ({', '.join(self.allow)})" if self.allow else runtime
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agents.runtime.docker.engine import Engine
+from agents.runtime.docker.profile import Profile, default_memory
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
+from events.quantities import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +49,13 @@ async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_ur
 
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return DockerRuntime(
-            config.name, root / "containers", cluster=cluster, url=docker_url, checkpoint_root=checkpoints
+            config.name,
+            root / "containers",
+            cluster=cluster,
+            url=docker_url,
+            user=config.container_user,
+            checkpoint_root=checkpoints,
+            profile=Profile(allow=config.allow, memory=default_memory(config.capacity.get(MEMORY, 0))),
         )
 
     return Choice("docker", f"Docker {found}", make)

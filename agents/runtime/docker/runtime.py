@@ -34,6 +34,7 @@ from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
+from agents.runtime.docker.profile import Profile
 from agents.runtime.docker.user import container_user
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
@@ -68,8 +69,8 @@ class DockerRuntime:
     """One node's containers on one engine.
 
     `root` is this node's private folder; `url` is unix://PATH or tcp://HOST:PORT (default DOCKER_HOST, else the usual
-    socket); `user` is the containers' `uid:gid` (default: the agent's own, or 65534:65534 if that is root); checkpoint
-    directories must lie below `checkpoint_root`.
+    socket); `user` is the containers' `uid:gid` (default: the agent's own, or if that is root, one for each tenant);
+    `profile` says what else the node lets containers do; checkpoint directories must lie below `checkpoint_root`.
     """
 
     name = "docker"
@@ -85,21 +86,21 @@ class DockerRuntime:
         cluster: str = "dorm",
         user: str | None = None,
         checkpoint_root: Path | None = None,
+        profile: Profile | None = None,
     ) -> None:
-        self._owner = container_user(user)
-        self._dirs = RunDirs(root, self._owner)
+        self._dirs = RunDirs(root)
         self._engine = Engine(url)
         self._images = Images(self._engine)
         self._host = config.Host(
             cluster=cluster,
             node=node,
             owner="",
-            user=f"{self._owner[0]}:{self._owner[1]}",
             cpus=1,
             swap_limit=True,
             checkpoint_root=checkpoint_root,
+            profile=msgspec.structs.replace(profile or Profile(), user=container_user(user)),
         )
-        self._launcher = Launcher(self._engine, self._dirs, self._owner, self._seen)
+        self._launcher = Launcher(self._engine, self._dirs, self._seen)
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
         self._ended: dict[str, Seen] = {}

@@ -61,6 +61,21 @@ def agent(
     secrets: Annotated[
         Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TENANT:]FREEDOM",
+            help="Relax Docker containers' confinement on this node, for one tenant or all: writable-root, shared-user "
+            "or core-dumps; may be repeated.",
+        ),
+    ] = None,
+    container_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UID:GID",
+            help="User of all Docker containers; default: one for each tenant, or the agent's own if it is not root.",
+        ),
+    ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     token: Annotated[
         str | None,
@@ -115,6 +130,8 @@ def agent(
             gpus=tuple(gpu or []),
             report_interval_s=report_every,
             secrets=secrets.absolute() if secrets is not None else None,
+            allow=tuple(allow or []),
+            container_user=container_user,
         )
     except ConfigError as error:
         raise WrongUsage.of(error) from None
