@@ -43,6 +43,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
     allow: tuple[str, ...] = ()
     """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
+    images: tuple[str, ...] = ()
+    """Patterns of the images that Docker containers may have; none for any."""
     container_user: str | None = None
     """`UID:GID` of all containers; None for one user per tenant."""
 

@@ -55,7 +55,11 @@ async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_ur
             url=docker_url,
             user=config.container_user,
             checkpoint_root=checkpoints,
-            profile=Profile(allow=config.allow, memory=default_memory(config.capacity.get(MEMORY, 0))),
+            profile=Profile(
+                allow=config.allow,
+                memory=default_memory(config.capacity.get(MEMORY, 0)),
+                images=config.images,
+            ),
         )
 
     return Choice("docker", f"Docker {found}", make)

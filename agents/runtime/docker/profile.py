@@ -9,6 +9,7 @@ nodes that share a folder of checkpoints.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -34,6 +35,12 @@ class Profile(msgspec.Struct, frozen=True):
     """`FREEDOM` for all tenants, `TENANT:FREEDOM` for one."""
     memory: int = _GIB
     """Limit in bytes for a container whose spec names none."""
+    images: tuple[str, ...] = ()
+    """Patterns of the images that containers may have (`full_name`); none for any image."""
+
+    def takes(self, image: str) -> bool:
+        """Return whether containers may have this image."""
+        return not self.images or any(_matches(pattern, image) for pattern in self.images)
 
     def allows(self, tenant: str, freedom: Freedom) -> bool:
         """Return whether the operator has given this tenant a freedom."""
@@ -60,3 +67,25 @@ def is_allowance(text: str) -> bool:
     """Return whether the text is `FREEDOM` or `TENANT:FREEDOM`."""
     tenant, colon, freedom = text.rpartition(":")
     return freedom in FREEDOMS and bool(tenant) == bool(colon)
+
+
+def full_name(image: str) -> str:
+    """Return an image's name with what the engine assumes: `python` is `docker.io/library/python:latest`."""
+    name, at, digest = image.partition("@")
+    first, slash, _ = name.partition("/")
+    if not slash or not (first == "localhost" or set(first) & set(".:")):
+        name = f"docker.io/{name}" if slash else f"docker.io/library/{name}"
+    if not at and ":" not in name.rpartition("/")[2]:
+        name += ":latest"
+    return name + at + digest
+
+
+_WILD: Final = {"**": ".*", "*": "[^/@]*"}
+
+
+def _matches(pattern: str, image: str) -> bool:
+    """`*` stands for any text without `/` and `@`, `**` for any text: so a pattern for tags does not accept a digest, nor one
+    for a registry a folder of that name on another one."""
+    parts = re.split(r"(\*\*|\*)", pattern)
+    expression = "".join(_WILD.get(part) or re.escape(part) for part in parts)
+    return any(re.fullmatch(expression, name) is not None for name in (image, full_name(image)))

@@ -212,6 +212,13 @@ class DockerRuntime:
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
                 code="container.image.missing",
             )
+        if not self._host.profile.takes(spec.image):
+            raise Refused(
+                "image",
+                f"this node does not run the image {spec.image}; it allows {', '.join(self._host.profile.images)} "
+                "(dorm agent --allow-image)",
+                code="container.image.not_allowed",
+            )
         ended = self._images.ended
         with contextlib.suppress(NoImage):
             return await self._inflight.run(make())

@@ -69,6 +69,14 @@ def agent(
             "or core-dumps; may be repeated.",
         ),
     ] = None,
+    allow_image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Image that Docker containers may have, such as registry.lab/** or python@sha256:...; may be repeated; "
+            "default: any.",
+        ),
+    ] = None,
     container_user: Annotated[
         str | None,
         typer.Option(
@@ -131,6 +139,7 @@ def agent(
             report_interval_s=report_every,
             secrets=secrets.absolute() if secrets is not None else None,
             allow=tuple(allow or []),
+            images=tuple(allow_image or []),
             container_user=container_user,
         )
     except ConfigError as error:

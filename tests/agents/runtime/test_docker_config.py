@@ -159,6 +159,24 @@ def test_what_an_operator_may_allow(text: str, fine: bool) -> None:
     assert is_allowance(text) == fine
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "other"),
+    [
+        ("python", ["python"], ["python:3.11", "evil/python", "python2"]),
+        ("docker.io/library/*:*", ["python", "python:3.11"], ["lab/python", f"python@sha256:{'0' * 64}"]),
+        ("registry.lab/**", ["registry.lab/a", "registry.lab/b/c:1"], ["registry-lab/a", "evil.io/registry.lab/a"]),
+        ("*.lab/app:1.*", ["a.lab/app:1.2"], ["evil.io/a.lab/app:1.2", "a.lab/app:2.1", "a.lab/app"]),
+        ("**@sha256:*", [f"a/b@sha256:{'1' * 64}"], ["a/b", "a/b:sha256"]),
+        ("localhost:5000/a", ["localhost:5000/a"], ["localhost:5000/a:1", "a"]),
+        ("docker.io/lab/a:latest", ["lab/a"], ["lab.io/a", "localhost/a"]),
+    ],
+)
+def test_images_of_a_pattern(pattern: str, fitting: list[str], other: list[str]) -> None:
+    profile = Profile(images=("no/such:image", pattern))
+    assert [image for image in [*fitting, *other] if profile.takes(image)] == fitting
+    assert all(Profile().takes(image) for image in other)
+
+
 def test_two_roots_never_share_a_name_or_a_filter() -> None:
     other = msgspec.structs.replace(HOST, owner="fedcba9876543210")
     assert config.container_name(HOST, SPEC.key) == "dorm-c-01234567-app-3-1"

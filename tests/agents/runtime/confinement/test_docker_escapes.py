@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.runtime.docker import checkpoints, config
+from agents.runtime.docker.engine import Rejected
 from agents.runtime.docker.profile import Profile
+from agents.runtime.interface import Refused
 from tests.agents.harness import ended, output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from agents.runtime.docker.engine import Engine
@@ -186,3 +188,30 @@ def test_a_folder_is_its_tenants_alone(tmp_path: Path) -> None:
     assert others.stat().st_uid == os.getuid()
     written = [path for path in folder.rglob("*") if path.name != "link"]
     assert {path.lstat().st_uid for path in written} == {alice[0]}
+
+
+async def test_an_image_that_is_not_allowed_is_not_even_pulled(
+    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = docker_harness.shell("exit 0", image="127.0.0.1:1/lab/train:1")
+    asked: list[str] = []
+
+    async def pull(image: str, first_s: float, total_s: float) -> None:
+        asked.append(image)
+        raise Rejected(404, "not found")
+
+    async def refusal(profile: Profile) -> str:
+        runtime = docker_node(profile=profile)
+        await runtime.open()
+        monkeypatch.setattr(runtime._engine, "pull", pull)
+        try:
+            with pytest.raises(Refused) as refused:
+                await runtime.ensure(spec)
+        finally:
+            await runtime.close()
+        return refused.value.code
+
+    assert await refusal(Profile(images=("docker.io/**",))) == "container.image.not_allowed"
+    assert asked == []
+    assert await refusal(Profile(images=("127.0.0.1:1/lab/*",))) == "container.image.unavailable"
+    assert asked == [spec.image]
