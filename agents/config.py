@@ -45,6 +45,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
     images: tuple[str, ...] = ()
     """Patterns of the images that Docker containers may have; none for any."""
+    container_disk: int = 0
+    """Bytes that a Docker container may write to this node's disk; 0 for the default."""
     container_user: str | None = None
     """`UID:GID` of all containers; None for one user per tenant."""
 

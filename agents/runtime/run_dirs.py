@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -60,7 +61,7 @@ class RunDirs:
             )
         self._lock = lock
         for left in self.root.glob(".*-*"):
-            shutil.rmtree(left, ignore_errors=True)
+            _delete(left)
 
     def check(self) -> None:
         """Raises `Displaced` if the root was removed or replaced since it was opened: then containers missing below it may
@@ -236,7 +237,7 @@ class RunDirs:
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
-        shutil.rmtree(gone, ignore_errors=True)
+        _delete(gone)
 
 
 def _locked(descriptor: int) -> bool:
@@ -250,6 +251,15 @@ def _locked(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder that an app has filled.  `rmtree` takes a file descriptor and a frame of the stack for each level, so an
+    app could nest folders until it fails; rm(1) does not."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["rm", "-rf", "--", folder], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _own() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agents.runtime.docker.engine import Engine
-from agents.runtime.docker.profile import Profile, default_memory
+from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
@@ -59,6 +59,7 @@ async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_ur
                 allow=config.allow,
                 memory=default_memory(config.capacity.get(MEMORY, 0)),
                 images=config.images,
+                disk=config.container_disk or DEFAULT_DISK,
             ),
         )
 

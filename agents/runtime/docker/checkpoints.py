@@ -11,6 +11,8 @@ import structlog
 from agents.runtime.interface import Refused
 
 _log = structlog.get_logger(__name__)
+_DEEPEST = 100
+"""Folders below this level keep their owner: each level takes a file descriptor of the agent's."""
 
 
 def find(folder: str, root: Path | None) -> Path | None:
@@ -64,12 +66,14 @@ def _give(folder: Path, owner: tuple[int, int]) -> None:
     status = folder.stat()
     before = status.st_uid
     if (before, status.st_gid) != owner:
-        for _, folders, files, descriptor in os.fwalk(folder):
+        for path, folders, files, descriptor in os.fwalk(folder):
             for name in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
                     found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     if found.st_uid == before:
                         os.chown(name, *owner, dir_fd=descriptor, follow_symlinks=False)
+            if path.count("/") - str(folder).count("/") > _DEEPEST:
+                folders.clear()
         os.chown(folder, *owner, follow_symlinks=False)
     if status.st_mode & 0o077:
         folder.chmod(0o700)

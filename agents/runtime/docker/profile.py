@@ -24,6 +24,7 @@ UIDS: Final = (1_900_000_000, 2_147_000_000)
 a thousand tenants share one with a probability of 0.2 %."""
 NOBODY: Final = (65534, 65534)
 _GIB: Final = 1024**3
+DEFAULT_DISK: Final = 32 * _GIB
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -35,6 +36,8 @@ class Profile(msgspec.Struct, frozen=True):
     """`FREEDOM` for all tenants, `TENANT:FREEDOM` for one."""
     memory: int = _GIB
     """Limit in bytes for a container whose spec names none."""
+    disk: int = DEFAULT_DISK
+    """Bytes that a container may write to the node's disk."""
     images: tuple[str, ...] = ()
     """Patterns of the images that containers may have (`full_name`); none for any image."""
 

@@ -31,6 +31,7 @@ from agents import lease
 from agents.runtime import cgroups
 from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
+from agents.runtime.docker.disk import DiskWatch
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
@@ -101,6 +102,8 @@ class DockerRuntime:
             profile=msgspec.structs.replace(profile or Profile(), user=container_user(user)),
         )
         self._launcher = Launcher(self._engine, self._dirs, self._seen)
+        self._disk = DiskWatch(self._engine, self._dirs, lambda: self._host)
+        self._watching: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
         self._ended: dict[str, Seen] = {}
@@ -122,12 +125,16 @@ class DockerRuntime:
             self._host, owner=owner, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
         )
         self._live_restore = bool(info.get("LiveRestoreEnabled"))
+        self._watching = asyncio.create_task(self._disk.run())
         if not self._host.swap_limit:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
 
     async def close(self) -> None:
         """Release the engine and the root; containers run on."""
         self._closed.set()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         await self._images.close()
         await self._inflight.drain()
         await self._engine.close()
@@ -178,12 +185,16 @@ class DockerRuntime:
             # If the engine lets containers outlive it, one that ended while the engine was down ended by itself.  Engines
             # report
             # 255 for containers that they find dead at their start, for example after a power loss.
+            if self._stopped_for(seen):
+                continue
             alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
             if ("kill", name) in told or not alone:
                 found[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
         found = config.seen(key, info)
+        if reason := self._stopped_for(found):
+            return msgspec.structs.replace(found, error=reason)
         if (
             found.state == "exited"
             and found.exit_code
@@ -191,6 +202,11 @@ class DockerRuntime:
         ):
             return msgspec.structs.replace(found, lease_ended=True)
         return found
+
+    def _stopped_for(self, found: Seen) -> str:
+        """Return why this runtime has ended it as the app's own failure, "" if it has not."""
+        failed = found.state == "exited" and found.started_at and found.exit_code
+        return self._disk.reason(self._dirs.container_dir(found.key)) if failed else ""
 
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Create and start it unless it was started before; a missing image is pulled.

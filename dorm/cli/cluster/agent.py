@@ -16,7 +16,7 @@ from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
+from dorm.cli.settings import parse_bytes, parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
@@ -75,6 +75,13 @@ def agent(
             metavar="PATTERN",
             help="Image that Docker containers may have, such as registry.lab/** or python@sha256:...; may be repeated; "
             "default: any.",
+        ),
+    ] = None,
+    container_disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What a Docker container may write to this node's disk before it is stopped; default: 32GiB.",
         ),
     ] = None,
     container_user: Annotated[
@@ -140,6 +147,7 @@ def agent(
             secrets=secrets.absolute() if secrets is not None else None,
             allow=tuple(allow or []),
             images=tuple(allow_image or []),
+            container_disk=parse_bytes(container_disk),
             container_user=container_user,
         )
     except ConfigError as error:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.runtime.docker import checkpoints, config
+from agents.runtime.docker import checkpoints, config, disk
 from agents.runtime.docker.engine import Rejected
 from agents.runtime.docker.profile import Profile
-from agents.runtime.interface import Refused
+from agents.runtime.interface import Key, Refused
+from agents.runtime.run_dirs import RunDirs
 from tests.agents.harness import ended, output
 
 if TYPE_CHECKING:
@@ -188,6 +189,61 @@ def test_a_folder_is_its_tenants_alone(tmp_path: Path) -> None:
     assert others.stat().st_uid == os.getuid()
     written = [path for path in folder.rglob("*") if path.name != "link"]
     assert {path.lstat().st_uid for path in written} == {alice[0]}
+
+
+async def test_one_that_fills_the_disk_is_stopped_and_another_is_not(
+    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_INTERVAL_S", 0.1)
+    runtime = docker_node(profile=Profile(disk=4 << 20, allow=("alice:writable-root",)))
+    await runtime.open()
+    fill = "dd if=/dev/zero of={} bs=1M count={} 2>/dev/null; echo ready; exec sleep 600"
+    greedy = docker_harness.shell(fill.format("$HOME/big", 8), tenant="bob")
+    within = docker_harness.shell(fill.format("$HOME/big", 2) + "; echo", tenant="bob")
+    layered = docker_harness.shell(fill.format("/tmp/big", 8), tenant="alice")
+    try:
+        for spec in (within, greedy, layered):
+            await runtime.ensure(spec)
+        for spec in (greedy, layered):
+            seen = await ended(runtime, spec.key)
+            assert (seen.exit_code, seen.interrupted, seen.lease_ended) == (137, False, False)
+            assert "wrote more than 0.00391 GiB" in seen.error
+        await runtime._disk.look()
+        assert [seen.key for seen in await runtime.list() if seen.state == "running"] == [within.key]
+    finally:
+        await runtime.close()
+
+
+def test_a_million_files_are_too_many_and_links_lead_nowhere(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "big").write_bytes(bytes(100_000))
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "file").symlink_to(tmp_path / "big")
+    assert disk.measured([folder], 50_000, 2) == ""
+    (folder / "empty").touch()
+    assert "more than 2 files" in disk.measured([folder], 50_000, 2)
+    (folder / "data").write_bytes(bytes(100_000))
+    assert "GiB" in disk.measured([folder], 50_000, 10)
+    assert disk.measured([folder / "gone"], 0) == ""
+
+
+def test_folders_nested_without_end_are_found_and_deleted(tmp_path: Path) -> None:
+    dirs = RunDirs(tmp_path / "node")
+    dirs.open()
+    key = Key("app", 1, 0)
+    dirs.make(key)
+    inside = os.open(dirs.run_dir(key), os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inside)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=inside)
+        os.close(inside)
+        inside = deeper
+    os.close(inside)
+    assert "nested more than 100 folders" in disk.measured([dirs.run_dir(key)], 1 << 30)
+    dirs.remove(key)
+    assert [path.name for path in dirs.root.iterdir()] == ["lock"]
+    dirs.close()
 
 
 async def test_an_image_that_is_not_allowed_is_not_even_pulled(
