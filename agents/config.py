@@ -45,6 +45,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
     images: tuple[str, ...] = ()
     """Patterns of the images that Docker containers may have; none for any."""
+    trust_apps: bool = False
+    """Whether plain processes of several tenants may run here."""
     container_disk: int = 0
     """Bytes that a Docker container may write to this node's disk; 0 for the default."""
     container_user: str | None = None
@@ -91,7 +93,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def announced(self, runtime: str) -> str:
         """Return a runtime's name with what it allows beyond the restricted profile, for all who look at the node."""
-        return f"{runtime} ({', '.join(self.allow)})" if self.allow else runtime
+        more = [*self.allow, *(["trust-apps"] if self.trust_apps else [])]
+        return f"{runtime} ({', '.join(more)})" if more else runtime
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
     ROOT/lock            held by the runtime that has it open
     ROOT/lease           until when containers may run (`agents.lease`)
     ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
+    ROOT/tenant          whose apps it runs, if its runtime confines nothing
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
     ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
@@ -156,6 +157,15 @@ class RunDirs:
                 code="identity.malformed",
             )
         return text.strip()
+
+    def serve(self, tenant: str) -> str:
+        """Return the tenant that this root serves: the first one that asked.  Blocks.  Raises OSError."""
+        path = self.root / "tenant"
+        if not path.exists():
+            new = self.root / "tenant.new"
+            new.write_text(tenant)
+            new.replace(path)
+        return path.read_text(errors="replace")
 
     def container_dir(self, key: Key) -> Path:
         """Return the folder of the runtime's records of one container."""

@@ -77,6 +77,13 @@ def agent(
             "default: any.",
         ),
     ] = None,
+    trust_apps: Annotated[
+        bool,
+        typer.Option(
+            "--trust-apps",
+            help="Run plain processes of several tenants, who can read each other's files and the agent's key.",
+        ),
+    ] = False,
     container_disk: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +154,7 @@ def agent(
             secrets=secrets.absolute() if secrets is not None else None,
             allow=tuple(allow or []),
             images=tuple(allow_image or []),
+            trust_apps=trust_apps,
             container_disk=parse_bytes(container_disk),
             container_user=container_user,
         )
@@ -158,7 +166,7 @@ def agent(
 
         found = await node_target(target(url, cluster), root, node, introduction, named=names_credentials())
         cluster_name = found.cluster
-        choice = await choose_runtime(runtime.value, docker)
+        choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)
