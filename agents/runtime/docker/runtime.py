@@ -134,10 +134,11 @@ class DockerRuntime:
         self._closed.set()
         if self._watching is not None:
             self._watching.cancel()
-            await asyncio.wait([self._watching])
         await self._images.close()
         await self._inflight.drain()
         await self._engine.close()
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
