@@ -280,7 +280,7 @@ class Agent:
             capacity=self.config.capacity,
             ports=self.config.ports,
             labels=self.config.labels,
-            runtime=self._runtime.name,
+            runtime=self.config.announced(self._runtime.name),
             build=self._build,
             lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
             identity=self.identity.value,

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from agents.runtime.docker.profile import FREEDOMS, is_allowance
 from events.errors import DormError
 from events.quantities import CPU, GPU, MEMORY
 from events.spec.requirements import is_label
@@ -40,6 +41,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     progress_interval_s: float = 1.0
     secrets: Path | None = None
     """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
+    allow: tuple[str, ...] = ()
+    """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
+    images: tuple[str, ...] = ()
+    """Patterns of the images that Docker containers may have; none for any."""
+    trust_apps: bool = False
+    """Whether plain processes of several tenants may run here."""
+    container_disk: int = 0
+    """Bytes that a Docker container may write to this node's disk; 0 for the default."""
+    container_user: str | None = None
+    """`UID:GID` of all containers; None for one user per tenant."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):
@@ -68,11 +79,22 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     "and _ . / -, and take none of and, or, not, in, has",
                     code="config.labels.malformed",
                 )
+        for allowance in self.allow:
+            if not is_allowance(allowance):
+                raise ConfigError(
+                    f"allow {allowance!r}: use {', '.join(FREEDOMS)}, for one tenant TENANT:FREEDOM",
+                    code="config.allow.unknown",
+                )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(
                 f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given",
                 code="config.gpus.differs",
             )
+
+    def announced(self, runtime: str) -> str:
+        """Return a runtime's name with what it allows beyond the restricted profile, for all who look at the node."""
+        more = [*self.allow, *(["trust-apps"] if self.trust_apps else [])]
+        return f"{runtime} ({', '.join(more)})" if more else runtime
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def container_spec(
         grace_s=spec.grace_s,
         devices=devices,
         files=launch.files,
+        tenant=app.owner,
     )
 
 

@@ -20,7 +20,7 @@ from events import subjects
 from events.chain.rounds import is_signed_by
 from events.codec import decode
 from events.holders import may_hold
-from events.identities import Identities, NotAllowed, after, claims_too_much, takes
+from events.identities import Identities, NotAllowed, after, claims_too_much, takes, tenant_in
 from events.kinds import Placed
 from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
@@ -89,11 +89,18 @@ class DesiredApp(msgspec.Struct):
     held: Held | None = None
     batch: int = 0
     """Its batch size as decided last, in samples; 0 while it has its initial one, or none."""
+    tenant: str = ""
+    """Who owns it; "" on an open cluster."""
 
     @property
     def batch_size(self) -> int:
         """The batch size that it has; 0 if it accepts only its own."""
         return (self.batch or self.spec.batch.initial) if self.spec.batch is not None else 0
+
+    @property
+    def owner(self) -> str:
+        """Whose containers are kept apart from others': its tenant, or on an open cluster its user."""
+        return self.tenant or self.spec.user
 
     @property
     def live(self) -> bool:
@@ -251,7 +258,7 @@ class Desired(msgspec.Struct):
         for fact in event.events:
             match fact:
                 case k.AppAccepted() if can_be_read(fact.spec):
-                    self.apps.setdefault(fact.app, DesiredApp(fact.spec))
+                    self.apps.setdefault(fact.app, DesiredApp(fact.spec, tenant=tenant_in(fact.submission)))
                 case k.Resized():
                     for change in fact.changes:
                         self._resize(change, record.time)

@@ -106,11 +106,16 @@ class _WithoutFiles(msgspec.Struct, frozen=True):
     """GPU ids, chosen by the agent."""
 
 
-class ContainerSpec(_WithoutFiles, frozen=True):
-    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
-
+class _Hashed(_WithoutFiles, frozen=True):
     files: dict[str, str] = {}
     """Text of files that lie in the container's private directory before it starts, by name."""
+
+
+class ContainerSpec(_Hashed, frozen=True):
+    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
+
+    tenant: str = ""
+    """Whose app it is; "" for nobody's.  It follows from the app, so the hash needs no part of it."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -119,7 +124,8 @@ def spec_hash(spec: ContainerSpec) -> str:
     BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
     files started carry the hash of a spec without that field.
     """
-    hashed = spec if spec.files else _WithoutFiles(*(getattr(spec, name) for name in _WithoutFiles.__struct_fields__))
+    parts = _Hashed if spec.files else _WithoutFiles
+    hashed = parts(*(getattr(spec, name) for name in parts.__struct_fields__))
     return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
 

@@ -3,6 +3,7 @@
     ROOT/lock            held by the runtime that has it open
     ROOT/lease           until when containers may run (`agents.lease`)
     ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
+    ROOT/tenant          whose apps it runs, if its runtime confines nothing
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
     ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
@@ -20,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -38,12 +40,10 @@ _LOCK_S: Final = 0.3
 
 
 class RunDirs:
-    """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own; any other
-    requires root."""
+    """The folders below one root."""
 
-    def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.owner = owner
         self._lock = -1
 
     def open(self) -> None:
@@ -62,7 +62,7 @@ class RunDirs:
             )
         self._lock = lock
         for left in self.root.glob(".*-*"):
-            shutil.rmtree(left, ignore_errors=True)
+            _delete(left)
 
     def check(self) -> None:
         """Raises `Displaced` if the root was removed or replaced since it was opened: then containers missing below it may
@@ -158,6 +158,15 @@ class RunDirs:
             )
         return text.strip()
 
+    def serve(self, tenant: str) -> str:
+        """Return the tenant that this root serves: the first one that asked.  Blocks.  Raises OSError."""
+        path = self.root / "tenant"
+        if not path.exists():
+            new = self.root / "tenant.new"
+            new.write_text(tenant)
+            new.replace(path)
+        return path.read_text(errors="replace")
+
     def container_dir(self, key: Key) -> Path:
         """Return the folder of the runtime's records of one container."""
         return self.root / key_name(key)
@@ -177,16 +186,22 @@ class RunDirs:
         return sorted(found)
 
     def make(
-        self, key: Key, fill: Callable[[Path], None] | None = None, *, files: Mapping[str, str] | None = None
+        self,
+        key: Key,
+        fill: Callable[[Path], None] | None = None,
+        *,
+        files: Mapping[str, str] | None = None,
+        owner: tuple[int, int] | None = None,
     ) -> bool:
         """Create one container's folder with `files` in its private directory, let `fill` put records in it, then make it
-        visible.  Return False if it existed."""
+        visible.  The directory is `owner`'s (uid, gid), None for the agent's own user; any other requires root.  Return False
+        if it existed."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
-            self._make_run(new / "run", files or {})
+            _make_run(new / "run", files or {}, owner or _own())
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
@@ -196,20 +211,6 @@ class RunDirs:
                 return False
             raise
         return True
-
-    def _make_run(self, run: Path, files: Mapping[str, str]) -> None:
-        """Fill the private directory before any program can see it, so that no link of an app's leads the agent astray."""
-        run.mkdir(mode=0o700)
-        for name, text in {PROGRESS_FILE: "", **files}.items():
-            path = run / name
-            path.touch(mode=0o600)
-            path.write_text(text)
-            self._give(path)
-        self._give(run)
-
-    def _give(self, path: Path) -> None:
-        if self.owner is not None and self.owner != (os.getuid(), os.getgid()):
-            os.chown(path, *self.owner)
 
     async def put_file(self, key: Key, name: str, content: bytes) -> None:
         """Replace a file in the private directory.  Raises KeyError, `Unavailable`."""
@@ -237,30 +238,16 @@ class RunDirs:
         except FileNotFoundError:
             raise KeyError(key) from None
         try:
-            self._put(folder, name, content)
+            _put(folder, name, content)
         finally:
             os.close(folder)
-
-    def _put(self, folder: int, name: str, content: bytes) -> None:
-        aside = f".{name}.{secrets.token_hex(8)}"
-        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        try:
-            with os.fdopen(file, "wb") as writable:
-                writable.write(content)
-                if self.owner is not None and self.owner != (os.getuid(), os.getgid()):
-                    os.fchown(writable.fileno(), *self.owner)
-            os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(aside, dir_fd=folder)
-            raise
 
     def remove(self, key: Key) -> None:
         """Delete one container's folder; a missing one is no error."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
-        shutil.rmtree(gone, ignore_errors=True)
+        _delete(gone)
 
 
 def _locked(descriptor: int) -> bool:
@@ -274,3 +261,49 @@ def _locked(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder that an app has filled.  `rmtree` takes a file descriptor and a frame of the stack for each level, so an
+    app could nest folders until it fails; rm(1) does not."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["rm", "-rf", "--", folder], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+def _own() -> tuple[int, int]:
+    return os.getuid(), os.getgid()
+
+
+def _make_run(run: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:
+    """Fill the private directory before any program can see it, so that no link of an app's leads the agent astray."""
+    run.mkdir(mode=0o700)
+    for name, text in {PROGRESS_FILE: "", **files}.items():
+        path = run / name
+        path.touch(mode=0o600)
+        path.write_text(text)
+        _give(path, owner)
+    _give(run, owner)
+
+
+def _give(path: Path, owner: tuple[int, int]) -> None:
+    if owner != _own():
+        os.chown(path, *owner)
+
+
+def _put(folder: int, name: str, content: bytes) -> None:
+    """Replace a file in an open folder; the file is the folder's owner's, whom its container runs as."""
+    status = os.fstat(folder)
+    aside = f".{name}.{secrets.token_hex(8)}"
+    file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(file, "wb") as writable:
+            writable.write(content)
+            if (status.st_uid, status.st_gid) != _own():
+                os.fchown(writable.fileno(), status.st_uid, status.st_gid)
+        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(aside, dir_fd=folder)
+        raise

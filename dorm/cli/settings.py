@@ -15,7 +15,7 @@ from dorm.local.spec_files import load_document, parse
 from dorm.policies.registry import names, policy
 from events.errors import code_of
 from events.kinds import PolicyChanged
-from events.quantities import Quantity, capacity, resources
+from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.spec import SpecError
 from events.spec.faults import readable, unknown_field
 
@@ -76,6 +76,14 @@ def parse_capacity(text: str | None) -> dict[str, int] | None:
     """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises WrongUsage."""
     try:
         return None if text is None else capacity(text)
+    except ValueError as error:
+        raise WrongUsage.of(error) from None
+
+
+def parse_bytes(text: str | None) -> int:
+    """Parse `32GiB`; 0 for None.  Raises WrongUsage."""
+    try:
+        return 0 if text is None else resource(MEMORY, text)
     except ValueError as error:
         raise WrongUsage.of(error) from None
 

@@ -73,6 +73,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Key file with which the master seals the log; None keeps it in the data folder."""
     accept_log: bool = False
     """Lead on a log that differs from what this master has seen of it."""
+    trust_apps: bool = False
+    """Run plain processes of several tenants also where users are known."""
     trust: bool = False
     """Know users and nodes by their keys; a cluster on whose data that was so once stays so."""
     metrics: Address | None = None
@@ -145,7 +147,9 @@ class LocalCluster:
             solve=self._solve(),
             policy_limit_s=limit_s(LIMIT_S),
         )
-        choice = await choose_runtime(self.options.runtime, self.options.docker_url)
+        # An open cluster on loopback believes everyone, so its users are no tenants to keep apart.
+        trust_apps = self.options.trust_apps or self.keys is None
+        choice = await choose_runtime(self.options.runtime, self.options.docker_url, trust_apps=trust_apps)
         self.runtime_name, self.runtime_note = choice.name, choice.note
         for index in range(self.options.agents):
             config = self._node(index)
@@ -279,6 +283,7 @@ class LocalCluster:
             report_interval_s=self.options.report_interval_s,
             progress_interval_s=self.options.progress_interval_s,
             secrets=self.options.data / "secrets",
+            trust_apps=self.options.trust_apps,
         )
 
     # --- ends -----------------------------------------------------------------------------------------------------------

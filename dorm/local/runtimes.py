@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agents.runtime.docker.engine import Engine
+from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
+from events.quantities import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,21 +35,37 @@ class Choice(NamedTuple):
     """(config, cluster, root of the node, root of checkpoints) to a runtime that is not open yet."""
 
 
-async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_url: str | None) -> Choice:
-    """Choose a runtime.  Raises EngineError if `docker` was requested and no engine answers."""
+async def choose_runtime(
+    wanted: Literal["auto", "docker", "process"], docker_url: str | None, *, trust_apps: bool = False
+) -> Choice:
+    """Choose a runtime.  With `trust_apps`, plain processes serve several tenants.
+
+    Raises EngineError if `docker` was requested and no engine answers.
+    """
     if wanted == "process":
-        return _process("asked for")
+        return _process("asked for", trust_apps)
     found = await _engine_version(docker_url)
     if found is None:
         if wanted == "docker":
             raise EngineError(
                 f"no Docker engine answers at {docker_url or 'the usual place'}; start one, or use --runtime process"
             )
-        return _process("no Docker engine answers")
+        return _process("no Docker engine answers", trust_apps)
 
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return DockerRuntime(
-            config.name, root / "containers", cluster=cluster, url=docker_url, checkpoint_root=checkpoints
+            config.name,
+            root / "containers",
+            cluster=cluster,
+            url=docker_url,
+            user=config.container_user,
+            checkpoint_root=checkpoints,
+            profile=Profile(
+                allow=config.allow,
+                memory=default_memory(config.capacity.get(MEMORY, 0)),
+                images=config.images,
+                disk=config.container_disk or DEFAULT_DISK,
+            ),
         )
 
     return Choice("docker", f"Docker {found}", make)
@@ -63,8 +81,8 @@ async def _engine_version(url: str | None) -> str | None:
         await engine.close()
 
 
-def _process(why: str) -> Choice:
+def _process(why: str, trust_apps: bool) -> Choice:
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
-        return ProcessRuntime(config.name, root / "containers")
+        return ProcessRuntime(config.name, root / "containers", trust_apps=trust_apps)
 
     return Choice("process", f"plain processes ({why}; they limit nothing)", make)

@@ -285,7 +285,7 @@ _RULES: dict[str, Rule] = {
     "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
     "cause": Disguise.cause,
     "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
-    "runtime": lambda disguise, value: value if value in _RUNTIMES else "",
+    "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
 }  # fmt: skip
 _SPEC: dict[str, Rule] = {
     "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),

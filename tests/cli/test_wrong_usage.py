@@ -47,6 +47,7 @@ USAGE = [
     (["agent", "--name", "no.dots"], "config.name.malformed", "'no.dots'"),
     (["agent", "--label", "gpu"], "usage.not_a_pair", "'gpu'"),
     (["agent", "--label", "gpu type=h100"], "config.labels.malformed", "'gpu type'"),
+    (["agent", "--allow", "alice:privileged"], "config.allow.unknown", "'alice:privileged'"),
     (["agent", "--label", "in=here"], "config.labels.malformed", "'in'"),
     (["completion", "tcsh"], "usage.bad_parameter", "'tcsh'"),
     (["policy", "nosuch"], "usage.invalid", "`dorm policy --help`"),

@@ -55,7 +55,7 @@ class Incident:
             labels={"zone": "east" if index < 2 else "west"},
         )
         home = self._root / config.name
-        runtime = ProcessRuntime(config.name, home / "runtime")
+        runtime = ProcessRuntime(config.name, home / "runtime", trust_apps=True)
         return Agent(self.log, self._bus, CLUSTER, config, runtime, root=home, clock=time.time_ns)
 
     async def say(self, event: k.Event, user: str) -> None:

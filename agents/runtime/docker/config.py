@@ -1,9 +1,11 @@
 """Pure part of the Docker runtime: converts a typed spec to the engine's configuration, and the engine's answers back.
 
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
-engine's default seccomp profile, a limit on processes, an unprivileged user, an init process, bounded logs, the host's
-network (a container has its node's own address), no restart policy; of the host it sees its private directory and its
-checkpoint directory, both after realpath(3) and inside folders that the agent's configuration allows.
+engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
+network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
+none.  It can write to its private directory, its checkpoint directory (both after realpath(3) and inside folders that the
+agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's configuration may relax this
+(`profile`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.runtime.docker.profile import Profile
 from agents.runtime.interface import (
     PROGRESS_FILE,
     ContainerSpec,
@@ -33,9 +36,19 @@ from agents.runtime.interface import (
 RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
 PIDS_LIMIT: Final = 4096
+"""Processes and threads of one container."""
+TENANT_PIDS: Final = 32_768
+"""Processes and threads of one user on the machine, in all containers."""
+OPEN_FILES: Final = 16_384
+"""Open files of one process."""
+DEFAULT_CPU: Final = 1000
+"""Milli-cores of a container whose spec names none: OMP_NUM_THREADS is 1 then."""
+OOM_SCORE: Final = 500
+"""Where the machine itself runs out of memory, the kernel ends a container before the agent or the engine."""
 LOG_BYTES: Final = "16m"
 LOG_FILES: Final = "2"
 _MIN_SHM: Final = 64 * 1024 * 1024
+"""The least size of /dev/shm and of /tmp, bytes."""
 _NANO_PER_MILLI: Final = 1_000_000
 
 LABEL_CLUSTER: Final = "dorm.cluster"
@@ -59,14 +72,13 @@ class Host(msgspec.Struct, frozen=True):
     node: str
     owner: str
     """Identity of the node's root folder, hex: it distinguishes two clusters of the same name on one engine."""
-    user: str
-    """`uid:gid` of the containers' processes."""
     cpus: int
     """The engine's number of CPUs: it refuses a higher limit, which would limit nothing."""
     swap_limit: bool
     """Whether the kernel can limit swap."""
     checkpoint_root: Path | None = None
     """Checkpoint directories lie below this folder; None if none may be mounted."""
+    profile: Profile = Profile()
 
 
 def container_name(host: Host, key: Key) -> str:
@@ -112,6 +124,8 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
         "HOME": RUN_MOUNT,
         "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first
         **spec.env,
+        # A container without GPUs gets none, whatever its image says and whatever the engine's default runtime is.
+        **({} if spec.devices else {"NVIDIA_VISIBLE_DEVICES": "void"}),
         "DORM_PROGRESS": f"{RUN_MOUNT}/{PROGRESS_FILE}",
         "TINI_KILL_PROCESS_GROUP": "1",  # the init process passes SIGTERM to the whole group
     }
@@ -120,7 +134,7 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
         "Entrypoint": list(spec.command),  # the image's own entry point would change what runs
         "Cmd": [],
         "Env": [f"{name}={environment[name]}" for name in sorted(environment)],
-        "User": host.user,
+        "User": "{}:{}".format(*host.profile.user_of(spec.tenant)),
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
         "HostConfig": _host_config(host, spec, run_dir, checkpoints),
@@ -128,6 +142,8 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
 
 
 def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+    cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
+    shared = max(_MIN_SHM, memory // 2)
     config: Json = {
         "NetworkMode": "host",
         "Init": True,
@@ -139,16 +155,27 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": PIDS_LIMIT,
         "IpcMode": "private",
+        "CgroupnsMode": "private",
         "Privileged": False,
+        "OomScoreAdj": OOM_SCORE,
+        "Ulimits": [
+            *([] if host.profile.allows(spec.tenant, "core-dumps") else [{"Name": "core", "Soft": 0, "Hard": 0}]),
+            {"Name": "nofile", "Soft": OPEN_FILES, "Hard": OPEN_FILES},
+            {"Name": "nproc", "Soft": TENANT_PIDS, "Hard": TENANT_PIDS},
+        ],
+        "NanoCpus": min(max(cpu, 10), host.cpus * 1000) * _NANO_PER_MILLI,  # the engine accepts 0.01 or more
+        "Memory": memory,
+        "MemorySwap": memory,  # equal: no swap on top
+        "ShmSize": shared,  # charged to the same limit, as /tmp is; loaders pass batches there
+        "ReadonlyRootfs": False,
         "Mounts": [_bind(run_dir, RUN_MOUNT)],
     }
     if checkpoints is not None:
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
-    if cpu := spec.resources.get("cpu", 0):
-        config["NanoCpus"] = min(max(cpu, 10), host.cpus * 1000) * _NANO_PER_MILLI  # the engine accepts 0.01 or more
-    if memory := spec.resources.get("memory", 0):
-        config["Memory"] = config["MemorySwap"] = memory  # equal: no swap on top
-        config["ShmSize"] = max(_MIN_SHM, memory // 2)  # charged to the same limit; loaders pass batches there
+    if not host.profile.allows(spec.tenant, "writable-root"):
+        config["ReadonlyRootfs"] = True
+        # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.
+        config["Tmpfs"] = {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={shared}"}
     if spec.devices:
         config["DeviceRequests"] = [
             {
@@ -168,13 +195,27 @@ def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
     """Return how the created container differs from the request: the engine ignores fields that it does not know, and limits
     that it cannot enforce.  `info` is the body of GET /containers/NAME/json."""
     asked, made = config["HostConfig"], info["HostConfig"]
-    names = ["NetworkMode", "Init", "AutoRemove", "CapDrop", "SecurityOpt", "PidsLimit", "Privileged", "ShmSize"]
-    names += ["NanoCpus", "Memory", *(["MemorySwap"] if swap_limit else [])]
-    found = [
-        f"{name} is {made.get(name)!r}, not {asked[name]!r}"
-        for name in names
-        if name in asked and made.get(name) != asked[name]
+    names = [
+        "NetworkMode",
+        "Init",
+        "AutoRemove",
+        "CapDrop",
+        "SecurityOpt",
+        "PidsLimit",
+        "Privileged",
+        "ShmSize",
+        "IpcMode",
     ]
+    names += ["CgroupnsMode", "OomScoreAdj", "ReadonlyRootfs", "Tmpfs", "NanoCpus", "Memory"]
+    names += ["MemorySwap"] if swap_limit else []
+    found = [
+        f"{name} is {made.get(name)!r}, not {asked.get(name)!r}"
+        for name in names
+        if (made.get(name) or None) != (asked.get(name) or None)
+    ]
+    ulimits = {(u.get("Name"), u.get("Soft"), u.get("Hard")) for u in made.get("Ulimits") or ()}
+    if ulimits != {(u["Name"], u["Soft"], u["Hard"]) for u in asked["Ulimits"]}:
+        found.append(f"Ulimits are {made.get('Ulimits')!r}")
     if made.get("RestartPolicy", {}).get("Name") not in ("no", ""):
         found.append("it has a restart policy")
     if info["Config"].get("User") != config["User"]:
@@ -271,6 +312,7 @@ _REFUSALS: Final[tuple[tuple[RefusalCause, re.Pattern[str]], ...]] = (
 
 _TROUBLE: Final = re.compile(
     r"no space left|disk quota|read-only file system|input/output error|too many open files|ttrpc|shutting down"
+    r"|setting rlimit"
     r"|resource temporarily unavailable|deadline exceeded|context canceled|connection (refused|reset)|connection error",
     re.IGNORECASE,
 )

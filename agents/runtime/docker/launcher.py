@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from agents.runtime.docker import config
+from agents.runtime.docker import checkpoints, config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
@@ -36,15 +34,11 @@ class NoImage(Exception):
 
 
 class Launcher:
-    """Launches one node's containers, which run as the user `owner` (uid, gid); `seen` describes one that the engine
-    inspected."""
+    """Launches one node's containers; `seen` describes one that the engine inspected."""
 
-    def __init__(
-        self, engine: Engine, dirs: RunDirs, owner: tuple[int, int], seen: Callable[[Key, Json], Seen]
-    ) -> None:
+    def __init__(self, engine: Engine, dirs: RunDirs, seen: Callable[[Key, Json], Seen]) -> None:
         self._engine = engine
         self._dirs = dirs
-        self._owner = owner
         self._seen = seen
         self._commands: set[tuple[str, tuple[str, ...]]] = set()
         """Commands found in an image."""
@@ -55,7 +49,7 @@ class Launcher:
         name, wanted, info = await self._created(spec, host)
         found = self._seen(spec.key, info)
         if found.state == "created":
-            found = await self._start(name, spec, files, wanted, info, swap_limit=host.swap_limit)
+            found = await self._start(name, spec, files, wanted, info, host)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
             raise _fault(name, found.error)
@@ -70,11 +64,19 @@ class Launcher:
     async def _created(self, spec: ContainerSpec, host: config.Host) -> tuple[str, Json, Json]:
         """Return its name, what was asked of the engine, and what the engine made of it."""
         name = config.container_name(host, spec.key)
-        checkpoints = await asyncio.to_thread(self._checkpoints, spec, host.checkpoint_root)
-        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), checkpoints)
+        owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
+        if info is not None and config.seen(spec.key, info).state != "created":
+            folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
+        else:
+            folder = await asyncio.to_thread(checkpoints.give, spec.checkpoint_dir, host.checkpoint_root, owner)
+        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder)
+        ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
+        if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):
+            await self._discard(name, spec.key)
+            info = None
         if info is None:
-            await self._make_dir(spec)
+            await self._make_dir(spec, owner)
             try:
                 info = await self._create(name, wanted)
             except (Refused, NoImage):
@@ -87,8 +89,18 @@ class Launcher:
             )
         return name, wanted, info
 
-    async def _make_dir(self, spec: ContainerSpec) -> None:
-        await self._on_disk(spec.key, lambda: self._dirs.make(spec.key, files=spec.files))
+    def _is_outdated(self, key: Key, info: Json, wanted: Json, host: config.Host) -> bool:
+        """Return whether it was created under another configuration of the node, or by an earlier release, and has never been
+        told to start."""
+        if (
+            config.seen(key, info).state != "created"
+            or (self._dirs.container_dir(key) / docker_guard.STARTING).exists()
+        ):
+            return False
+        return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
+
+    async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
+        await self._on_disk(spec.key, lambda: self._dirs.make(spec.key, files=spec.files, owner=owner))
 
     async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
         """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
@@ -121,12 +133,12 @@ class Launcher:
         raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
     async def _start(
-        self, name: str, spec: ContainerSpec, files: Mapping[str, bytes], wanted: Json, info: Json, *, swap_limit: bool
+        self, name: str, spec: ContainerSpec, files: Mapping[str, bytes], wanted: Json, info: Json, host: config.Host
     ) -> Seen:
         key = spec.key
-        await self._make_dir(spec)
+        await self._make_dir(spec, host.profile.user_of(spec.tenant))
         await self._dirs.put_files(key, files)
-        if differences := config.differences(wanted, info, swap_limit=swap_limit):
+        if differences := config.differences(wanted, info, swap_limit=host.swap_limit):
             await self._discard(name, key)
             raise Refused(
                 "spec", f"the engine did not make what was asked: {'; '.join(differences)}", code="container.differs"
@@ -171,37 +183,6 @@ class Launcher:
         with contextlib.suppress(Rejected):
             await self._engine.delete(name)
         await asyncio.to_thread(self._dirs.remove, key)
-
-    def _checkpoints(self, spec: ContainerSpec, root: Path | None) -> Path | None:
-        """Return the real checkpoint directory, owned by the containers' user; None if the spec has none.
-
-        Raises `Refused` ("spec") if it is not a directory below the allowed root: a link that leads out of it would be an
-        escape.
-        """
-        if not spec.checkpoint_dir:
-            return None
-        if root is None:
-            raise Refused("spec", "this node has no folder for checkpoints", code="container.checkpoints.missing")
-        try:
-            real = Path(spec.checkpoint_dir).resolve(strict=True)
-            inside = root.resolve(strict=True) in real.parents
-        except (OSError, RuntimeError) as failure:
-            raise Refused(
-                "spec", f"the checkpoint directory cannot be used: {failure}", code="container.checkpoints.not_found"
-            ) from failure
-        if not real.is_dir() or not inside:
-            raise Refused(
-                "spec",
-                f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}",
-                code="container.checkpoints.outside",
-            )
-        status = real.stat()
-        if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
-            try:
-                os.chown(real, *self._owner, follow_symlinks=False)
-            except OSError as failure:  # a network file system may not let root do that, and may not need it
-                _log.warning("the checkpoint directory keeps its owner", path=str(real), error=str(failure))
-        return real
 
 
 def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:

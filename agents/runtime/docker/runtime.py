@@ -31,9 +31,11 @@ from agents import lease
 from agents.runtime import cgroups
 from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
+from agents.runtime.docker.disk import DiskWatch
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
+from agents.runtime.docker.profile import Profile
 from agents.runtime.docker.user import container_user
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
@@ -68,8 +70,8 @@ class DockerRuntime:
     """One node's containers on one engine.
 
     `root` is this node's private folder; `url` is unix://PATH or tcp://HOST:PORT (default DOCKER_HOST, else the usual
-    socket); `user` is the containers' `uid:gid` (default: the agent's own, or 65534:65534 if that is root); checkpoint
-    directories must lie below `checkpoint_root`.
+    socket); `user` is the containers' `uid:gid` (default: the agent's own, or if that is root, one for each tenant);
+    `profile` says what else the node lets containers do; checkpoint directories must lie below `checkpoint_root`.
     """
 
     name = "docker"
@@ -85,21 +87,23 @@ class DockerRuntime:
         cluster: str = "dorm",
         user: str | None = None,
         checkpoint_root: Path | None = None,
+        profile: Profile | None = None,
     ) -> None:
-        self._owner = container_user(user)
-        self._dirs = RunDirs(root, self._owner)
+        self._dirs = RunDirs(root)
         self._engine = Engine(url)
         self._images = Images(self._engine)
         self._host = config.Host(
             cluster=cluster,
             node=node,
             owner="",
-            user=f"{self._owner[0]}:{self._owner[1]}",
             cpus=1,
             swap_limit=True,
             checkpoint_root=checkpoint_root,
+            profile=msgspec.structs.replace(profile or Profile(), user=container_user(user)),
         )
-        self._launcher = Launcher(self._engine, self._dirs, self._owner, self._seen)
+        self._launcher = Launcher(self._engine, self._dirs, self._seen)
+        self._disk = DiskWatch(self._engine, self._dirs, lambda: self._host)
+        self._watching: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
         self._ended: dict[str, Seen] = {}
@@ -121,15 +125,20 @@ class DockerRuntime:
             self._host, owner=owner, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
         )
         self._live_restore = bool(info.get("LiveRestoreEnabled"))
+        self._watching = asyncio.create_task(self._disk.run())
         if not self._host.swap_limit:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
 
     async def close(self) -> None:
         """Release the engine and the root; containers run on."""
         self._closed.set()
+        if self._watching is not None:
+            self._watching.cancel()
         await self._images.close()
         await self._inflight.drain()
         await self._engine.close()
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
@@ -177,12 +186,16 @@ class DockerRuntime:
             # If the engine lets containers outlive it, one that ended while the engine was down ended by itself.  Engines
             # report
             # 255 for containers that they find dead at their start, for example after a power loss.
+            if self._stopped_for(seen):
+                continue
             alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
             if ("kill", name) in told or not alone:
                 found[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
         found = config.seen(key, info)
+        if reason := self._stopped_for(found):
+            return msgspec.structs.replace(found, error=reason)
         if (
             found.state == "exited"
             and found.exit_code
@@ -190,6 +203,11 @@ class DockerRuntime:
         ):
             return msgspec.structs.replace(found, lease_ended=True)
         return found
+
+    def _stopped_for(self, found: Seen) -> str:
+        """Return why this runtime has ended it as the app's own failure, "" if it has not."""
+        failed = found.state == "exited" and found.started_at and found.exit_code
+        return self._disk.reason(self._dirs.container_dir(found.key)) if failed else ""
 
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Create and start it unless it was started before; a missing image is pulled.
@@ -210,6 +228,13 @@ class DockerRuntime:
                 "image",
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
                 code="container.image.missing",
+            )
+        if not self._host.profile.takes(spec.image):
+            raise Refused(
+                "image",
+                f"this node does not run the image {spec.image}; it allows {', '.join(self._host.profile.images)} "
+                "(dorm agent --allow-image)",
+                code="container.image.not_allowed",
             )
         ended = self._images.ended
         with contextlib.suppress(NoImage):

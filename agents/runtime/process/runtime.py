@@ -1,6 +1,7 @@
 """The process runtime: a container is a child process with its own session and working directory.
 
-For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and it logs that when it is opened):
+For machines without Docker.  It serves one tenant, the first whose app it runs, unless the operator trusts all apps
+(`trust_apps`), because it confines nothing and limits nothing (`limits` is False, and it logs that when it is opened):
 processes share the user, the file system and the machine with the agent, and a memory shortage looks like any other SIGKILL.
 It does keep the runtime's promises: a program starts at most once for a key, it outlives the agent, and a restarted agent
 finds it again with its state and exit code.  One small supervisor for each container (`agents.runtime.process.supervisor`)
@@ -68,8 +69,11 @@ class ProcessRuntime:
     limits = False
     checkpoint_mount = ""
 
-    def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP) -> None:
+    def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False) -> None:
+        """`trust_apps`: whether it runs apps of several tenants, who could read each other's files."""
         self.node = node
+        self._trust_apps = trust_apps
+        self._served = asyncio.Lock()
         self._dirs = RunDirs(root)
         self._log_cap = log_cap
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
@@ -112,12 +116,35 @@ class ProcessRuntime:
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
+        await self._check_tenant(spec)
         return await self._inflight.run(self._ensure(spec, files or {}))
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Make its folder.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
+        await self._check_tenant(spec)
         await self._inflight.run(self._create(spec, spec_hash(spec)))
+
+    async def _check_tenant(self, spec: ContainerSpec) -> None:
+        """Refuse apps of a second tenant, which could read the files of the first.  What the first has left stays
+        readable, so the node is not given to another when its containers have ended."""
+        if self._trust_apps or not spec.tenant:
+            return
+        try:
+            async with self._served:
+                served = await asyncio.to_thread(self._dirs.serve, spec.tenant)
+        except OSError as failure:
+            raise Unavailable(
+                f"the node's tenant cannot be read or noted: {failure.strerror}", code="container.folder.not_writable"
+            ) from failure
+        if served != spec.tenant:
+            raise Refused(
+                "spec",
+                f"node {self.node} runs plain processes, which can read each other's files, and serves {served} only: use "
+                f"Docker there, or trust all apps with --trust-apps; to serve {spec.tenant} instead, remove "
+                f"{self._dirs.root / 'tenant'}",
+                code="container.tenant.not_served",
+            )
 
     async def _create(self, spec: ContainerSpec, wanted: str) -> None:
         key = spec.key

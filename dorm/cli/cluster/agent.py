@@ -16,7 +16,7 @@ from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
+from dorm.cli.settings import parse_bytes, parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
@@ -60,6 +60,43 @@ def agent(
     data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,
     secrets: Annotated[
         Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TENANT:]FREEDOM",
+            help="Relax Docker containers' confinement on this node, for one tenant or all: writable-root, shared-user "
+            "or core-dumps; may be repeated.",
+        ),
+    ] = None,
+    allow_image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Image that Docker containers may have, such as registry.lab/** or python@sha256:...; may be repeated; "
+            "default: any.",
+        ),
+    ] = None,
+    trust_apps: Annotated[
+        bool,
+        typer.Option(
+            "--trust-apps",
+            help="Run plain processes of several tenants, who can read each other's files and the agent's key.",
+        ),
+    ] = False,
+    container_disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What a Docker container may write to this node's disk before it is stopped; default: 32GiB.",
+        ),
+    ] = None,
+    container_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UID:GID",
+            help="User of all Docker containers; default: one for each tenant, or the agent's own if it is not root.",
+        ),
     ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     token: Annotated[
@@ -115,6 +152,11 @@ def agent(
             gpus=tuple(gpu or []),
             report_interval_s=report_every,
             secrets=secrets.absolute() if secrets is not None else None,
+            allow=tuple(allow or []),
+            images=tuple(allow_image or []),
+            trust_apps=trust_apps,
+            container_disk=parse_bytes(container_disk),
+            container_user=container_user,
         )
     except ConfigError as error:
         raise WrongUsage.of(error) from None
@@ -124,7 +166,7 @@ def agent(
 
         found = await node_target(target(url, cluster), root, node, introduction, named=names_credentials())
         cluster_name = found.cluster
-        choice = await choose_runtime(runtime.value, docker)
+        choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)

@@ -94,6 +94,13 @@ def up(
             help="Know users and nodes by their keys (`dorm user`, `dorm node`); a cluster that once did always does.",
         ),
     ] = False,
+    trust_apps: Annotated[
+        bool,
+        typer.Option(
+            "--trust-apps",
+            help="With --trust and without Docker: run apps of several tenants, who can read each other's files.",
+        ),
+    ] = False,
     accept_log: AcceptLog = False,
     metrics: MetricsOfUp = None,
     webhooks_allow: Annotated[
@@ -145,6 +152,7 @@ def up(
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
         accept_log=accept_log,
         trust=trust,
+        trust_apps=trust_apps,
         metrics=metrics_address(metrics) if metrics is not None else Address(),
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),

@@ -11,9 +11,10 @@ import pytest
 
 from agents.runtime.docker import config
 from agents.runtime.docker.frames import Frames
+from agents.runtime.docker.profile import NOBODY, UIDS, Profile, is_allowance
 from agents.runtime.interface import ContainerSpec, Key, Refused, key_name, spec_hash
 
-HOST = config.Host("c", "n", "0123456789abcdef", "65534:65534", 4, True)
+HOST = config.Host("c", "n", "0123456789abcdef", 4, True)
 SPEC = ContainerSpec(
     Key("app", 3, 1),
     "image",
@@ -64,6 +65,15 @@ def test_everything_that_is_asked() -> None:
             "SecurityOpt": ["no-new-privileges"],
             "PidsLimit": 4096,
             "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "OomScoreAdj": 500,
+            "Ulimits": [
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "nofile", "Soft": 16384, "Hard": 16384},
+                {"Name": "nproc", "Soft": 32768, "Hard": 32768},
+            ],
+            "ReadonlyRootfs": True,
+            "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777,size=536870912"},
             "Privileged": False,
             "Mounts": [
                 {
@@ -92,6 +102,79 @@ def test_everything_that_is_asked() -> None:
             ],
         },
     }
+
+
+def test_a_spec_that_names_no_limit_has_one() -> None:
+    host = msgspec.structs.replace(HOST, profile=Profile(memory=8 << 30))
+    spec = msgspec.structs.replace(SPEC, resources={}, devices=())
+    wanted = config.container_config(host, spec, Path("/run"), None)
+    limits = wanted["HostConfig"]
+    assert (limits["NanoCpus"], limits["Memory"], limits["MemorySwap"]) == (1_000_000_000, 8 << 30, 8 << 30)
+    assert (limits["ShmSize"], limits["Tmpfs"]["/tmp"].rpartition("=")[2]) == (4 << 30, str(4 << 30))
+    assert "NVIDIA_VISIBLE_DEVICES=void" in wanted["Env"]
+
+
+def test_the_hash_of_a_container_does_not_depend_on_its_tenant() -> None:
+    """Else an agent would take the containers of an earlier release for others."""
+    assert spec_hash(msgspec.structs.replace(SPEC, tenant="alice")) == spec_hash(SPEC)
+    filed = msgspec.structs.replace(SPEC, files={"a": "b"})
+    assert spec_hash(msgspec.structs.replace(filed, tenant="alice")) == spec_hash(filed) != spec_hash(SPEC)
+
+
+def test_tenants_have_users_of_their_own() -> None:
+    users = {Profile().user_of(f"user{number}") for number in range(1000)}
+    assert len(users) == 1000
+    assert all(UIDS[0] <= uid == gid <= UIDS[1] for uid, gid in users)
+    assert Profile().user_of("alice") == (2086119636, 2086119636)  # Files on disk are hers under this id.
+    assert Profile().user_of("") == NOBODY
+    assert Profile(user=(7, 8)).user_of("alice") == (7, 8)
+
+
+def test_a_freedom_is_for_one_tenant_or_for_all() -> None:
+    profile = Profile(allow=("alice:writable-root", "alice:shared-user", "core-dumps"))
+    host = msgspec.structs.replace(HOST, profile=profile)
+
+    def of(tenant: str) -> config.Json:
+        return config.container_config(host, msgspec.structs.replace(SPEC, tenant=tenant), Path("/run"), None)
+
+    alice, bob = of("alice"), of("bob")
+    assert (alice["HostConfig"]["ReadonlyRootfs"], bob["HostConfig"]["ReadonlyRootfs"]) == (False, True)
+    assert ("Tmpfs" in alice["HostConfig"], "Tmpfs" in bob["HostConfig"]) == (False, True)
+    assert (alice["User"], bob["User"] != alice["User"]) == ("65534:65534", True)
+    assert [limit["Name"] for one in (alice, bob) for limit in one["HostConfig"]["Ulimits"]] == ["nofile", "nproc"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("writable-root", True),
+        ("alice:core-dumps", True),
+        (":core-dumps", False),
+        ("alice:", False),
+        ("privileged", False),
+        ("", False),
+    ],
+)
+def test_what_an_operator_may_allow(text: str, fine: bool) -> None:
+    assert is_allowance(text) == fine
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "other"),
+    [
+        ("python", ["python"], ["python:3.11", "evil/python", "python2"]),
+        ("docker.io/library/*:*", ["python", "python:3.11"], ["lab/python", f"python@sha256:{'0' * 64}"]),
+        ("registry.lab/**", ["registry.lab/a", "registry.lab/b/c:1"], ["registry-lab/a", "evil.io/registry.lab/a"]),
+        ("*.lab/app:1.*", ["a.lab/app:1.2"], ["evil.io/a.lab/app:1.2", "a.lab/app:2.1", "a.lab/app"]),
+        ("**@sha256:*", [f"a/b@sha256:{'1' * 64}"], ["a/b", "a/b:sha256"]),
+        ("localhost:5000/a", ["localhost:5000/a"], ["localhost:5000/a:1", "a"]),
+        ("docker.io/lab/a:latest", ["lab/a"], ["lab.io/a", "localhost/a"]),
+    ],
+)
+def test_images_of_a_pattern(pattern: str, fitting: list[str], other: list[str]) -> None:
+    profile = Profile(images=("no/such:image", pattern))
+    assert [image for image in [*fitting, *other] if profile.takes(image)] == fitting
+    assert all(Profile().takes(image) for image in other)
 
 
 def test_two_roots_never_share_a_name_or_a_filter() -> None:
@@ -220,7 +303,7 @@ def test_a_hash_names_what_is_asked_and_not_its_order() -> None:
         {"devices": ()},
         {"files": {"dorm-hostfile": "a"}},
     ]
-    assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__)
+    assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__) - {"tenant"}
     assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 10
     assert (
         spec_hash(SPEC) == "9e7cc78681cef6470e40d3083aa5e4c6"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.runtime.docker import config
+from agents.runtime.docker.profile import Profile
 from agents.runtime.interface import Refused
 from tests.agents.harness import POLITE, ended, output, says
 from tests.agents.runtime.conformance import lines
@@ -48,7 +49,9 @@ async def test_limits_and_confinement_are_what_the_engine_has(
     assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("host", True, False)
     assert host["RestartPolicy"]["Name"] in ("no", "")
     assert (host["PidMode"], host["UTSMode"], host["UsernsMode"], host["CgroupParent"]) == ("", "", "", "")
-    assert host["IpcMode"] == "private"
+    assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
+    assert (host["ReadonlyRootfs"], host["OomScoreAdj"]) == (True, config.OOM_SCORE)
+    assert {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]}["core"] == 0
     assert host["LogConfig"]["Config"] == {"max-size": config.LOG_BYTES, "max-file": config.LOG_FILES}
     assert host["Binds"] is None
     assert [(mount["Type"], mount["Source"]) for mount in host["Mounts"]] == [("bind", str(runtime.run_dir(spec.key)))]
@@ -87,7 +90,7 @@ async def test_the_user_can_be_chosen(
 def test_only_root_chooses_a_user(docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(os, "getgid", lambda: 100)
-    assert docker_node(user="1000:100")._host.user == "1000:100"
+    assert docker_node(user="1000:100")._host.profile.user == (1000, 100)
     with raises(ValueError, "config.user.not_root"):
         docker_node(user="0:0")
 
@@ -190,6 +193,10 @@ async def test_no_checkpoints_where_no_root_is_set(
     "weaker",
     [
         {"NanoCpus": 0},
+        {"ReadonlyRootfs": False},
+        {"Tmpfs": {"/tmp": "rw"}},
+        {"Ulimits": []},
+        {"OomScoreAdj": 0},
         {"Memory": 128 * MIB, "MemorySwap": 128 * MIB},
         {"PidsLimit": 0},
         {"CapDrop": []},
@@ -202,18 +209,40 @@ async def test_no_checkpoints_where_no_root_is_set(
     ids=repr,
 )
 async def test_a_container_made_otherwise_is_never_started(
-    docker_harness: Harness, runtime: DockerRuntime, engine: Engine, weaker: dict[str, Any]
+    docker_harness: Harness,
+    runtime: DockerRuntime,
+    engine: Engine,
+    weaker: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an engine makes it that ignores a field which it does not know."""
     spec = docker_harness.shell(POLITE, resources={"cpu": 500, "memory": 64 * MIB})
-    wanted = config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None)
-    wanted["HostConfig"].update(weaker)
-    runtime.run_dir(spec.key).mkdir(parents=True)
-    name = config.container_name(runtime._host, spec.key)
-    await engine.create(name, wanted)
+    create = runtime._engine.create
+
+    async def weakened(name: str, wanted: config.Json) -> str:
+        return await create(name, {**wanted, "HostConfig": {**wanted["HostConfig"], **weaker}})
+
+    monkeypatch.setattr(runtime._engine, "create", weakened)
     with raises(Refused, "container.differs"):
         await runtime.ensure(spec)
-    assert await engine.inspect(name) is None
+    assert await engine.inspect(config.container_name(runtime._host, spec.key)) is None
+
+
+async def test_a_container_prepared_under_another_configuration_is_made_again(
+    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], engine: Engine
+) -> None:
+    """After an upgrade or with another option, the app is not charged for it."""
+    spec = docker_harness.shell("touch /x || echo read-only; exec sleep 600")
+    before = docker_node(profile=Profile(allow=("writable-root",)))
+    await before.open()
+    await before.prepare(spec)
+    assert not (await inspected(engine, before, spec))["HostConfig"]["ReadonlyRootfs"]
+    await before.close()
+    runtime = docker_node()
+    await runtime.open()
+    assert (await runtime.ensure(spec)).state == "running"
+    await says(runtime, spec.key, b"read-only")
+    await runtime.close()
 
 
 async def test_a_shell_in_the_name_stays_a_name(docker_harness: Harness, runtime: DockerRuntime) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.docker
 async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec) -> str:
     """Leave a container as an agent does that dies right after its creation; gives its name."""
     name = config.container_name(runtime._host, spec.key)
-    assert runtime._dirs.make(spec.key)
+    assert runtime._dirs.make(spec.key, owner=runtime._host.profile.user_of(spec.tenant))
     await engine.create(name, config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None))
     return name
 

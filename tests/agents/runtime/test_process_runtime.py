@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.runtime.interface import ContainerSpec, Key, Refused
+from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import ended, output
 from tests.agents.runtime.conformance import RuntimeConformance
+from tests.errors import raises
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.agents.harness import Harness
 
 
@@ -28,3 +33,27 @@ class TestProcessRuntime(RuntimeConformance):
                 await runtime.ensure(spec)
                 await ended(runtime, spec.key)
                 assert await output(runtime, spec.key) == said
+
+
+async def test_a_node_of_processes_serves_one_tenant(tmp_path: Path) -> None:
+    """Also after a restart, and when nothing of the first one runs any more."""
+
+    async def run(generation: int, tenant: str, *, trust_apps: bool = False) -> None:
+        runtime = ProcessRuntime("node", tmp_path / "node", trust_apps=trust_apps)
+        await runtime.open()
+        try:
+            spec = ContainerSpec(Key("app", generation, 0), "", ("true",), env={}, resources={}, tenant=tenant)
+            await runtime.ensure(spec)
+            await ended(runtime, spec.key)
+            await runtime.remove(spec.key)
+        finally:
+            await runtime.close()
+
+    await run(1, "alice")
+    await run(2, "alice")
+    with raises(Refused, "container.tenant.not_served"):
+        await run(3, "bob")
+    assert not (tmp_path / "node" / "app-3-0").exists()
+    await run(4, "bob", trust_apps=True)
+    (tmp_path / "node" / "tenant").unlink()
+    await run(5, "bob")

@@ -1,0 +1,1 @@
+"""What containers are kept from, tried on a real engine."""
