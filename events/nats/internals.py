@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 USED: Mapping[str, tuple[str, ...]] = {
     "Client": (
-        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps", "_reconnection_task"),
+        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps"),
         *("_resp_map", "_server_info", "_transport"),
     ),
     "Parser": ("buf", "nc", "parse", "reset"),
@@ -131,9 +131,7 @@ class AbortingClient(Client):
         await super().publish(subject, payload, reply, headers)
 
     async def _connect_to_server(self, s: Srv) -> None:
-        reconnecting = self._reconnection_task
-        superseded = reconnecting is not None and reconnecting is not asyncio.current_task()
-        if self.abandoned or superseded:
+        if self.abandoned:
             raise asyncio.CancelledError
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
             self._transport = AbortingTransport(encrypted=self.encrypted)

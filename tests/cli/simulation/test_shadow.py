@@ -27,7 +27,7 @@ from events.nats.log import Connection
 from events.nats.shadows import shadow_stream
 from events.nats.streams import log_stream, stream_configs
 from tests.core.records import document, joined
-from tests.e2e.commands import DORM, done, environment, refused
+from tests.e2e.commands import DORM, done, dorm, environment, refused
 from tests.golden.made import FOLDER
 from tests.master.leading import running
 
@@ -249,9 +249,10 @@ async def test_a_user_who_may_publish_nothing_else_can_run_it(tmp_path: Path) ->
                 await asyncio.wait_for(decided(made), 60)
             before = await made.written()
             guarded = ["--url", f"nats://shadow:y@127.0.0.1:{port}", "--cluster", cluster]
-            out = await done(
+            code, out, err = await dorm(
                 made.home, "shadow", "--policy", "static", "--once", "--what-if", "0s", "-o", "json", *guarded
             )
+            assert (code, "the URL holds a password" in err) == (0, True), err
             assert json.loads(out)["kind"] == "comparison"
             assert len(await made.published()) == 1
             other = await Connection.open(guarded[1], cluster)

@@ -86,7 +86,7 @@ async def test_a_frozen_server_is_left_although_it_takes_nothing_any_more(
     outages = Outages(quick)
     server.pause()
     async with asyncio.timeout(40):
-        large = [asyncio.create_task(quick.log.append(ALICE, bytes(8_000_000), timeout=_LONG_S)) for _ in range(4)]
+        large = [asyncio.create_task(quick.log.append(ALICE, bytes(1_000_000), timeout=_LONG_S)) for _ in range(32)]
         await outages.lost.wait()
         for one in large:
             with pytest.raises(LogUnavailable):
@@ -96,7 +96,8 @@ async def test_a_frozen_server_is_left_although_it_takes_nothing_any_more(
         await quick.log.append(ALICE, b"back", msg_id="back")
         server.pause()
         with contextlib.suppress(LogUnavailable):
-            await quick.log.append(ALICE, bytes(8_000_000), timeout=0.1)
+            for _ in range(8):
+                await quick.log.append(ALICE, bytes(1_000_000), timeout=0.1)
         await quick.close()
         server.resume()
 
