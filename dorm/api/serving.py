@@ -43,7 +43,7 @@ _END_S = 2.0
 """How long requests in progress may take when the server ends."""
 _BACKLOG = 1024
 _PAGE = "list_apps"
-"""The operation whose access the page needs: whoever lists apps may load it, and browsers ask for a user before it."""
+"""The operation whose access the page needs: those who may list apps may load it, and browsers ask for a user before it."""
 _CHALLENGES = (("WWW-Authenticate", 'Basic realm="dorm", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="dorm"'))
 
 

@@ -274,7 +274,7 @@ class Link:
     def _note_locked_out(self) -> None:
         self._locked_out += 1
         if self._locked_out == _LOCKED_OUT:
-            self._settled.set()  # Whoever waits for a connection learns that there will be none.
+            self._settled.set()  # Those that wait for a connection learn that there will be none.
             self._tell("locked out")
 
     def _say_left_out(self, subject: str) -> None:
