@@ -163,9 +163,14 @@ def up(
 async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int | None) -> None:
     from dorm.local.api_process import ApiProcess
     from dorm.local.cluster import LocalCluster
+    from dorm.local.founding import KEYS
 
-    if not await asyncio.to_thread((options.data / "nats").exists):
+    log = options.data / "nats"
+    if not await asyncio.to_thread(log.exists):
         change = _founding(change)
+    elif options.trust and not await asyncio.to_thread((log / KEYS).exists):
+        text = f"{options.data} holds an open cluster, which cannot know its users later; choose another folder with --data"
+        raise Fail(text, code="data.open_cluster")
     cluster = LocalCluster(options)
     # Signals are handled from the start: no server is left behind, whenever one comes.
     with stops() as events:
