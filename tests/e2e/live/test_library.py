@@ -47,7 +47,7 @@ async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) ->
         client = cluster.client
         await all_nodes(client)
         trained = await client.submit(app(epochs=60))
-        await until(client, lambda s: grown(s.apps[trained.id]) and s.apps[trained.id].step >= 5, "it trains")
+        await until(client, lambda s: s.apps[trained.id].step >= 5 and grown(s.apps[trained.id]), "it trains")
         other = await client.submit(neighbor())
         await until(client, lambda s: s.apps[other.id].phase == "running", "it makes room")
         await client.cancel(other.id)
