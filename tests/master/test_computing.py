@@ -44,6 +44,17 @@ async def facts(log: MemoryLog, kind: type[Event], least: int = 1) -> list[Round
     raise AssertionError("a log that is followed does not end")
 
 
+async def decided_by(log: MemoryLog, policy: str) -> None:
+    """Wait for its first decision; on a quiet machine the one before it may have answered in time when it was asked again."""
+    rounds = 0
+    async with asyncio.timeout(60.0):
+        while True:
+            rounds += 1
+            found = (await facts(log, Resized, rounds))[-1].events
+            if policy in {fact.policy for fact in found if isinstance(fact, Resized)}:
+                return
+
+
 async def hard(log: MemoryLog) -> None:
     for number in range(12):
         await say(log, joined(f"n{number}", 7.0 + number % 3), f"n{number}")
@@ -64,8 +75,7 @@ async def test_a_master_gives_it_up_and_goes_on() -> None:
         assert not any(isinstance(fact, Resized) for fact in failed.events), "the round keeps the last allocation"
         await facts(log, IdleTicked)  # It is asked again, and may still compute the earlier answer.
         await say(log, PolicyChanged(policy="static", params={"count": 1}), "operator")
-        (decided,) = await facts(log, Resized)
-        assert {fact.policy for fact in decided.events if isinstance(fact, Resized)} == {"static"}
+        await decided_by(log, "static")
         assert master.state.policy_failure is msgspec.UNSET
     report = await verify(log)
     assert report.good, report.divergence
