@@ -53,6 +53,10 @@ NodeChanges = Annotated[
 Drained = Annotated[
     list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="With this node drained.")
 ]
+Undrained = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE", autocompletion=complete_node, help="With this drained node used again."),
+]
 
 
 def plan(
@@ -65,6 +69,7 @@ def plan(
         typer.Option(metavar="NODE", autocompletion=complete_node, help="Without this node; as --nodes -NODE."),
     ] = None,
     drain: Drained = None,
+    undrain: Undrained = None,
     change: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,6 +129,7 @@ def plan(
             joins=tuple(one for one in parsed if isinstance(one, NewNodes)),
             removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
             drained=tuple(drain or []),
+            undrained=tuple(undrain or []),
             cancelled=tuple(cancel or []),
             specs=checked,
         )

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dorm.core.query.views import sizes
-from events.kinds import LogSealed, PolicyChanged
+from events.kinds import LogSealed, NodeDrainRequested, PolicyChanged
 from events.positions import logged
 from replay.export.export import export
 from tests.core.records import Bench, document, joined
@@ -188,6 +188,19 @@ def test_plan_with_a_node_less(here: Dorm, tmp_path: Path) -> None:
     assert plans[0] == plans[1] == plans[2]
 
 
+def test_plan_with_a_drained_node_used_again(here: Dorm, tmp_path: Path) -> None:
+    bench = Bench(n1=2, n2=2)
+    bench.add(PolicyChanged(policy="dorm-exact"))
+    bench.add(NodeDrainRequested(node="n2", drain=True))
+    bench.submit("app", n_min=4, n_max=4)
+    bench.settle()
+    path = saved(bench.records, tmp_path / "log.dorm")
+    assert here("plan", "--file", path)[0] == 0
+    code, out, _ = here("plan", "--file", path, "--undrain", "n2", "-o", "json")
+    (app,) = json.loads(out)["apps"]
+    assert (code, app["kind"], app["nodes_after"]) == (3, "start", {"n1": 2, "n2": 2})
+
+
 def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
     """What is planned from before a decision is what that decision then said."""
     bench = Bench(n1=4)
@@ -214,6 +227,7 @@ def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
         (["--nodes", "+1,like=n7"], 1, "node.not_found"),
         (["--without", "n7"], 1, "node.not_found"),
         (["--drain", "n7"], 1, "node.not_found"),
+        (["--undrain", "n7"], 1, "node.not_found"),
         (["--cancel", "nobody"], 1, "app.not_found"),
         (["--set", "theta9=1"], 2, "policy.parameter.unknown"),
         (["--set", "theta2"], 2, "usage.not_a_pair"),
