@@ -125,6 +125,8 @@ class Agent:
         """The longest lease that the master may believe this node to honor."""
         self._good_for_s = math.inf
         """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
+        self._good_until = 0.0
+        """When that lease ends (`since_boot`), 0 before the first."""
         self._hurry = asyncio.Event()
         """Set when heartbeats must come more often."""
         self._answered_at = 0.0
@@ -172,6 +174,7 @@ class Agent:
             containers=containers,
             pending=self._outbox.waiting,
             silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
+            lease_left_s=self._good_until - self._since_boot() if self._good_until else 0.0,
         )
 
     async def _fold(self, batch: list[Record]) -> None:
@@ -207,7 +210,7 @@ class Agent:
         if seconds <= 0:
             return False
         await self._runtime.extend_lease(seconds)
-        self._good_for_s = lease_s
+        self._good_for_s, self._good_until = lease_s, sent_at + lease_s
         return True
 
     def _pace(self) -> float:

@@ -10,6 +10,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     master/     the shell around the core: follows the log, folds it, publishes decisions
     snapshots   which snapshot of a cluster's log to start from
     client/     what a user's program calls: submit, cancel, watch, tail
+    health/     whether the processes do their work, for load balancers and service managers
     metrics/    what a log and the processes look like to Prometheus
     webhooks/   events to people's own programs, over HTTP
     security/   who may do what on a cluster's NATS servers: roles, keys, certificates

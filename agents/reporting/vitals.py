@@ -19,3 +19,5 @@ class Vitals(msgspec.Struct, frozen=True):
     """Facts that the log does not have yet."""
     silence_s: float
     """Seconds since the runtime last listed its containers."""
+    lease_left_s: float = 0.0
+    """Seconds for which its containers may run without a further stored heartbeat; 0 or less: they are killed."""

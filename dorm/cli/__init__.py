@@ -6,7 +6,8 @@
     connect      which cluster, and as whom: `--url`, `--credentials`, `--context`, what `dorm up` recorded, the default
     source       which log a command reads: a cluster's or a file
     metrics_address  the option `--metrics`
-    signals      Ctrl-C, SIGTERM and SIGHUP as events;  program_logs: the program's own logs
+    signals      Ctrl-C, SIGTERM and SIGHUP as events;  service: programs that run until they are stopped
+    program_logs the program's own logs
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     settings     settings as people write them;  changes: the event that changes them
     schema       `dorm schema`;  completion: `dorm completion`

@@ -17,7 +17,8 @@ Metrics = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="DORM_METRICS",
-        help="Serve metrics for Prometheus there, at /metrics; a port alone means loopback. Default: not at all.",
+        help="Serve metrics for Prometheus there, at /metrics, and /healthz and /readyz; a port alone means loopback. "
+        "Default: not at all.",
     ),
 ]
 MetricsOfUp = Annotated[
@@ -26,7 +27,8 @@ MetricsOfUp = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="DORM_METRICS",
-        help="Serve metrics for Prometheus there, at /metrics; off for none. Default: 127.0.0.1:9475, or a free port.",
+        help="Serve metrics for Prometheus there, at /metrics, and /healthz and /readyz; off for none. "
+        "Default: 127.0.0.1:9475, or a free port.",
     ),
 ]
 

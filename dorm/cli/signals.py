@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 def hears_ctrl_c() -> bool:
@@ -77,10 +77,16 @@ def stops() -> Iterator[Stops]:
             loop.remove_signal_handler(number)
 
 
-async def run_until_stopped(work: Coroutine[Any, Any, Any]) -> bool:
-    """Run until the work ends or a signal comes (then it is cancelled, cleanly); return True if a signal ended it."""
+async def run_until_stopped(work: Coroutine[Any, Any, Any], stopping: Callable[[], None] = lambda: None) -> bool:
+    """Run until the work ends or a signal comes (then it is cancelled, cleanly); return True if a signal ended it.  `stopping`
+    is called once the signal has come."""
+
+    async def stop() -> None:
+        await events.first.wait()
+        stopping()
+
     with stops() as events:
-        return await first_of(work, events.first.wait())
+        return await first_of(work, stop())
 
 
 async def first_of(work: Coroutine[Any, Any, Any], stop: Coroutine[Any, Any, Any]) -> bool:

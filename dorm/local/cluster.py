@@ -191,6 +191,8 @@ class LocalCluster:
     async def _serve_metrics(self, key_file: Path, deliverer: Deliverer | None) -> None:
         if self.options.metrics is None or self._timer is None:
             return
+        from dorm.health.checks import Health
+        from dorm.health.parts import agents_checks, master_checks
         from dorm.metrics.follower import Follower
         from dorm.metrics.parts import of_agents, of_master
         from dorm.metrics.server import MetricsServer, serving
@@ -200,7 +202,10 @@ class LocalCluster:
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
         if deliverer is not None:
             sources.append(deliverer.metrics)
-        server = MetricsServer(self.options.metrics, sources, else_any_port=self.options.metrics_else_any_port)
+        health = Health(BUILD, "the cluster starts")
+        health.watch(master_checks(self.master, log), agents_checks(self.agents))
+        any_port = self.options.metrics_else_any_port
+        server = MetricsServer(self.options.metrics, sources, else_any_port=any_port, health=health)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))
         self.metrics_url = f"http://{server.address}/metrics"
 

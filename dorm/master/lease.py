@@ -69,6 +69,11 @@ class Lease:
         """Whether this master still holds the lease: no other master can have taken it."""
         return self._held is not None and _now() < self._good_until
 
+    @property
+    def left_s(self) -> float:
+        """Seconds for which it is held without a further renewal; 0 while it is not."""
+        return max(0.0, self._good_until - _now()) if self._held is not None else 0.0
+
     def check(self) -> None:
         """Raises LeaseLost if this master no longer holds the lease."""
         if not self.held:

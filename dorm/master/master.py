@@ -143,6 +143,11 @@ class Master:
         self._load_plugins = plugins
         self._plugins: Sequence[PolicyPlugin] = ()
 
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds for which this master surely leads; 0 while it follows."""
+        return self._lease.left_s if self._lease is not None else 0.0
+
     async def run(self) -> None:
         """Follow and lead until cancelled.  A master that is leading then seals the unsealed records and gives the lease back.
         Waits for a log that is unavailable.  Raises LogAltered, LogDamaged, GapError, LogRefused; LogClosed, and MasterError

@@ -130,6 +130,11 @@ LOG = (
 MASTER = (
     Family("dorm_master_leading", "gauge", "1 while this master leads."),
     Family("dorm_master_folded_sequence", "gauge", "The last record that this master has folded."),
+    Family(
+        "dorm_master_lease_left_seconds",
+        "gauge",
+        "How long this master surely leads without renewing its lease; 0 while it follows.",
+    ),
     Family("dorm_master_solve_seconds", "histogram", "How long this master computed a decision."),
 )
 
@@ -150,6 +155,12 @@ AGENT = (
     Family("dorm_agent_pending_facts", "gauge", "Facts that the agent has not stored on the log yet.", ("node",)),
     Family(
         "dorm_agent_runtime_silence_seconds", "gauge", "Time since the runtime last listed its containers.", ("node",)
+    ),
+    Family(
+        "dorm_agent_lease_left_seconds",
+        "gauge",
+        "How long the node's containers may run without a further heartbeat on the log.",
+        ("node",),
     ),
 )
 WEBHOOK = (

@@ -55,6 +55,7 @@ def of_agents(agents: Sequence[Agent]) -> Source:
 def _master_metrics(master: Master, timer: SolveTimer) -> Iterator[Metric]:
     yield gauge("dorm_master_leading", master.elected.is_set())
     yield gauge("dorm_master_folded_sequence", master.state.seq)
+    yield gauge("dorm_master_lease_left_seconds", master.lease_left_s)
     yield histogram("dorm_master_solve_seconds", {(): timer.seconds})
 
 
@@ -67,6 +68,7 @@ def _agent_metrics(agents: Sequence[Agent]) -> Iterator[Metric]:
     yield gauge("dorm_agent_folded_sequence", {(one.node,): one.seq for one in every})
     yield gauge("dorm_agent_pending_facts", {(one.node,): one.pending for one in every})
     yield gauge("dorm_agent_runtime_silence_seconds", {(one.node,): one.silence_s for one in every})
+    yield gauge("dorm_agent_lease_left_seconds", {(one.node,): max(0.0, one.lease_left_s) for one in every})
 
 
 def process_metrics() -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""`/metrics` over HTTP.
+"""`/metrics` over HTTP, and beside it whether the process lives and is ready.
 
 Each source is asked with a time limit of its own and may fail by itself: what the others know is served.  One scrape is made
 at a time; further ones wait for it and get the same body.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from dorm.health.pages import add_pages
 from dorm.metrics.address import Address, MetricsError
 from dorm.metrics.cluster import CONTENT_TYPE, exposition
 from dorm.metrics.parts import process_metrics
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from dorm.health.checks import Health
     from dorm.metrics.follower import Follower
 
     Source = Callable[[], Awaitable[Iterable[Metric]]]
@@ -33,11 +35,14 @@ _log = Logger(__name__)
 
 
 class MetricsServer:
-    """Use as an async context manager; serves what `sources` return, and the process's own metrics.  With `else_any_port` it
-    takes any free port where the given one is in use."""
+    """Use as an async context manager; serves what `sources` return, the process's own metrics, and the pages of `health`.
+    With `else_any_port` it takes any free port where the given one is in use."""
 
-    def __init__(self, address: Address, sources: Iterable[Source], *, else_any_port: bool = False) -> None:
+    def __init__(
+        self, address: Address, sources: Iterable[Source], *, else_any_port: bool = False, health: Health | None = None
+    ) -> None:
         self._sources = list(sources)
+        self._health = health
         self._else_any_port = else_any_port
         self._runner: web.AppRunner | None = None
         self._making: asyncio.Task[bytes] | None = None
@@ -48,6 +53,8 @@ class MetricsServer:
         """Raises MetricsError where the address is in use or not this machine's."""
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._answer)
+        if self._health is not None:
+            add_pages(app, self._health)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         try:

@@ -61,12 +61,16 @@ async def refused(
 
 @contextlib.asynccontextmanager
 async def running(
-    home: Path, log: Path, *arguments: str, enter: Callable[[Iterable[str]], list[str]] = list
+    home: Path,
+    log: Path,
+    *arguments: str,
+    enter: Callable[[Iterable[str]], list[str]] = list,
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Process]:
     """A command that runs until the block is left; its output goes to `log`."""
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *enter([*DORM, *arguments]), stdout=out, stderr=out, env=environment(home)
+            *enter([*DORM, *arguments]), stdout=out, stderr=out, env=environment(home, **(env or {}))
         )
     try:
         yield process

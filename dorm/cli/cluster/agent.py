@@ -16,8 +16,8 @@ from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.service import run_service
 from dorm.cli.settings import parse_bytes, parse_capacity, parse_pairs, parse_ports
-from dorm.cli.signals import run_until_stopped
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agents.agent import Agent
+    from dorm.health.checks import Health
     from dorm.metrics.address import Address
 
 
@@ -131,6 +132,8 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from dorm.health.checks import Health
+    from dorm.health.parts import agents_checks
     from dorm.local.cluster import BUILD
     from dorm.local.runtimes import choose_runtime
 
@@ -161,6 +164,8 @@ def agent(
     except ConfigError as error:
         raise WrongUsage.of(error) from None
 
+    health = Health(BUILD, f"node {node} waits for the NATS servers")
+
     async def work() -> None:
         from agents.agent import Agent
 
@@ -180,18 +185,19 @@ def agent(
                 clock=time.time_ns,
                 build=BUILD,
             )
-            async with _metrics(worker, serve_at):
+            health.watch(agents_checks([worker]))
+            async with _metrics(worker, serve_at, health):
                 await worker.run()
         finally:
             await connection.close()
 
-    run(run_until_stopped(work()))
+    run(run_service(work(), health))
 
 
-def _metrics(worker: Agent, address: Address | None) -> AbstractAsyncContextManager[None]:
+def _metrics(worker: Agent, address: Address | None, health: Health) -> AbstractAsyncContextManager[None]:
     if address is None:
         return contextlib.nullcontext()
     from dorm.metrics.parts import of_agents
     from dorm.metrics.server import MetricsServer, serving
 
-    return serving(MetricsServer(address, [of_agents([worker])]), None, None)
+    return serving(MetricsServer(address, [of_agents([worker])], health=health), None, None)

@@ -17,14 +17,16 @@ from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.service import run_service
 from dorm.cli.settings import complete_policy, parse_params, policy_change
-from dorm.cli.signals import end_beside_threads, run_until_stopped
+from dorm.cli.signals import end_beside_threads
 from events.log.records import LogError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from dorm.client.client import Client
+    from dorm.health.checks import Health
     from dorm.master.master import Master
     from dorm.metrics.address import Address
     from dorm.metrics.parts import SolveTimer
@@ -109,15 +111,19 @@ def master(
 
       dorm master --cluster lab --metrics 0.0.0.0:9475
     """
+    from dorm.health.checks import Health
+    from dorm.local.cluster import BUILD, plugins
+
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
     identity = _identity(name)
     _limit(policy_limit)
     serve_at = metrics_address(metrics)
+    health = Health(BUILD, "the master waits for the NATS servers")
 
     async def work() -> None:
         from dorm.client.client import Client
-        from dorm.local.cluster import BUILD, plugins
+        from dorm.health.parts import master_checks
         from dorm.local.home import key_file, metrics_file, witness_file
         from dorm.master.computing import LIMIT_S
         from dorm.master.master import Master
@@ -160,8 +166,9 @@ def master(
                 policy_limit_s=limit_s(LIMIT_S),
             )
             masters.append(one)
+            health.watch(master_checks(one, connection.log))
             if serve_at is not None:
-                await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file)))
+                await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
             if change is None or first is not None:
                 await one.run()
             else:
@@ -175,7 +182,7 @@ def master(
     masters: list[Master] = []
 
     async def until_stopped() -> None:
-        await run_until_stopped(work())
+        await run_service(work(), health)
         if any(one.computing.busy for one in masters):
             end_beside_threads()
 
@@ -183,14 +190,15 @@ def master(
 
 
 def _metrics(
-    connection: Connection, one: Master, timer: SolveTimer, address: Address, file: Path
+    connection: Connection, one: Master, timer: SolveTimer, address: Address, file: Path, health: Health
 ) -> AbstractAsyncContextManager[None]:
     from dorm.metrics.follower import Follower
     from dorm.metrics.parts import of_master
     from dorm.metrics.server import MetricsServer, serving
 
     follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.log.room)
-    return serving(MetricsServer(address, [follower.metrics, of_master(one, timer)]), follower, one.settled)
+    server = MetricsServer(address, [follower.metrics, of_master(one, timer)], health=health)
+    return serving(server, follower, one.settled)
 
 
 async def _plug_in(client: Client, one: Master, change: PolicyChanged) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from typing import TYPE_CHECKING
 
 import psutil
@@ -22,13 +23,36 @@ from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from dorm.core.state import App
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
+
+
+class Manager:
+    """The socket of a service manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        self._socket.close()
+
+    async def said(self, line: str) -> str:
+        """All that was said up to this line."""
+        found = ""
+        async with asyncio.timeout(20):
+            while line not in found.splitlines():
+                found += (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).decode() + "\n"
+        return found
 
 
 class Lab:
@@ -41,9 +65,11 @@ class Lab:
         self.client = client
 
     @contextlib.asynccontextmanager
-    async def master(self, name: str, *more: str, says: str = "leading") -> AsyncIterator[tuple[Process, Path]]:
+    async def master(
+        self, name: str, *more: str, says: str = "leading", env: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[Process, Path]]:
         log = self.folder / f"{name}.log"
-        async with running(self.home, log, "master", *self.common, *more) as process:
+        async with running(self.home, log, "master", *self.common, *more, env=env) as process:
             await until_said(log, says, process)
             yield process, log
 
@@ -80,7 +106,10 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
         state = await until(client, lambda s: named(s, "app").step >= 5, "it trains")
         assert sizes(named(state, "app")) == {"node-1": 2, "node-2": 2}
         assert "rack=a" in await done(lab.home, "nodes", "-o", "wide", *lab.common)
-        async with lab.master("second", "--param", "theta1=0.4", says="following") as (second, second_log):
+        manager, socket_of_manager = Manager(lab.folder / "notify"), {"NOTIFY_SOCKET": str(lab.folder / "notify")}
+        second_master = lab.master("second", "--param", "theta1=0.4", says="following", env=socket_of_manager)
+        async with manager, second_master as (second, second_log):
+            assert "follows" in await manager.said("READY=1")
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 10.0) == 0
             await until_said(second_log, "leading", second)
@@ -90,6 +119,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
             assert (state.settings.params, state.epoch) == ({"theta1": 0.4}, 2)
             await check_log(client)
             second.send_signal(signal.SIGTERM)
+            await manager.said("STOPPING=1")
             assert await asyncio.wait_for(second.wait(), 10.0) == 0
             assert "Traceback" not in first_log.read_text() + second_log.read_text()
 
