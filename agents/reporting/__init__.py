@@ -1,6 +1,7 @@
 """What a node publishes: facts about its containers, its heartbeats, and its containers' output.
 
     reporter     facts about containers, made from what the engine lists
+    last_words   what a container wrote last before it failed
     outbox       facts on their way to the log
     heartbeat    the node's periodic report
     logs         requests for container output

@@ -14,6 +14,7 @@ import structlog
 
 from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFact, ProgressFile
+from agents.reporting.last_words import last_words
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainersPrepared, ContainerStarted, ExitReason
 from events.limits import clipped
@@ -164,6 +165,8 @@ class Reporter:
         unwanted = key not in self._desired.wanted()
         asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
         killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        if seen is not None and seen.exit_code and reason == "exit" and not message and not asked:
+            message = await last_words(self._runtime, key)
         self._desired.exited.add(key)
         await asyncio.to_thread(self._ledger.free_devices, key)
         app, generation, slot = key
