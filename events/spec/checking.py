@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from events.spec.amounts import check_amounts
-from events.spec.engines import ENGINES, check_options, check_role_counts
+from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
@@ -55,6 +55,8 @@ def check_spec(document: object) -> CheckedSpec:
     if spec.n_min > spec.n_max:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
     check_roles(spec, spec.n_min)
+    for command in (spec.command, spec.resume):
+        check_command(spec.engine, command)
     _check_speed(spec)
     _check_batch(spec)
     try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+import itertools
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 import msgspec
 
 from events.spec.faults import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EngineName = Literal["plain", "torchrun", "mpi", "tensorflow", "ps", "elastic"]
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
@@ -87,6 +91,40 @@ def check_options(engine: EngineName, options: EngineOptions) -> None:
             "engine_options.workers_per_server: `servers` already says how many there are; leave out one of the two",
             code="spec.engine_options.servers.given_twice",
         )
+
+
+_TORCHRUN: Final = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh"})
+
+
+def check_command(engine: EngineName, command: Sequence[str]) -> None:
+    """Refuse a command that starts torchrun under the engine that does so already: each container would be a training of its
+    own, all of them with the same checkpoints.  Raises SpecError."""
+    if engine == "torchrun" and _starts_torchrun(command):
+        raise SpecError(
+            "command: it starts torchrun, and the engine torchrun does that already; write the script alone, "
+            "`command: [python, train.py]`, with `engine_options: {processes: N}` for N workers in each container",
+            code="spec.command.launches_twice",
+        )
+
+
+def _starts_torchrun(command: Sequence[str]) -> bool:
+    words = list(command)
+    if len(words) > 2 and _program(words[0]) in _SHELLS and words[1].startswith("-") and words[1].endswith("c"):
+        words = words[2].split()
+    words = words[: _script(words)]
+    if any(_program(word) == "torchrun" for word in words):
+        return True
+    return any(flag == "-m" and module in _TORCHRUN for flag, module in itertools.pairwise(words))
+
+
+def _program(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _script(words: Sequence[str]) -> int:
+    """Return where the first Python script is among the words: what follows are its own arguments."""
+    return next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))
 
 
 def check_role_counts(engine: EngineName, options: EngineOptions, n_min: int) -> None:

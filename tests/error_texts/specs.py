@@ -247,6 +247,12 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "engine_options.processes: the engine plain has no such option; it belongs to torchrun and mpi",
     ),
     (
+        "spec.command.launches_twice",
+        spec({"engine": "torchrun", "command": ["torchrun", "train.py"]}),
+        "command: it starts torchrun, and the engine torchrun does that already; write the script alone, "
+        "`command: [python, train.py]`, with `engine_options: {processes: N}` for N workers in each container",
+    ),
+    (
         "spec.engine_options.restarts.without_c10d",
         spec({"engine": "torchrun", "engine_options": {"restarts": 2}}),
         "engine_options.restarts: needs `rendezvous: c10d`; with a static one Dorm's own `retries` apply",

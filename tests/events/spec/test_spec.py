@@ -167,6 +167,16 @@ def refused(document: object) -> str:
         ({"engine_options": {"processes": 0}}, "spec.engine_options.processes.out_of_range"),
         ({"engine_options": {"rendezvous": "etcd"}}, "spec.engine_options.rendezvous.not_a_choice"),
         ({"engine_options": {"processes": 2}}, "spec.engine_options.of_another_engine"),
+        ({"engine": "torchrun", "command": ["torchrun", "train.py"]}, "spec.command.launches_twice"),
+        ({"engine": "torchrun", "command": ["nice", "/usr/bin/torchrun", "train.py"]}, "spec.command.launches_twice"),
+        (
+            {"engine": "torchrun", "resume": ["python3", "-m", "torch.distributed.run", "x.py"]},
+            "spec.command.launches_twice",
+        ),
+        (
+            {"engine": "torchrun", "command": ["bash", "-lc", "exec torchrun --nnodes 2 x.py"]},
+            "spec.command.launches_twice",
+        ),
         ({"engine": "mpi", "engine_options": {"servers": 1}}, "spec.engine_options.of_another_engine"),
         ({"engine": "tensorflow", "engine_options": {"scheduler": True}}, "spec.engine_options.of_another_engine"),
         ({"engine": "torchrun", "engine_options": {"restarts": 1}}, "spec.engine_options.restarts.without_c10d"),
@@ -259,6 +269,12 @@ def test_a_full_spec() -> None:
 def test_what_is_left_out_is_not_encoded() -> None:
     """Specs of before a field came are the same bytes as ever."""
     assert set(msgspec.to_builtins(check_spec(GOOD))) == set(GOOD)
+
+
+def test_a_script_may_be_called_and_given_anything() -> None:
+    for command in (["python3", "torchrun.py"], ["python3", "train.py", "torchrun"], ["./train", "-m", "bert"]):
+        assert check_spec({**GOOD, "engine": "torchrun", "command": command}).command == command
+    assert check_spec({**GOOD, "command": ["torchrun", "train.py"]}).engine == "plain"
 
 
 @settings(max_examples=tries(100, 2000), deadline=None)
