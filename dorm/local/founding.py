@@ -1,6 +1,6 @@
 """A cluster that knows its users: its keys, the configuration of its server, its streams, and the first events of its log.
 
-`dorm init` and `dorm up --trust` do the same, and do it again at each start: what exists is kept.
+`dorm init` and `dorm up` do the same, and do it again at each start: what exists is kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from events.nats.log import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from dorm.security.folder import KeyFolder
     from events.nats.access.credentials import Credentials
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 KEYS = "security"
 """The folder of keys, in the folder of the NATS server."""
+
+
+def knows_users(server: Path) -> bool:
+    """Return whether the folder of a NATS server holds a cluster that knows its users.  Keys are made before the log, so a
+    first start that was interrupted leaves no log without them."""
+    return (server / KEYS).exists()
+
+
+def has_log(server: Path) -> bool:
+    """Return whether a NATS server has started on this folder."""
+    return (server / "jetstream").exists()
 
 
 def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int) -> Credentials:
@@ -38,7 +50,7 @@ def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequen
     for name in PROCESSES:
         keys.make_credentials(cluster, url, name, name)
     open_key(keys.seal_key)
-    made = keys.make_credentials(cluster, url, admin, "admin")
+    made = keys.make_credentials(cluster, url, admin, "admin", alone=True)
     if not keys.exists:
         keys.write_accounts(cluster, first_keys(made), now)
     return made
@@ -46,9 +58,9 @@ def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequen
 
 async def found(
     keys: KeyFolder, admin: Credentials, url: str, nodes: Sequence[str], *, clock: Callable[[], int]
-) -> None:
-    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Raises
-    SecurityError, CredentialsError, and the log's errors."""
+) -> str:
+    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Return
+    the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
     connection = await Connection.open(
         url, admin.cluster, name="dorm-init", timeout=_TIMEOUT_S, create=True, patient=True, credentials=admin
     )
@@ -63,5 +75,6 @@ async def found(
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
         await one.apply()
+        return (await one.known()).tenant_of(admin.name)
     finally:
         await connection.close()

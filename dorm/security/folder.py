@@ -3,7 +3,7 @@
     ca.pem, ca.key          the cluster's certificate authority
     server.pem, server.key  certificate of the NATS server
     accounts.conf           who may do what, for the server's configuration
-    <admin>.json            credentials of the admin who made the cluster
+    <admin>.json, .nk       credentials of the admin who made the cluster, and their key alone, as other NATS clients read it
     master.json, api.json   credentials of the cluster's own processes
     seal.nk                 key with which masters seal the log and sign rounds
     joining.json            keys of tokens of nodes that have not joined yet
@@ -105,13 +105,16 @@ class KeyFolder:
         """Raises CredentialsError."""
         return read_credentials(self.file_of(name))
 
-    def make_credentials(self, cluster: str, url: str, name: str, role: str) -> Credentials:
-        """Return the identity's credentials, with a new key where it has none.  Raises SecurityError, CredentialsError."""
+    def make_credentials(self, cluster: str, url: str, name: str, role: str, *, alone: bool = False) -> Credentials:
+        """Return the identity's credentials, with a new key where it has none.  `alone`: the key is also in a file with
+        nothing else, as other NATS clients read it (`nats --nkey FILE`).  Raises SecurityError, CredentialsError."""
         private_folder(self.path)
         file = self.file_of(name)
         seed = read_credentials(file).seed if file.exists() else new_seed()
         made = Credentials(cluster, url, name, role, seed, self.ca)
         save_credentials(file, made)
+        if alone:
+            write_private(file.with_suffix(".nk"), seed + b"\n")
         return made
 
     # --- the server's configuration -------------------------------------------------------------------------------------

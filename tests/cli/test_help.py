@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "up", "master", "masters", "agent", "submit", "update", "ps", "describe", "explain", "plan", "simulate", "whatif",
+    "up", "master", "masters", "agent", "dashboard", "submit", "update", "ps", "describe", "explain", "plan",
+    "simulate", "whatif",
     "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
