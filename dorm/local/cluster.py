@@ -180,9 +180,9 @@ class LocalCluster:
             return
         await self.server.reserve()  # Before its keys are touched: another `dorm up` may run on this folder.
         url, cluster = self.server.url, self.options.cluster
-        admin = await asyncio.to_thread(make_keys, self.keys, cluster, url, self.admin, (), time.time_ns())
-        await self.server.start()
         nodes = [f"node-{index + 1}" for index in range(self.options.agents)]
+        admin = await asyncio.to_thread(make_keys, self.keys, cluster, url, self.admin, (), time.time_ns(), nodes)
+        await self.server.start()
         self._tenant = await found(self.keys, admin, url, nodes, clock=time.time_ns)
 
     def _solve(self) -> Callable[..., Any]:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
 from dorm.master.sealing import open_key
-from dorm.security.admin import Admin, first_keys
+from dorm.security.admin import Admin, admitted
+from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
 from events.kinds import NodeEnrolled
@@ -40,9 +43,12 @@ def has_log(server: Path) -> bool:
     return (server / "jetstream").exists()
 
 
-def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int) -> Credentials:
+def make_keys(
+    keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int, nodes: Sequence[str] = ()
+) -> Credentials:
     """Make what is missing of a cluster's keys; return the admin's credentials.  `hosts` are the server's names and addresses
-    for its certificate; without any there is no TLS.  Raises SecurityError, CredentialsError, KeyFileError."""
+    for its certificate; without any there is no TLS.  `nodes` are those of this machine, which the server lets in from its
+    first start.  Raises SecurityError, CredentialsError, KeyFileError."""
     if admin in PROCESSES:
         raise SecurityError(f"{admin} can't be the name of an admin: it is a process's", code="identity.name.reserved")
     if hosts:
@@ -51,8 +57,9 @@ def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequen
         keys.make_credentials(cluster, url, name, name)
     open_key(keys.seal_key)
     made = keys.make_credentials(cluster, url, admin, "admin", alone=True)
+    first = [made, *(keys.make_credentials(cluster, url, node, "node") for node in nodes)]
     if not keys.exists:
-        keys.write_accounts(cluster, first_keys(made), now)
+        keys.write_accounts(cluster, [Key(one.name, one.role, public_key(one.seed)) for one in first], now)
     return made
 
 
@@ -70,11 +77,16 @@ async def found(
         one = Admin(client, keys, clock=clock)
         await one.enable(admin, [open_key(keys.seal_key).public])
         for node in nodes:
-            key = public_key(keys.make_credentials(admin.cluster, url, node, "node").seed)
+            key = public_key(keys.credentials(node).seed)
             there = (await one.known()).nodes.get(node)
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
-        await one.apply()
-        return (await one.known()).tenant_of(admin.name)
+        known = await one.known()
+        # A server that reads its accounts again is away for a moment, so it is not asked to without need.
+        if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await one.apply():
+            for node in nodes:
+                await admitted(replace(keys.credentials(node), url=url))
+            await until_answered(connection.log.end, "waiting for the server's new accounts")
+        return known.tenant_of(admin.name)
     finally:
         await connection.close()

@@ -112,9 +112,11 @@ class KeyFolder:
         file = self.file_of(name)
         seed = read_credentials(file).seed if file.exists() else new_seed()
         made = Credentials(cluster, url, name, role, seed, self.ca)
-        save_credentials(file, made)
-        if alone:
-            write_private(file.with_suffix(".nk"), seed + b"\n")
+        if not file.exists() or read_credentials(file) != made:
+            save_credentials(file, made)
+        key = file.with_suffix(".nk")
+        if alone and not (key.exists() and read_secret(key, "the key").strip() == seed):
+            write_private(key, seed + b"\n")
         return made
 
     # --- the server's configuration -------------------------------------------------------------------------------------
@@ -133,9 +135,17 @@ class KeyFolder:
     def write_accounts(self, cluster: str, keys: Sequence[Key], now: int) -> None:
         """Write who may connect: those given, the cluster's own processes, and nodes that may join.  Raises SecurityError,
         CredentialsError."""
+        write_private(self.accounts, self._configuration(cluster, keys, now))
+
+    def _configuration(self, cluster: str, keys: Sequence[Key], now: int) -> bytes:
         own = [Key(name, name, public_key(self.credentials(name).seed)) for name in PROCESSES]
         joining = [Key(node, "joining", one.public_key) for node, one in self.joining(now).items()]
-        write_private(self.accounts, accounts(cluster, [*own, *keys, *joining]).encode())
+        return accounts(cluster, [*own, *keys, *joining]).encode()
+
+    def says(self, cluster: str, known: Identities, now: int) -> bool:
+        """Return whether the configuration is what the log says.  Raises SecurityError, CredentialsError."""
+        written = self.accounts.read_bytes() if self.exists else b""
+        return written == self._configuration(cluster, known_keys(known), now)
 
     def write_known(self, cluster: str, known: Identities, now: int) -> None:
         self.write_accounts(cluster, known_keys(known), now)
