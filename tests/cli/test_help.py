@@ -25,7 +25,7 @@ COMMANDS = [
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
-    "bench codec", "bench submit", "bench resize", "bench calibration", "bench simulate",
+    "bench codec", "bench submit", "bench trust", "bench resize", "bench calibration", "bench simulate",
     "bench elastic", "init", "user add", "user remove", "user list", "user key", "node intro", "node remove",
     "context add", "context use", "context list", "context show", "context remove",
 ]  # fmt: skip
