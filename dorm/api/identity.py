@@ -7,7 +7,8 @@ do, in any name.  That is why it listens on loopback unless it is told otherwise
 On a cluster that knows its users (`events.identities`) every request proves who makes it:
 
     Authorization: Bearer SECRET    a token of that user (`TokenAdded`)
-    Authorization: Basic …          the same secret as password, with the user's name: browsers ask for it
+    Authorization: Basic …          the same secret as password, with the user's name
+    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.session`)
     a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
 
 The log holds a digest of each token rather than the API a file of its own: so all processes of the API take the same ones, a
@@ -54,6 +55,8 @@ ACCESS: dict[str, Access] = {
     "ready": "open",
     "describe": "open",
     "app_schema": "open",
+    "sign_in": "open",
+    "session_code": "any",
     "masters": "any",
     "list_apps": "any",
     "list_nodes": "any",
@@ -67,12 +70,16 @@ ACCESS: dict[str, Access] = {
     "submit_app": "write",
     "update_app": "write",
     "cancel_app": "write",
+    "kill_app": "write",
     "drain_node": "write",
     "undrain_node": "write",
     "change_policy": "write",
 }
 """By operation; `read` for any other."""
 _READS_ALL = ("reader", "operator", "admin")
+CODE_S = 60
+"""Seconds that a code for a browser is good for."""
+_MOST_CODES = 256
 
 
 def new_secret() -> str:
@@ -104,6 +111,7 @@ class Doorkeeper:
         self._changed = False
         """Whether identities have changed since the streams were looked at."""
         self._streams: dict[int, tuple[web.Request, User | None, Callable[[], None]]] = {}
+        self.codes = Codes(clock)
         if not everyone:
             follower.on_ready.append(self._begin)
             follower.on_restart.append(self._forget)
@@ -191,16 +199,27 @@ class Doorkeeper:
 
     def _proven(self, request: web.Request, users: dict[str, User]) -> User:
         name = _certified(request)
-        secret = _secret_of(request)
+        secret = secret_of(request) or _session_of(request)
         if secret:
-            name, ends = self._tokens.get(digest_of(secret[1]), ("", 0))
-            if not name or (secret[0] and secret[0] != name) or (ends and ends <= self._clock()):
-                raise Unauthorized("this token is unknown, or has ended", code="api.token.unknown")
+            name = self._owner(secret[1])[0]
+            if secret[0] and secret[0] != name:
+                raise Unauthorized("this token is another user's", code="api.token.unknown")
         if not name:
             raise Unauthorized("say who you are with a token: `Authorization: Bearer SECRET`")
         if name not in users:
             raise Unauthorized(f"the cluster knows no user {name}", code="identity.unknown")
         return users[name]
+
+    def _owner(self, secret: str) -> tuple[str, int]:
+        """Return whose secret it is, and its end (UTC ns, 0 for none).  Raises Unauthorized."""
+        name, ends = self._tokens.get(digest_of(secret), ("", 0))
+        if not name or (ends and ends <= self._clock()):
+            raise Unauthorized("this token is unknown, or has ended", code="api.token.unknown")
+        return name, ends
+
+    def ends(self, secret: str) -> int:
+        """Return until when a token's secret is good (UTC ns), 0 for good.  Raises Unauthorized."""
+        return self._owner(secret)[1]
 
     async def _check_own(self, name: str, user: User) -> None:
         """An app of another tenant is refused; one that does not exist is the handler's to refuse."""
@@ -213,7 +232,47 @@ class Doorkeeper:
             raise Forbidden(f"this app belongs to another tenant than {user.tenant}", code="app.not_owner")
 
 
-def _secret_of(request: web.Request) -> tuple[str, str] | None:
+class Codes:
+    """Codes with which browsers sign in: each is good for one use, within a minute, at this process."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._open: dict[str, tuple[str, int]] = {}
+        """Secret and end (UTC ns), by digest of the code."""
+
+    def make(self, secret: str) -> str:
+        """Return a code for a token's secret."""
+        now = self._clock()
+        self._open = {code: one for code, one in self._open.items() if one[1] > now}
+        while len(self._open) >= _MOST_CODES:
+            del self._open[next(iter(self._open))]
+        code = secrets.token_urlsafe(32)
+        self._open[digest_of(code)] = (secret, now + CODE_S * 10**9)
+        return code
+
+    def take(self, code: str) -> str:
+        """Return the secret of a code, which is good no more; "" for one that is unknown or too old."""
+        secret, ends = self._open.pop(digest_of(code), ("", 0))
+        return secret if ends > self._clock() else ""
+
+
+def cookie_of(request: web.Request) -> str:
+    """Return the name of a session's cookie.  Browsers share cookies among all ports of a host, so it names the port."""
+    return f"dorm-session-{request.url.port}"
+
+
+def _session_of(request: web.Request) -> tuple[str, str] | None:
+    """Return a session's secret.  A browser sends it along whatever page asks, so what changes something has to name its
+    origin, which `dorm.api.guards` compares.  Raises Forbidden."""
+    secret = request.cookies.get(cookie_of(request))
+    if not secret:
+        return None
+    if request.method not in ("GET", "HEAD") and "Origin" not in request.headers:
+        raise Forbidden("a session changes something only from the dashboard's own page", code="api.origin.foreign")
+    return "", secret
+
+
+def secret_of(request: web.Request) -> tuple[str, str] | None:
     """Return a user's name, "" for none, and a secret.  Raises Malformed."""
     given = request.headers.get("Authorization")
     if given is None:

@@ -63,6 +63,15 @@ class Page:
             files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
         return cls({name: _file(name, body) for name, body in files.items()})
 
+    async def sign_in(self, request: web.Request) -> web.StreamResponse:
+        """The page on which a browser proves whose it is."""
+        return self._send(request, "sign-in.html")
+
+    @staticmethod
+    def to_sign_in() -> web.Response:
+        """Return the answer that leads a browser there."""
+        return web.Response(status=303, headers={"Location": "sign-in", "Cache-Control": "no-store"})
+
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._send(request, "index.html")
 

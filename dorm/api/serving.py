@@ -23,7 +23,7 @@ from aiohttp import web
 from dorm.api import openapi, problems
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import Connection
-from dorm.api.errors import CannotListen
+from dorm.api.errors import CannotListen, Unauthorized
 from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
 from dorm.api.resources.table import ROUTES
@@ -43,7 +43,7 @@ _END_S = 2.0
 """How long requests in progress may take when the server ends."""
 _BACKLOG = 1024
 _PAGE = "list_apps"
-"""The operation whose access the page needs: those who may list apps may load it, and browsers ask for a user before it."""
+"""The operation whose access the page needs: those who may list apps may load it."""
 _CHALLENGES = (("WWW-Authenticate", 'Basic realm="dorm", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="dorm"'))
 
 
@@ -170,6 +170,7 @@ def _application(services: Services, page: Page) -> web.Application:
         if route.method == "GET" and not route.streams:
             application.router.add_route("HEAD", route.path, handler_of(route, services))
     application.router.add_get("/", page.index)
+    application.router.add_get("/sign-in", page.sign_in)
     application.router.add_get("/assets/{path:.+}", page.asset)
     return application
 
@@ -186,9 +187,8 @@ def _middleware(services: Services) -> Any:
         try:
             hosts.check(request)
             check_origin(request)
-            if request.path == "/" and services.door.closed:
-                await services.door.admit(request, _PAGE)
-            made = await handler(request)
+            admitted = request.path != "/" or await _signed_in(request, services)
+            made = await handler(request) if admitted else Page.to_sign_in()
         except (DormError, web.HTTPException, TimeoutError) as error:
             made = _refused(error)
         except (asyncio.CancelledError, ConnectionError):
@@ -202,6 +202,16 @@ def _middleware(services: Services) -> Any:
         return await _written(request, made, write_s)
 
     return guarded
+
+
+async def _signed_in(request: web.Request, services: Services) -> bool:
+    """Return whether the dashboard opens for this browser, or asks it first whose it is.  Raises Forbidden."""
+    if services.door.closed:
+        try:
+            await services.door.admit(request, _PAGE)
+        except Unauthorized:
+            return False
+    return True
 
 
 def _refused(error: BaseException) -> web.Response:

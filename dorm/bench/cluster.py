@@ -65,8 +65,10 @@ async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[R
 
 
 @contextlib.asynccontextmanager
-async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIterator[LocalCluster]:
-    """Start `NODES` nodes on this machine."""
+async def bench_cluster(
+    runtime: RuntimeName, docker_url: str | None, *, trust: bool = False
+) -> AsyncIterator[LocalCluster]:
+    """Start `NODES` nodes on this machine; with `trust`, of a cluster that knows its users."""
     name = f"bench-{secrets.token_hex(4)}"
     data = home() / name
     low = _LOWEST_PORT + _PORTS * secrets.randbelow((HIGHEST_PORT - _LOWEST_PORT) // _PORTS)
@@ -80,6 +82,7 @@ async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIt
             docker_url=docker_url,
             ports=(low, low + _PORTS - 1),
             progress_interval_s=0.5,
+            trust=trust,
         )
     )
     try:

@@ -100,16 +100,17 @@ async def _submit_all(cluster: LocalCluster, runtime: RuntimeName, apps: int, te
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
         tell(f"{runtime}: warming up")
-        await _submit_one(cluster, watch, "bench-warm-up")
+        await submit_one(cluster, watch, "bench-warm-up")
         for number in range(apps):
             tell(f"{runtime}: app {number + 1} of {apps}")
-            samples.append(await _submit_one(cluster, watch, f"bench-{number}"))
+            samples.append(await submit_one(cluster, watch, f"bench-{number}"))
             quiet_s = watch.state.settings.quiet_ms / 1000
             await asyncio.sleep(2 * quiet_s)
     return quiet_s, samples
 
 
-async def _submit_one(cluster: LocalCluster, watch: Watch, name: str) -> Sample:
+async def submit_one(cluster: LocalCluster, watch: Watch, name: str) -> Sample:
+    """Submit an app, and cancel it once it has started; return when it is gone."""
     submitted = await cluster.client.submit({"name": name, **_SPEC}, answer_timeout=_LONGEST_S)
 
     def found() -> App | None:

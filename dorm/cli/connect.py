@@ -77,6 +77,13 @@ class Target(NamedTuple):
         places += [Path(self.credentials).expanduser().parent] if self.credentials else []
         return next((place / "seal.nk" for place in places if (place / "seal.nk").exists()), None)
 
+    def as_process(self, name: str) -> Target:
+        """Return the same with the credentials of one of the cluster's own processes, `master` or `api`, where the cluster's
+        folder is on this machine and the command names no credentials."""
+        file = Path(self.folder, "security", f"{name}.json")
+        usable = self.folder and not names_credentials() and file.exists()
+        return self._replace(credentials=str(file)) if usable else self
+
     async def connection(self, name: str, *, patient: bool = False, **more: Any) -> Connection:
         """Connect.  Raises the log's errors, and CredentialsError."""
         with _without_websockets(self.url):
@@ -125,7 +132,8 @@ def where(url: str | None, cluster: str | None) -> tuple[str, str]:
 
 def target(url: str | None, cluster: str | None) -> Target:
     """Return the cluster of a command.  Flags and environment win over the context, and that over the cluster that runs on
-    this machine; a URL alone goes without credentials.  Raises SecurityError, CredentialsError."""
+    this machine; a URL alone goes without credentials, unless it is that cluster's.  Raises SecurityError,
+    CredentialsError."""
     from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
     if url:
@@ -140,9 +148,9 @@ def target(url: str | None, cluster: str | None) -> Target:
         found = Target("", "", credentials).read()
         assert found is not None
         return Target(url or found.url, cluster or found.cluster, credentials)
-    if url:
-        return Target(url, cluster or DEFAULT_CLUSTER)
     running = read_running()
+    if url and (running is None or url != running.url):
+        return Target(url, cluster or DEFAULT_CLUSTER)
     if running is not None:
         folder = str(Path(running.data, "nats")) if running.credentials else ""
         return Target(running.url, cluster or running.cluster, running.credentials, folder)

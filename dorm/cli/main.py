@@ -30,6 +30,7 @@ _COMMANDS = {
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
     "cluster.serve": ("serve",),
+    "cluster.dashboard": ("dashboard",),
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
     "trust.init": ("init",),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dorm.cli.connect import client
+from dorm.cli.connect import client, target
 from dorm.cli.errors import Fail, WrongUsage, complain, line
 from dorm.cli.output import progress_console
 from dorm.cli.terminal import say
@@ -47,6 +47,20 @@ File = Annotated[
     Path | None,
     typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's; - is standard input."),
 ]
+
+
+async def own_app(name: str, file: Path | None, url: str | None, cluster: str | None) -> str:
+    """Return what a command about an app or a node looks for: where several tenants of a cluster share the name, the id of the
+    user's own app.  Raises NotFound where none of them is the user's."""
+    if file is not None or not target(url, cluster).credentials:
+        return name
+    from dorm.client.finding import find_app
+
+    async with client(url, cluster) as connected:
+        user = connected.user
+        return await connected.look(
+            lambda state: find_app(state, name, user).id if len(state.namesakes(name)) > 1 else name
+        )
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
     client   submit an app, watch it, change it, cancel it
     opening  a client with credentials
+    finding  which app a user means by a name
     tail     events in order, filtered, from any position
     output   what containers print
     masters  which master leads

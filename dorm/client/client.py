@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import getpass
 import secrets
 import time
@@ -31,6 +30,7 @@ import msgspec
 
 from dorm.client import tail
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
+from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
@@ -446,16 +446,6 @@ class Client:
         output = Output(self._bus, self.cluster, self._connection, lambda: self._outages)
         async for piece in output.read(app, slot=slot, follow=follow, tail=tail):
             yield piece
-
-
-def find_app(state: State, name_or_id: str, user: str = "") -> App:
-    """Return an app by name or id, of several that of this user's tenant.  Raises NotFound, with similar names."""
-    app = state.find_app(name_or_id, state.known.tenant_of(user) if state.known is not None else "")
-    if app is not None:
-        return app
-    near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
-    raise NotFound(f"there is no app {name_or_id!r}{hint}")
 
 
 @contextlib.contextmanager

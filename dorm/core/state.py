@@ -299,6 +299,18 @@ class State(msgspec.Struct):
             return self.apps[self.names[name_or_id]]
         return self._named(name_or_id, self.apps.values())
 
+    def namesakes(self, name: str) -> list[App]:
+        """Return the apps of this name, the latest of each tenant, in order of tenants; the live ones if there are any.  An id
+        names one app alone."""
+        if name in self.apps:
+            return [self.apps[name]]
+        of: dict[str, list[App]] = {}
+        for app in self.apps.values():
+            if app.name == name:
+                of.setdefault(app.tenant, []).append(app)
+        found = [one for tenant in sorted(of) if (one := self._named(name, of[tenant])) is not None]
+        return [app for app in found if not app.ended] or found
+
     def _named(self, name: str, apps: Iterable[App]) -> App | None:
         """Return the latest live app of this name, else the latest one that has ended."""
         found = [app for app in apps if app.name == name]

@@ -22,7 +22,7 @@ from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client.client import Client, login_name
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
-from dorm.local.nats_server import EmbeddedServer, free_port
+from dorm.local.nats_server import EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
@@ -76,7 +76,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     trust_apps: bool = False
     """Run plain processes of several tenants also where users are known."""
     trust: bool = False
-    """Know users and nodes by their keys; a cluster on whose data that was so once stays so."""
+    """Know users and nodes by their keys; a cluster on whose data that was so once stays so.  Benches and the demo, which
+    are gone after minutes, do without."""
     metrics: Address | None = None
     """Where to serve the metrics of all parts; None does not."""
     metrics_else_any_port: bool = False
@@ -96,15 +97,16 @@ class LocalCluster:
         self.options = options
         folder = options.data / "nats"
         keys = KeyFolder(folder / KEYS)
-        self.keys = keys if options.trust or keys.exists else None
+        self.keys = keys if options.trust or keys.path.exists() else None
         """The cluster's keys; None for an open one."""
-        port = options.port or (free_port("127.0.0.1") if self.keys is not None else 0)
-        self.server = EmbeddedServer(folder, port=port, more=self.keys.server_settings() if self.keys else "")
+        self.server = EmbeddedServer(folder, port=options.port, more=self.keys.server_settings() if self.keys else "")
         self.admin = (self.keys.admin() if self.keys else "") or subjects.token(login_name())
         """The user who runs this cluster."""
         self.agents: list[Agent] = []
         self.master: Master
         self.client: Client
+        self._tenant = ""
+        """That of the admin, whom plain processes serve; "" for an open cluster."""
         self.runtime_name = ""
         self.runtime_note = ""
         """Why this runtime, in words."""
@@ -149,7 +151,9 @@ class LocalCluster:
         )
         # An open cluster on loopback believes everyone, so its users are no tenants to keep apart.
         trust_apps = self.options.trust_apps or self.keys is None
-        choice = await choose_runtime(self.options.runtime, self.options.docker_url, trust_apps=trust_apps)
+        choice = await choose_runtime(
+            self.options.runtime, self.options.docker_url, trust_apps=trust_apps, tenant=self._tenant
+        )
         self.runtime_name, self.runtime_note = choice.name, choice.note
         for index in range(self.options.agents):
             config = self._node(index)
@@ -174,11 +178,12 @@ class LocalCluster:
         if self.keys is None:
             await self.server.start()
             return
+        await self.server.reserve()  # Before its keys are touched: another `dorm up` may run on this folder.
         url, cluster = self.server.url, self.options.cluster
-        admin = await asyncio.to_thread(make_keys, self.keys, cluster, url, self.admin, (), time.time_ns())
-        await self.server.start()
         nodes = [f"node-{index + 1}" for index in range(self.options.agents)]
-        await found(self.keys, admin, url, nodes, clock=time.time_ns)
+        admin = await asyncio.to_thread(make_keys, self.keys, cluster, url, self.admin, (), time.time_ns(), nodes)
+        await self.server.start()
+        self._tenant = await found(self.keys, admin, url, nodes, clock=time.time_ns)
 
     def _solve(self) -> Callable[..., Any]:
         if self.options.metrics is None:

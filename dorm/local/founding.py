@@ -1,15 +1,18 @@
 """A cluster that knows its users: its keys, the configuration of its server, its streams, and the first events of its log.
 
-`dorm init` and `dorm up --trust` do the same, and do it again at each start: what exists is kept.
+`dorm init` and `dorm up` do the same, and do it again at each start: what exists is kept.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
 from dorm.master.sealing import open_key
-from dorm.security.admin import Admin, first_keys
+from dorm.security.admin import Admin, admitted
+from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
 from events.kinds import NodeEnrolled
@@ -19,6 +22,7 @@ from events.nats.log import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from dorm.security.folder import KeyFolder
     from events.nats.access.credentials import Credentials
@@ -28,9 +32,23 @@ KEYS = "security"
 """The folder of keys, in the folder of the NATS server."""
 
 
-def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int) -> Credentials:
+def knows_users(server: Path) -> bool:
+    """Return whether the folder of a NATS server holds a cluster that knows its users.  Keys are made before the log, so a
+    first start that was interrupted leaves no log without them."""
+    return (server / KEYS).exists()
+
+
+def has_log(server: Path) -> bool:
+    """Return whether a NATS server has started on this folder."""
+    return (server / "jetstream").exists()
+
+
+def make_keys(
+    keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int, nodes: Sequence[str] = ()
+) -> Credentials:
     """Make what is missing of a cluster's keys; return the admin's credentials.  `hosts` are the server's names and addresses
-    for its certificate; without any there is no TLS.  Raises SecurityError, CredentialsError, KeyFileError."""
+    for its certificate; without any there is no TLS.  `nodes` are those of this machine, which the server lets in from its
+    first start.  Raises SecurityError, CredentialsError, KeyFileError."""
     if admin in PROCESSES:
         raise SecurityError(f"{admin} can't be the name of an admin: it is a process's", code="identity.name.reserved")
     if hosts:
@@ -38,17 +56,18 @@ def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequen
     for name in PROCESSES:
         keys.make_credentials(cluster, url, name, name)
     open_key(keys.seal_key)
-    made = keys.make_credentials(cluster, url, admin, "admin")
+    made = keys.make_credentials(cluster, url, admin, "admin", alone=True)
+    first = [made, *(keys.make_credentials(cluster, url, node, "node") for node in nodes)]
     if not keys.exists:
-        keys.write_accounts(cluster, first_keys(made), now)
+        keys.write_accounts(cluster, [Key(one.name, one.role, public_key(one.seed)) for one in first], now)
     return made
 
 
 async def found(
     keys: KeyFolder, admin: Credentials, url: str, nodes: Sequence[str], *, clock: Callable[[], int]
-) -> None:
-    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Raises
-    SecurityError, CredentialsError, and the log's errors."""
+) -> str:
+    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Return
+    the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
     connection = await Connection.open(
         url, admin.cluster, name="dorm-init", timeout=_TIMEOUT_S, create=True, patient=True, credentials=admin
     )
@@ -58,10 +77,16 @@ async def found(
         one = Admin(client, keys, clock=clock)
         await one.enable(admin, [open_key(keys.seal_key).public])
         for node in nodes:
-            key = public_key(keys.make_credentials(admin.cluster, url, node, "node").seed)
+            key = public_key(keys.credentials(node).seed)
             there = (await one.known()).nodes.get(node)
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
-        await one.apply()
+        known = await one.known()
+        # A server that reads its accounts again is away for a moment, so it is not asked to without need.
+        if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await one.apply():
+            for node in nodes:
+                await admitted(replace(keys.credentials(node), url=url))
+            await until_answered(connection.log.end, "waiting for the server's new accounts")
+        return known.tenant_of(admin.name)
     finally:
         await connection.close()

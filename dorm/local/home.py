@@ -24,6 +24,8 @@ class Running(msgspec.Struct, frozen=True):
     """Its data folder; "" from earlier releases."""
     credentials: str = ""
     """Path of the credentials of the user who started it; "" for an open cluster."""
+    dashboard: str = ""
+    """Where the dashboard and the API are; "" without them."""
 
 
 def home() -> Path:

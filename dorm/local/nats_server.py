@@ -80,11 +80,17 @@ class EmbeddedServer:
         """Start the server.  Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own
         complaint."""
         try:
-            await asyncio.to_thread(self._prepare)
+            await self.reserve()
             await self._launch("wb")
         except BaseException:
             await self.stop()
             raise
+
+    async def reserve(self) -> None:
+        """Take the folder and the port, from when on `url` is known; `start` does it otherwise.  Call `stop` after it in any
+        case.  Raises EmbeddedError as `start` does."""
+        if self._lock is None:
+            await asyncio.to_thread(self._prepare)
 
     async def _launch(self, log_mode: str) -> None:
         binary = find_binary()

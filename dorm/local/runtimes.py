@@ -36,21 +36,25 @@ class Choice(NamedTuple):
 
 
 async def choose_runtime(
-    wanted: Literal["auto", "docker", "process"], docker_url: str | None, *, trust_apps: bool = False
+    wanted: Literal["auto", "docker", "process"],
+    docker_url: str | None,
+    *,
+    trust_apps: bool = False,
+    tenant: str = "",
 ) -> Choice:
-    """Choose a runtime.  With `trust_apps`, plain processes serve several tenants.
+    """Choose a runtime.  Plain processes serve this tenant, else the first whose app runs; with `trust_apps` they serve all.
 
     Raises EngineError if `docker` was requested and no engine answers.
     """
     if wanted == "process":
-        return _process("asked for", trust_apps)
+        return _process("asked for", trust_apps, tenant)
     found = await _engine_version(docker_url)
     if found is None:
         if wanted == "docker":
             raise EngineError(
                 f"no Docker engine answers at {docker_url or 'the usual place'}; start one, or use --runtime process"
             )
-        return _process("no Docker engine answers", trust_apps)
+        return _process("no Docker engine answers", trust_apps, tenant)
 
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return DockerRuntime(
@@ -81,8 +85,8 @@ async def _engine_version(url: str | None) -> str | None:
         await engine.close()
 
 
-def _process(why: str, trust_apps: bool) -> Choice:
+def _process(why: str, trust_apps: bool, tenant: str) -> Choice:
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
-        return ProcessRuntime(config.name, root / "containers", trust_apps=trust_apps)
+        return ProcessRuntime(config.name, root / "containers", trust_apps=trust_apps, tenant=tenant)
 
     return Choice("process", f"plain processes ({why}; they limit nothing)", make)

@@ -68,6 +68,7 @@ class Client:
     nodes = _each(verbs.nodes)
     update = _one(verbs.update)
     cancel = _one(verbs.cancel)
+    kill = _one(verbs.kill)
     drain = _one(verbs.drain)
     plan = _one(verbs.plan)
     get = _one(verbs.get)

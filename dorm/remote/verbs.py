@@ -110,6 +110,11 @@ def cancel(app: str, reason: str = "") -> One[Stored]:
     return _done(sending("POST", path_of("apps", app, "cancel"), {"reason": reason}, Stored.of, repeatable=False))
 
 
+def kill(app: str, reason: str = "") -> One[Stored]:
+    """End an app at once, without a checkpoint and without its grace time.  Raises NotFound, Refused, and as `submit` does."""
+    return _done(sending("POST", path_of("apps", app, "kill"), {"reason": reason}, Stored.of, repeatable=False))
+
+
 def drain(node: str, *, on: bool = True, reason: str = "") -> One[Stored]:
     """Empty a node, or use it again.  Raises NotFound."""
     path = path_of("nodes", node, "drain" if on else "undrain")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.fold.trust.identities import refusal_at
-from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from events import subjects
 from events.appending import append_event
@@ -107,8 +106,3 @@ async def admitted(credentials: Credentials) -> None:
         else:
             await connection.close()
             return
-
-
-def first_keys(credentials: Credentials) -> list[Key]:
-    """Return the keys of a cluster that has no log yet."""
-    return [Key(credentials.name, credentials.role, public_key(credentials.seed))]

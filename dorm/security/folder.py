@@ -3,7 +3,7 @@
     ca.pem, ca.key          the cluster's certificate authority
     server.pem, server.key  certificate of the NATS server
     accounts.conf           who may do what, for the server's configuration
-    <admin>.json            credentials of the admin who made the cluster
+    <admin>.json, .nk       credentials of the admin who made the cluster, and their key alone, as other NATS clients read it
     master.json, api.json   credentials of the cluster's own processes
     seal.nk                 key with which masters seal the log and sign rounds
     joining.json            keys of tokens of nodes that have not joined yet
@@ -105,13 +105,18 @@ class KeyFolder:
         """Raises CredentialsError."""
         return read_credentials(self.file_of(name))
 
-    def make_credentials(self, cluster: str, url: str, name: str, role: str) -> Credentials:
-        """Return the identity's credentials, with a new key where it has none.  Raises SecurityError, CredentialsError."""
+    def make_credentials(self, cluster: str, url: str, name: str, role: str, *, alone: bool = False) -> Credentials:
+        """Return the identity's credentials, with a new key where it has none.  `alone`: the key is also in a file with
+        nothing else, as other NATS clients read it (`nats --nkey FILE`).  Raises SecurityError, CredentialsError."""
         private_folder(self.path)
         file = self.file_of(name)
         seed = read_credentials(file).seed if file.exists() else new_seed()
         made = Credentials(cluster, url, name, role, seed, self.ca)
-        save_credentials(file, made)
+        if not file.exists() or read_credentials(file) != made:
+            save_credentials(file, made)
+        key = file.with_suffix(".nk")
+        if alone and not (key.exists() and read_secret(key, "the key").strip() == seed):
+            write_private(key, seed + b"\n")
         return made
 
     # --- the server's configuration -------------------------------------------------------------------------------------
@@ -130,9 +135,17 @@ class KeyFolder:
     def write_accounts(self, cluster: str, keys: Sequence[Key], now: int) -> None:
         """Write who may connect: those given, the cluster's own processes, and nodes that may join.  Raises SecurityError,
         CredentialsError."""
+        write_private(self.accounts, self._configuration(cluster, keys, now))
+
+    def _configuration(self, cluster: str, keys: Sequence[Key], now: int) -> bytes:
         own = [Key(name, name, public_key(self.credentials(name).seed)) for name in PROCESSES]
         joining = [Key(node, "joining", one.public_key) for node, one in self.joining(now).items()]
-        write_private(self.accounts, accounts(cluster, [*own, *keys, *joining]).encode())
+        return accounts(cluster, [*own, *keys, *joining]).encode()
+
+    def says(self, cluster: str, known: Identities, now: int) -> bool:
+        """Return whether the configuration is what the log says.  Raises SecurityError, CredentialsError."""
+        written = self.accounts.read_bytes() if self.exists else b""
+        return written == self._configuration(cluster, known_keys(known), now)
 
     def write_known(self, cluster: str, known: Identities, now: int) -> None:
         self.write_accounts(cluster, known_keys(known), now)

@@ -158,6 +158,7 @@ def _of_masters(cluster: str) -> list[str]:
         # Webhooks are delivered beside a master: their places in the log are consumers of its account.
         f"{OWN_API}.CONSUMER.*.{log_stream(cluster)}.>",
         f"{OWN_API}.CONSUMER.LIST.{log_stream(cluster)}",
+        f"{OWN_API}.INFO",
         "$JS.ACK.>",
     ]
 

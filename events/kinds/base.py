@@ -13,7 +13,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """The fields of every event.  A client may omit them all; the reader then fills in what the log knows."""
 
     id: Name = ""
-    """Unique, prefixed with the publisher; also the Nats-Msg-Id, so a repeated publish is stored once."""
+    """Unique, prefixed with the publisher.  The Nats-Msg-Id follows from it, so a repeated publish is stored once."""
     at: Moment = 0
     """When the publisher says it happened (UTC ns).  Information only: log time orders events."""
     by: Name = ""

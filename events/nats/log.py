@@ -29,6 +29,7 @@ from events.log.records import (
 )
 from events.log.waiting import until_answered
 from events.logger import Logger
+from events.nats.access.message_ids import message_id
 from events.nats.access.names import ADMIN
 from events.nats.bus import NatsBus
 from events.nats.direct import read_directly
@@ -240,7 +241,7 @@ class JetStreamLog(EventLog):
         if msg_id:
             if not msg_id.isascii() or not msg_id.isprintable() or msg_id != msg_id.strip():
                 raise LogRefused(f"append: the id {msg_id[:80]!r} is not printable ASCII", code="log.id.malformed")
-            headers["Nats-Msg-Id"] = msg_id
+            headers["Nats-Msg-Id"] = message_id(msg_id, self._link.credentials)
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
         self._link.check_size(body, sum(map(len, headers.values())), LARGEST_RECORD)

@@ -119,6 +119,7 @@ async def test_the_description_is_what_the_server_does(
     tried = {route.operation for route in ROUTES if not re.search(_STREAMS, route.path)}
     assert {operation for operation in tried if not answered[operation]} == set()
     assert not [operation for operation in answered if answered[operation][500]]
+    tried -= {"sign_in", "session_code"}  # An open cluster knows no tokens: tests/api/test_identity.py does both.
     done = {one for one in tried if any(status < 300 for status in answered[one])}
     # With few examples, chance decides which of them have also done what they are for.
     assert done == tried if LONG else len(done) > len(tried) * 2 / 3, sorted(tried - done)

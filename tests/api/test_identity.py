@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from dorm.api.errors import CannotListen
@@ -152,9 +153,8 @@ async def test_what_proves_a_user(nats_server: NatsServer) -> None:
                 ({"Authorization": "Digest x"}, 400),
             ):
                 assert await status(api, "GET", "/v1/apps", headers) == expected, headers
-            async with api.session.get("/") as page:
-                assert page.status == 401
-                assert "Basic" in page.headers["WWW-Authenticate"]
+            async with api.session.get("/", allow_redirects=False) as page:
+                assert (page.status, page.headers["Location"]) == (303, "sign-in")
             assert await status(api, "GET", "/v1/health", {}) == 200
             reading = {**bearer(secrets["rea"]), "Accept": "text/event-stream"}
             async with api.session.get("/v1/events/stream", headers=reading) as stream:
@@ -168,6 +168,48 @@ async def test_what_proves_a_user(nats_server: NatsServer) -> None:
             assert await status(api, "GET", "/v1/apps", bearer(secrets["ann"])) == 401
             await api.reach(await say(log, cluster, k.UserRemoved(name="op"), "root"))
             assert await status(api, "GET", "/v1/apps", bearer(secrets["op"])) == 401
+
+
+async def test_a_browser_signs_in(nats_server: NatsServer) -> None:
+    """A code is good once; the cookie is as good as the token, and only from the dashboard's own page."""
+    async with connected(nats_server.url) as connection, led(connection, "a"):
+        secrets = await closed(connection)
+        async with served(connection) as api:
+            await api.reach(await connection.log.end())
+            made = await api.send("POST", "/v1/session/codes", None, 200, bearer(secrets["ann"]))
+            cookie = await _signed_in(api, {"code": made["code"]})
+            again = await api.send("POST", "/v1/session", {"code": made["code"]}, 401)
+            assert again["code"] == "api.code.unknown"
+            assert (await api.send("POST", "/v1/session", {"token": new_secret()}, 401))["code"] == "api.token.unknown"
+            assert (await api.send("POST", "/v1/session", {"token": secrets["op"], "code": "x"}, 401))[
+                "code"
+            ] == "api.code.unknown"
+            assert (await api.send("POST", "/v1/session/codes", None, 401))["code"] == "api.unauthorized"
+            await _signed_in(api, {"token": secrets["op"]})
+            here = str(api.session._base_url).rstrip("/")
+            assert await status(api, "GET", "/", cookie) == 200
+            assert await status(api, "GET", "/v1/apps", cookie) == 200
+            assert await status(api, "GET", "/v1/state", cookie) == 403, "ann is no reader, however she is known"
+            body = msgspec.json.encode(document("mine"))
+            for headers, expected in (
+                ({"Origin": here}, 202),
+                ({}, 403),
+                ({"Origin": "http://127.0.0.1:9"}, 403),
+                ({"Origin": here, "Sec-Fetch-Site": "same-site"}, 403),
+            ):
+                assert await status(api, "POST", "/v1/apps", {**cookie, **headers}, body) == expected, headers
+            await api.reach(await say(connection.log, connection.cluster, k.TokenRemoved(token="ann-t"), "root"))
+            assert await status(api, "GET", "/v1/apps", cookie) == 401
+
+
+async def _signed_in(api: Api, proof: dict[str, str]) -> dict[str, str]:
+    """Return the header that a browser sends from then on."""
+    async with api.session.post("/v1/session", json=proof) as answer:
+        assert answer.status == 204
+        cookie = answer.headers["Set-Cookie"]
+    api.session.cookie_jar.clear()  # Otherwise all later requests would carry it.
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    return {"Cookie": cookie.partition(";")[0]}
 
 
 def _certificates(folder: Path) -> None:
@@ -225,5 +267,7 @@ def test_every_operation_has_its_access() -> None:
     assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {
         "fork_log",
         "plan_next",
+        "session_code",
+        "sign_in",
         "try_policy",
     }

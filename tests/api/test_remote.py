@@ -58,7 +58,7 @@ async def test_the_verbs_do_what_they_say(nats_server: NatsServer) -> None:
         second = await dorm.submit("name: two\ncommand: [work]\ndemand: {cpu: 1}\n")
         assert second.user == "bob"
         waiting = asyncio.create_task(dorm.wait(second.id))
-        await dorm.cancel(second.id)
+        await dorm.kill(second.id, "it hangs")
         async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).phase == "cancelled"
         assert [app.id async for app in dorm.apps(ended=True)] == [*ids, second.id]

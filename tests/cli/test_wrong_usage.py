@@ -40,6 +40,7 @@ USAGE = [
     (["up", "--policy", "static", "--param", "count=many"], "policy.parameter.out_of_range", "count"),
     (["up", "--policy", "lottery"], "policy.unknown", "'lottery'"),
     (["up", "--runtime", "podman"], "usage.bad_parameter", "'podman'"),
+    (["up", "--trust", "--open"], "usage.conflict", "--open"),
     (["master", "--policy", "lottery"], "policy.unknown", "'lottery'"),
     (["agent", "--ports", "20000"], "usage.ports.malformed", "'20000'"),
     (["agent", "--ports", "1-80"], "config.ports.out_of_range", "1-80"),

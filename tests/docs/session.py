@@ -6,17 +6,20 @@ import asyncio
 import shlex
 import signal
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dorm.client.client import Client
+import msgspec
+
+from dorm.client.opening import open_client
+from dorm.local.home import Running
+from events.nats.access.credentials import read_credentials
 from tests.docs.shown import Command, File
 from tests.e2e import forked
 from tests.e2e.commands import DORM, environment, running, until_said
 from tests.e2e.story import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dorm.core.state import App, State
 
 _UP = "dorm up --agents 3 --capacity cpu=2,memory=2GiB"
@@ -44,7 +47,6 @@ class Session:
             "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
             "COLUMNS": "150",
             "LOGNAME": "you",
-            "DORM_USER": "you",
         }
 
     async def __aenter__(self) -> Self:
@@ -112,7 +114,9 @@ class Session:
         return 0 if code in (0, 130) and printed else code or 1, printed.decode()
 
     async def _settle(self) -> None:
-        async with await Client.open(self._url) as client:
+        found = msgspec.json.decode((self._home / "running.json").read_bytes(), type=Running)
+        mine = read_credentials(Path(found.credentials)) if found.credentials else None
+        async with await open_client(found.url, found.cluster, credentials=mine) as client:
             await until(client, _settled, "the cluster has done what was asked for")
 
 

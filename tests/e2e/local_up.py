@@ -6,17 +6,22 @@ import contextlib
 import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dorm.client.client import Client
+import msgspec
+
+from dorm.client.opening import open_client
+from dorm.local.home import Running
+from events.nats.access.credentials import read_credentials
 from tests.e2e.commands import processes_of, running, until_gone, until_said
 from tests.e2e.story import spec
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
+    from dorm.client.client import Client
     from dorm.core.state import App, State
 
 _UP = ["up", "--runtime", "process", "--port", "0", "--capacity", "cpu=1,memory=1GiB"]
@@ -41,12 +46,22 @@ class Up:
         self.log = log
 
     @property
+    def running(self) -> Running:
+        found = msgspec.json.decode((self.home / "running.json").read_bytes(), type=Running)
+        return found
+
+    @property
     def url(self) -> str:
-        return str(json.loads((self.home / "running.json").read_text())["url"])
+        return self.running.url
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        async with await Client.open(self.url, user="tester") as client:
+        """The user who started it; on an open cluster `tester`."""
+        running = self.running
+        mine = read_credentials(Path(running.credentials)) if running.credentials else None
+        async with await open_client(
+            running.url, running.cluster, credentials=mine, user=None if mine else "tester"
+        ) as client:
             yield client
 
     async def said(self, words: str, *, timeout: float = 30.0) -> str:
@@ -57,11 +72,21 @@ class Up:
 
 
 @contextlib.asynccontextmanager
-async def up(folder: Path, *more: str, agents: int = 2, ready: bool = True, api: bool = False) -> AsyncIterator[Up]:
-    """Start it on the data in a folder; it is stopped in the end, in good order."""
+async def up(
+    folder: Path, *more: str, agents: int = 2, ready: bool = True, api: bool = False, known: bool = False
+) -> AsyncIterator[Up]:
+    """Start it on the data in a folder; it is stopped in the end, in good order.  `known`: it knows its users, as usual; most
+    tests are about something else, and save the time."""
     log = folder / f"up-{len(list(folder.glob('up-*.log')))}.log"
     async with running(
-        folder / "home", log, *_UP, *([] if api else _NO_API), "--agents", str(agents), *more
+        folder / "home",
+        log,
+        *_UP,
+        *([] if known else ["--open"]),
+        *([] if api else _NO_API),
+        "--agents",
+        str(agents),
+        *more,
     ) as process:
         cluster = Up(folder, process, log)
         try:

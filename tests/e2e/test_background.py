@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_UP = ("up", "--runtime", "process", "--port", "0", "--capacity", "cpu=1,memory=1GiB")
+_UP = ("up", "--runtime", "process", "--port", "0", "--capacity", "cpu=1,memory=1GiB", "--open")
 
 
 def in_the_background(command: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`dorm up` in one terminal, the other commands in another."""
+"""`dorm up` in one terminal, the other commands in another, on a cluster that knows its users."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,6 @@ from tests.e2e.story import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from dorm.client.client import Client
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
-    async with leaving_nothing(tmp_path_factory.mktemp("up")) as folder, up(folder) as running_cluster:
+    async with leaving_nothing(tmp_path_factory.mktemp("up")) as folder, up(folder, known=True) as running_cluster:
         yield running_cluster
 
 
@@ -211,13 +211,17 @@ async def test_a_further_master_follows(cluster: Up, tmp_path: Path) -> None:
 async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     by_file = json.loads(await done(cluster.home, "nodes", "-o", "json"))
-    assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url)) == by_file
-    assert json.loads(await done(nowhere, "nodes", "-o", "json", env={"DORM_URL": cluster.url})) == by_file
+    assert json.loads(await done(cluster.home, "nodes", "-o", "json", "--url", cluster.url)) == by_file
+    mine = {"DORM_CREDENTIALS": cluster.running.credentials}
+    by_url = ("nodes", "-o", "json", "--url", cluster.url)
+    assert json.loads(await done(nowhere, *by_url, env=mine)) == by_file
+    assert json.loads(await done(nowhere, "nodes", "-o", "json", env={**mine, "DORM_URL": cluster.url})) == by_file
+    assert "[log.no_permission]" in await refused(nowhere, "nodes", "--url", cluster.url, code=1)
     assert "[log.no_server]" in await refused(nowhere, "nodes", "--url", "nats://127.0.0.1:1", code=1)
     # A flag wins over the environment.
-    env = {"DORM_URL": "nats://127.0.0.1:1"}
-    assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url, env=env)) == by_file
-    assert "[cluster.not_found]" in await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1)
+    assert json.loads(await done(nowhere, *by_url, env={**mine, "DORM_URL": "nats://127.0.0.1:1"})) == by_file
+    other = await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1, env=mine)
+    assert "[credentials.other_cluster]" in other
 
 
 @pytest.mark.parametrize(
@@ -253,11 +257,14 @@ async def test_another_cluster_leaves_this_one_alone(cluster: Up, tmp_path: Path
     common = ["up", "--runtime", "process"]
     text = await refused(cluster.home, *common, "--port", "0", code=1)
     assert "[data.in_use]" in text
+    mine = json.loads(await asyncio.to_thread(Path(cluster.running.credentials).read_text))
+    assert mine["url"] == cluster.url, "what runs keeps its credentials as they are"
+    assert "[data.known_cluster]" in await refused(cluster.home, "up", "--open", code=1)
     assert "[port.in_use]" in await refused(tmp_path, *common, "--port", port, code=1)
     log = tmp_path / "second.log"
     data = str(tmp_path / "data")
     async with running(cluster.home, log, *common, "--port", "0", "--data", data) as second:
-        assert f"commands go to the cluster at {cluster.url}" in await until_said(log, "DORM_URL=", second)
+        assert f"commands go to the cluster at {cluster.url}" in await until_said(log, "DORM_CREDENTIALS=", second)
         assert "node-2" in await done(cluster.home, "nodes")
         second.send_signal(signal.SIGINT)
         assert await second.wait() == 0

@@ -1,4 +1,4 @@
-"""A cluster that knows its users, command by command: made by `dorm init` with TLS, and by `dorm up --trust`."""
+"""A cluster that knows its users, command by command: made by `dorm init` with TLS, and by `dorm up`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import json
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nats
 import pytest
 
 from dorm.local.nats_server import find_binary, free_port
 from tests.e2e.commands import done, refused, running, until_said
-from tests.e2e.local_up import leaving_nothing, talker, up, write_spec
+from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
+from tests.e2e.story import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
+
+    from tests.e2e.local_up import Up
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
@@ -108,10 +112,26 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
         assert master.returncode is None
 
 
+async def published_by_a_client_of_nats(cluster: Up) -> None:
+    """As the documentation shows it for any language: one message, by a client that knows nothing of Dorm."""
+    key = Path(cluster.running.credentials).with_suffix(".nk")
+    client = await nats.connect(cluster.url, nkeys_seed=str(key))
+    try:
+        body = {"kind": "AppSubmitted", "spec": talker("plain", 1, 0.0)}
+        await client.publish(f"dorm.local.AppSubmitted.{key.stem}", json.dumps(body).encode())
+        await client.flush()
+    finally:
+        await client.close()
+    async with cluster.client() as mine:
+        state = await until(mine, lambda state: state.find_app("plain") is not None, "it is accepted")
+        assert named(state, "plain").user == key.stem
+
+
 async def test_up_with_identities_needs_no_extra_step_and_lets_nobody_else_in(tmp_path: Path) -> None:
-    async with leaving_nothing(tmp_path) as folder, up(folder, "--trust") as cluster:
+    async with leaving_nothing(tmp_path) as folder, up(folder, known=True) as cluster:
         spec = write_spec(tmp_path, talker("own"))
         assert (await done(cluster.home, "submit", spec)).startswith("own is accepted")
+        await published_by_a_client_of_nats(cluster)
         await done(cluster.home, "user", "add", "alice", "--to", str(tmp_path / "alice.json"))
         alice = ("--credentials", str(tmp_path / "alice.json"))
         other = write_spec(tmp_path, talker("hers"))
@@ -122,3 +142,8 @@ async def test_up_with_identities_needs_no_extra_step_and_lets_nobody_else_in(tm
         ]
         assert "log.no_permission" in await refused(tmp_path / "elsewhere", "ps", "--url", cluster.url, code=1)
         assert (cluster.home / "local" / "nats" / "security" / "accounts.conf").exists()
+        archive = str(tmp_path / "all.dorm")
+        await done(cluster.home, "replay", "export", archive)
+        assert "import.known_cluster" in await refused(
+            cluster.home, "replay", "import", archive, "--cluster", "copy", code=1
+        )

@@ -47,7 +47,8 @@ def test_nobody_else_may_read_a_key(keys: KeyFolder) -> None:
     assert stat.S_IMODE(keys.path.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in keys.path.iterdir()}
     assert set(modes) == {
-        "ca.pem", "ca.key", "server.pem", "server.key", "accounts.conf", "root.json", "master.json", "api.json", "seal.nk",
+        "ca.pem", "ca.key", "server.pem", "server.key", "accounts.conf", "root.json", "root.nk", "master.json", "api.json",
+        "seal.nk",
     }  # fmt: skip
     assert set(modes.values()) == {0o600}
 

@@ -42,7 +42,7 @@ async def attack(me: Credentials, victim: App) -> None:
 
 
 async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -> None:
-    async with leaving_nothing(tmp_path) as folder, up(folder, "--trust") as cluster:
+    async with leaving_nothing(tmp_path) as folder, up(folder, "--trust-apps", known=True) as cluster:
         who = {}
         for name in ("alice", "mallory"):
             await done(cluster.home, "user", "add", name, "--to", str(tmp_path / f"{name}.json"))

@@ -49,6 +49,8 @@ class Launcher:
         name, wanted, info = await self._created(spec, host)
         found = self._seen(spec.key, info)
         if found.state == "created":
+            owner = host.profile.user_of(spec.tenant)
+            await asyncio.to_thread(checkpoints.give, spec.checkpoint_dir, host.checkpoint_root, owner)
             found = await self._start(name, spec, files, wanted, info, host)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
@@ -56,7 +58,8 @@ class Launcher:
         return found
 
     async def create(self, spec: ContainerSpec, host: config.Host) -> None:
-        """Create it unless it is there, and look whether it can be started; as `ensure` otherwise."""
+        """Create it unless it is there, and look whether it can be started; as `ensure` otherwise.  The checkpoints keep their
+        owner: containers of the previous generation still write there, under an earlier release as another user."""
         name, _, info = await self._created(spec, host)
         if self._seen(spec.key, info).state == "created":
             await self._check_command(name, spec.key, info)
@@ -66,10 +69,7 @@ class Launcher:
         name = config.container_name(host, spec.key)
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
-        if info is not None and config.seen(spec.key, info).state != "created":
-            folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
-        else:
-            folder = await asyncio.to_thread(checkpoints.give, spec.checkpoint_dir, host.checkpoint_root, owner)
+        folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
         wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder)
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
         if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):

@@ -1,8 +1,9 @@
 """The process runtime: a container is a child process with its own session and working directory.
 
-For machines without Docker.  It serves one tenant, the first whose app it runs, unless the operator trusts all apps
-(`trust_apps`), because it confines nothing and limits nothing (`limits` is False, and it logs that when it is opened):
-processes share the user, the file system and the machine with the agent, and a memory shortage looks like any other SIGKILL.
+For machines without Docker.  It serves one tenant, the one it is given or else the first whose app it runs, unless the
+operator trusts all apps (`trust_apps`), because it confines nothing and limits nothing (`limits` is False, and it logs that
+when it is opened): processes share the user, the file system and the machine with the agent, and a memory shortage looks like
+any other SIGKILL.
 It does keep the runtime's promises: a program starts at most once for a key, it outlives the agent, and a restarted agent
 finds it again with its state and exit code.  One small supervisor for each container (`agents.runtime.process.supervisor`)
 and its records (`agents.runtime.process.records`) ensure this.  The supervisors also enforce the node's lease, and no program
@@ -69,9 +70,13 @@ class ProcessRuntime:
     limits = False
     checkpoint_mount = ""
 
-    def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False) -> None:
-        """`trust_apps`: whether it runs apps of several tenants, who could read each other's files."""
+    def __init__(
+        self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False, tenant: str = ""
+    ) -> None:
+        """`trust_apps`: whether it runs apps of several tenants, who could read each other's files.  `tenant`: the one that
+        it serves otherwise; "" for the first whose app it runs."""
         self.node = node
+        self._tenant = tenant
         self._trust_apps = trust_apps
         self._served = asyncio.Lock()
         self._dirs = RunDirs(root)
@@ -132,17 +137,17 @@ class ProcessRuntime:
             return
         try:
             async with self._served:
-                served = await asyncio.to_thread(self._dirs.serve, spec.tenant)
+                served = self._tenant or await asyncio.to_thread(self._dirs.serve, spec.tenant)
         except OSError as failure:
             raise Unavailable(
                 f"the node's tenant cannot be read or noted: {failure.strerror}", code="container.folder.not_writable"
             ) from failure
         if served != spec.tenant:
+            instead = "" if self._tenant else f"; to serve {spec.tenant} instead, remove {self._dirs.root / 'tenant'}"
             raise Refused(
                 "spec",
                 f"node {self.node} runs plain processes, which can read each other's files, and serves {served} only: use "
-                f"Docker there, or trust all apps with --trust-apps; to serve {spec.tenant} instead, remove "
-                f"{self._dirs.root / 'tenant'}",
+                f"Docker there, or trust all apps with --trust-apps{instead}",
                 code="container.tenant.not_served",
             )
 

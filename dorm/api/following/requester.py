@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dorm.client.client import Client, find_app
+from dorm.client.client import Client
+from dorm.client.finding import find_app
 from dorm.core.state import App
 
 if TYPE_CHECKING:

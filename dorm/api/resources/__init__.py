@@ -7,6 +7,7 @@ decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences
 policy     settings: those in force, those to choose from, changing and trying them
 plan       what the next decision would be, and when waiting apps start;  whatif: the log played on with a change
+session    signing in from a browser
 health     whether this process is up to date, who leads, schemas;  metrics: the same for Prometheus
 table      all routes; start here
 pages      lists in pages;  writing: requests to the cluster

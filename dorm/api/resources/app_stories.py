@@ -19,7 +19,7 @@ from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
 from dorm.api.streams.sse import CONTENT_TYPE, HEARTBEAT, frame, wanted
-from dorm.client.client import find_app
+from dorm.client.finding import find_app
 from dorm.core.decide.asking import problem_of
 from events.cloudevents import rfc3339
 from replay.simulator.forks.starting import Start, forecast

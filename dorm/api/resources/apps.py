@@ -11,8 +11,8 @@ from dorm.api.looking import Seen, seen
 from dorm.api.resources.pages import Limit, Page, paged
 from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
 from dorm.api.routes import Call, Header, Link, Parameters, Route
-from dorm.client.client import find_app
 from dorm.client.errors import NoAnswer
+from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
@@ -254,6 +254,13 @@ async def cancel_app(call: Call[Parameters, Why]) -> Answer:
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
+async def kill_app(call: Call[Parameters, Why]) -> Answer:
+    """At once, without a checkpoint and without its grace time; what still stops of an app that has ended is killed, too."""
+    async with requester(call) as client:
+        app = await client.cancel(call.path("app"), call.body.reason, kill=True)
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
 _LISTED = "$response.body#/items/0/id"
 _APP = (
     Link("get_app", "app", "$response.body#/id"),
@@ -284,6 +291,10 @@ ROUTES = [
     ),
     Route(
         "POST", "/v1/apps/{app}/cancel", cancel_app, "Cancel an app", body=Why, answer=Asked, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/kill", kill_app, "Kill an app", body=Why, answer=Asked, status=202, tag="apps",
         problems=(409, 504), links=_APP[:1],
     ),
 ]  # fmt: skip

@@ -24,7 +24,7 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
 
       dorm describe digits-mlp
     """
-    from dorm.client.client import find_app
+    from dorm.client.finding import find_app
     from dorm.core.query.views import describe
 
     async def work() -> None:

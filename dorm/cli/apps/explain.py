@@ -15,7 +15,7 @@ from dorm.cli.apps.story import Last, show_chapters
 from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, cell, console, counted, show_document, solver_prints_elsewhere
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, own_app, parse_moment, progress_of
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -93,11 +93,12 @@ def explain(
         from replay.story.explanation import Witness
         from replay.story.story import follow
 
-        witness, teller, outlook = Witness(app), AppTeller(app), Outlook()
+        wanted = await own_app(app, file, url, cluster)
+        witness, teller, outlook = Witness(wanted), AppTeller(wanted), Outlook()
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
                 followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
-                state = await follow(log, app, followers, moment, progress=report)
+                state = await follow(log, wanted, followers, moment, progress=report)
             live = file is None and moment is None
             found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
         start = None if brief else await _start_of(found, outlook, state)

@@ -12,7 +12,7 @@ from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, own_app, parse_moment, progress_of
 from dorm.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -83,9 +83,10 @@ def story(
     async def work() -> None:
         from replay.story.story import tell
 
+        wanted = name if node else await own_app(name, file, url, cluster)
         async with log_of(file, url, cluster) as log:
             with progress_of("reading") as report:
-                found = await tell(log, name, until, since=begin, node=node, progress=report)
+                found = await tell(log, wanted, until, since=begin, node=node, progress=report)
         if output in (Format.json, Format.yaml):
             show_document(found, output)
             return

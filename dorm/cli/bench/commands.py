@@ -112,6 +112,34 @@ def submit(
 
 
 @app.command()
+def trust(
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many on each cluster, one after the other.")] = 50,
+    docker: Docker = None,
+    runtime: Runtime = RuntimeWanted.auto,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What keys and signatures cost: submission to running container on a cluster that knows its users, beside an open one.
+
+    [bold]Examples[/]
+
+      dorm bench trust
+
+      dorm bench trust --runtime process --apps 10 -o json
+    """
+    from dorm.bench.cluster import runtimes
+    from dorm.bench.trust import bench_trust
+
+    async def work(tell: Callable[[str], None]) -> Report:
+        *_, chosen = await runtimes(runtime.value, docker, tell)
+        return await bench_trust(apps=apps, runtime=chosen, docker_url=docker, tell=tell)
+
+    with measuring("trust", verbose) as tell:
+        report = run(unless_stopped(work(tell)))
+    show_report(report, output)
+
+
+@app.command()
 def resize(
     runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many resizes.")] = 10,
     runtime: Runtime = RuntimeWanted.auto,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from agents.agent import Agent
     from dorm.health.checks import Health
     from dorm.metrics.address import Address
+
+
+class FirewallChoice(StrEnum):
+    """What to do with the node's firewall rules."""
+
+    on = "on"
+    off = "off"
 
 
 def register(app: typer.Typer) -> None:
@@ -99,6 +107,13 @@ def agent(
             help="User of all Docker containers; default: one for each tenant, or the agent's own if it is not root.",
         ),
     ] = None,
+    firewall: Annotated[
+        FirewallChoice | None,
+        typer.Option(
+            help="on: keep Docker containers from the NATS servers, Docker engines on TCP and a cloud's metadata address, by "
+            "iptables, as root; the rules stay when the agent ends. off: remove them. Default: no change.",
+        ),
+    ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     token: Annotated[
         str | None,
@@ -128,7 +143,7 @@ def agent(
 
       dorm agent --cluster lab --metrics 0.0.0.0:9475
 
-      dorm agent --token token.txt --checkpoints /mnt/shared/dorm
+      dorm agent --token token.txt --checkpoints /mnt/shared/dorm --firewall on
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
@@ -172,6 +187,8 @@ def agent(
         found = await node_target(target(url, cluster), root, node, introduction, named=names_credentials())
         cluster_name = found.cluster
         choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
+        if firewall is not None:
+            await _firewall(firewall is FirewallChoice.on, config, choice.name, found.url)
         connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)
@@ -192,6 +209,22 @@ def agent(
             await connection.close()
 
     run(run_service(work(), health))
+
+
+async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -> None:
+    """Set or remove the node's firewall rules, before any container starts.  Raises WrongUsage, FirewallError."""
+    from agents.runtime.docker import firewall
+
+    if not wanted:
+        await firewall.remove_rules(config.name)
+        return
+    if runtime != "docker":
+        text = "--firewall on confines Docker containers, and this node runs plain processes"
+        raise WrongUsage(text, code="firewall.not_docker")
+    if config.container_user is not None or any(one.endswith("shared-user") for one in config.allow):
+        text = "--firewall on needs a user for each tenant: leave out --container-user and the freedom shared-user"
+        raise WrongUsage(text, code="firewall.shared_user")
+    await firewall.set_rules(config.name, firewall.ports_of(urls))
 
 
 def _metrics(worker: Agent, address: Address | None, health: Health) -> AbstractAsyncContextManager[None]:

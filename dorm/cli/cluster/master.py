@@ -133,7 +133,7 @@ def master(
         from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
 
-        found = target(url, cluster)
+        found = target(url, cluster).as_process("master")
         if change is not None and found.credentials:
             text = "a master changes no policy where users are known; an operator does, with `dorm policy set`"
             raise Fail(text, USAGE, code="identity.role.too_low")

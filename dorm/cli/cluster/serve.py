@@ -105,7 +105,7 @@ def serve(
     async def work() -> None:
         from dorm.api.serving import serving
 
-        connection = await target(url, cluster).connection("dorm-api", patient=True)
+        connection = await target(url, cluster).as_process("api").connection("dorm-api", patient=True)
         try:
             async with serving(connection, options) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())

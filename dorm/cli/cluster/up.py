@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.master import AcceptLog
-from dorm.cli.errors import INTERRUPTED, Fail, run
+from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -27,6 +27,7 @@ from events.kinds import PolicyChanged
 from events.quantities import humanize
 
 if TYPE_CHECKING:
+    from dorm.local.api_process import ApiProcess
     from dorm.local.cluster import LocalCluster, LocalOptions
 
 POLICY = "dorm-speed"
@@ -91,14 +92,21 @@ def up(
         bool,
         typer.Option(
             "--trust",
-            help="Know users and nodes by their keys (`dorm user`, `dorm node`); a cluster that once did always does.",
+            help="Know users and nodes by their keys (`dorm user`, `dorm node`), as every new cluster does anyway.",
+        ),
+    ] = False,
+    open_to_all: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            help="Make a new cluster an open one, which knows no users: every program on this machine may do everything.",
         ),
     ] = False,
     trust_apps: Annotated[
         bool,
         typer.Option(
             "--trust-apps",
-            help="With --trust and without Docker: run apps of several tenants, who can read each other's files.",
+            help="Without Docker: run apps of other users too, who can read each other's files, and yours.",
         ),
     ] = False,
     accept_log: AcceptLog = False,
@@ -115,6 +123,10 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: NATS server, master, agents.
 
+    A new cluster knows its users.  You are its admin: your commands find your
+    credentials by themselves, and `dorm user add` lets others in.  With --open it
+    knows none, and takes messages from any NATS client.
+
     The first Ctrl-C lets every app checkpoint and stop; the next `dorm up` resumes them.  A second Ctrl-C stops at once
     and loses no submission, only the work since the last checkpoints.  When its terminal is closed it stops in good order,
     too; start it with nohup to keep it running.
@@ -125,13 +137,17 @@ def up(
 
       dorm up --agents 3 --capacity cpu=2,memory=2GiB
 
-      dorm up --trust
+      dorm up --open
 
       dorm up --runtime process --data ./cluster --policy static --param count=2
     """
     from dorm.local.cluster import LocalOptions
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
+    if trust and open_to_all:
+        raise WrongUsage(
+            "--trust and --open exclude each other; a new cluster knows its users without either", code="usage.conflict"
+        )
     networks(webhooks_allow)
     file = load_cluster_file(config)
     # Parameters belong to one policy: another one on the command line drops those of the file.
@@ -157,55 +173,71 @@ def up(
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),
     )
-    run(_up(options, file.change(), None if no_api else _API_PORT if api is None else api))
+    run(_up(options, open_to_all, file.change(), None if no_api else _API_PORT if api is None else api))
 
 
-async def _up(options: LocalOptions, change: PolicyChanged | None, api_port: int | None) -> None:
-    from dorm.local.api_process import ApiProcess
+async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | None, api_port: int | None) -> None:
     from dorm.local.cluster import LocalCluster
-    from dorm.local.founding import KEYS
 
-    log = options.data / "nats"
-    if not await asyncio.to_thread(log.exists):
-        change = _founding(change)
-    elif options.trust and not await asyncio.to_thread((log / KEYS).exists):
-        text = f"{options.data} holds an open cluster, which cannot know its users later; choose another folder with --data"
-        raise Fail(text, code="data.open_cluster")
-    cluster = LocalCluster(options)
+    trust, fresh = await asyncio.to_thread(_users, options.data, options.trust, open_to_all)
+    change = _founding(change) if fresh else change
+    cluster = LocalCluster(msgspec.structs.replace(options, trust=trust))
     # Signals are handled from the start: no server is left behind, whenever one comes.
     with stops() as events:
         async with contextlib.AsyncExitStack() as stack:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):
                 raise Fail("stopped before the cluster was up", INTERRUPTED, code="interrupted")
-            keys = cluster.keys
+            api = _api(cluster, api_port)
             running = Running(
                 url=cluster.server.url,
                 cluster=options.cluster,
                 pid=os.getpid(),
                 data=str(options.data),
-                credentials=str(keys.file_of(cluster.admin)) if keys is not None else "",
+                credentials=str(cluster.keys.file_of(cluster.admin)) if cluster.keys is not None else "",
+                dashboard=api.url if api is not None else "",
             )
             other = await asyncio.to_thread(write_running, running)
             stack.callback(forget_running, running)
             if change is not None:
                 await cluster.client.change_policy(change)
-            api = None
-            if api_port is not None:
-                log = options.data / "api.log"
-                process = ApiProcess(
-                    running.url,
-                    options.cluster,
-                    log,
-                    api_port,
-                    credentials=keys.file_of("api") if keys is not None else None,
-                    user=cluster.admin,
-                )
-                api = await stack.enter_async_context(process)
-            _say_hello(cluster, running, other, api.url if api is not None else "")
+            if api is not None:
+                await stack.enter_async_context(api)
+            _say_hello(cluster, running, other, fresh)
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
     if cluster.master.computing.busy:
         end_beside_threads()
+
+
+def _users(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
+    """Return whether the cluster in this folder knows its users, as a new one does unless it is to be open; and whether it has
+    no log yet.  Raises Fail where the folder holds a cluster of the other kind, which it stays."""
+    from dorm.local.founding import has_log, knows_users
+
+    server = data / "nats"
+    known, fresh = knows_users(server), not has_log(server)
+    if known and open_to_all:
+        raise Fail(
+            f"{data} holds a cluster that knows its users, and always will; make an open one in another folder with --data",
+            code="data.known_cluster",
+        )
+    if trust and not known and not fresh:
+        raise Fail(
+            f"{data} holds an open cluster, which cannot know its users later; choose another folder with --data",
+            code="data.open_cluster",
+        )
+    return known or (fresh and not open_to_all), fresh
+
+
+def _api(cluster: LocalCluster, port: int | None) -> ApiProcess | None:
+    """Return the process of the API and the dashboard, which is yet to be started; None without a port."""
+    from dorm.local.api_process import ApiProcess
+
+    if port is None:
+        return None
+    credentials = cluster.keys.file_of("api") if cluster.keys is not None else None
+    name, log = cluster.options.cluster, cluster.options.data / "api.log"
+    return ApiProcess(cluster.server.url, name, log, port, credentials=credentials, user=cluster.admin)
 
 
 def _founding(change: PolicyChanged | None) -> PolicyChanged:
@@ -217,7 +249,7 @@ def _founding(change: PolicyChanged | None) -> PolicyChanged:
     return change if change.policy is not None else msgspec.structs.replace(change, policy=POLICY)
 
 
-def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, api: str) -> None:
+def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, fresh: bool) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -227,8 +259,13 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, a
         f"  containers  {cluster.runtime_note}",
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
-        *([f"  dashboard   {api}"] if api else []),
+        *(
+            [f"  dashboard   {running.dashboard}{'' if cluster.keys is None else ' (`dorm dashboard` opens it)'}"]
+            if running.dashboard
+            else []
+        ),
         *served,
+        *(_open_to_all(fresh) if cluster.keys is None else []),
         "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
         f"{_how_to_stop()} stops everything in good order",
     ):
@@ -240,6 +277,12 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, a
         console.print(
             Text(f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n  export {reach}")
         )
+
+
+def _open_to_all(fresh: bool) -> list[str]:
+    """Return what to say about a cluster that knows no users; of one that was just asked for it need not be said."""
+    hint = "" if fresh else "; `dorm up` in a new folder (--data) makes one that knows its users"
+    return [f"  users       open: every program on this machine may do everything{hint}"]
 
 
 def _how_to_stop() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, where
+from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, target, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
@@ -169,7 +169,7 @@ def import_log(
                 raise Fail(
                     "nothing was imported; --damaged imports what comes before the damage", code="archive.damaged"
                 )
-            done = await _import(log, where(url, cluster)[0], cluster)
+            done = await _import(log, _server(url, cluster), cluster)
         if output in (Format.json, Format.yaml):
             show_document(done, output)
             return
@@ -180,6 +180,21 @@ def import_log(
         )
 
     run(work())
+
+
+def _server(url: str | None, cluster: str | None) -> str:
+    """Return the address of the server to import into.  Raises Fail for one that knows its users."""
+    from events.addresses import shown
+
+    found = target(url, cluster)
+    if found.credentials:
+        raise Fail(
+            f"the NATS server at {shown(found.url)} knows its users, and takes no other cluster's log: name a server without "
+            "accounts with --url, such as that of `dorm up --open`; to restore a cluster that knows its users, restore the "
+            "data of its NATS server",
+            code="import.known_cluster",
+        )
+    return found.url
 
 
 async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, Any]:

@@ -52,6 +52,7 @@ export class HttpSource {
     }
     const text = await answer.text();
     const found = text && /json/.test(answer.headers.get("Content-Type") ?? "") ? JSON.parse(text) : text;
+    if (answer.status === 401) location.assign("sign-in");  // The session is over.
     if (!answer.ok) throw new SourceError(found?.detail || found?.title || `The server answered ${answer.status}.`, found?.code, answer.status);
     return found;
   }

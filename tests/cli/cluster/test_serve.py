@@ -6,17 +6,17 @@ import asyncio
 import json
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+import stat
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
 import pytest
+from yarl import URL
 
 from tests.e2e.commands import done, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, talker, up
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
@@ -66,6 +66,39 @@ async def test_up_serves_its_cluster_in_a_process_that_ends_with_it(tmp_path: Pa
         await cluster.process.wait()
         await asyncio.to_thread(second.wait, 20)
         assert not second.is_running()
+
+
+async def test_the_dashboard_opens_for_the_user_who_started_the_cluster_and_for_no_other(tmp_path: Path) -> None:
+    """Without a secret in any address or process list: the browser is given a file."""
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/address\n')
+    program.chmod(0o755)
+    async with leaving_nothing(tmp_path) as folder, up(folder, "--api", "0", agents=1, api=True, known=True) as cluster:
+        url = cluster.running.dashboard
+        said = await done(cluster.home, "dashboard", env={"BROWSER": f"{program} %s"})
+        assert said == f"the dashboard at {url} opens in your browser\n"
+        file = Path((tmp_path / "address").read_text().strip().removeprefix("file://"))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        (code,) = re.findall(rf"url={url}/sign-in#([\w-]+)", file.read_text())
+        printed = await done(cluster.home, "dashboard", "--no-browser")
+        assert f"{url}/sign-in#" in printed
+        jar = aiohttp.CookieJar(unsafe=True)  # It takes cookies of addresses, too, as browsers do.
+        async with aiohttp.ClientSession(base_url=url, cookie_jar=jar) as session:
+            async with session.get("/v1/apps") as answer:
+                assert answer.status == 401
+            async with session.post("/v1/session", json={"code": code}) as answer:
+                assert answer.status == 204
+            async with session.get("/v1/state") as answer:
+                assert answer.status == 200
+            async with session.post("/v1/apps", json=talker("talks", lines=1), headers={"Origin": url}) as answer:
+                assert answer.status == 202
+        rows = json.loads(await done(cluster.home, "token", "list", "-o", "json"))
+        assert len(rows) == 2
+        secret = jar.filter_cookies(URL(url)).popitem()[1].value
+        assert secret.startswith("dorm_")
+        everything = "".join(one.read_text() for one in (cluster.log, cluster.home / "local" / "api.log"))
+        assert secret not in everything
+        assert code not in everything
 
 
 def serving(parent: int) -> psutil.Process:

@@ -191,6 +191,20 @@ def test_a_folder_is_its_tenants_alone(tmp_path: Path) -> None:
     assert {path.lstat().st_uid for path in written} == {alice[0]}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+async def test_what_is_prepared_takes_no_folder_from_what_runs(docker_harness: Harness, runtime: DockerRuntime) -> None:
+    """The previous generation may run as the user of an earlier release, and still has to save its work."""
+    folder = docker_harness.checkpoint_root / "app"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    spec = docker_harness.shell("touch /dorm/checkpoints/mine", tenant="alice", checkpoint_dir=str(folder))
+    await runtime.prepare(spec)
+    assert folder.stat().st_uid == 65534
+    await runtime.ensure(spec)
+    await ended(runtime, spec.key)
+    assert {folder.stat().st_uid, (folder / "mine").stat().st_uid} == {Profile().user_of("alice")[0]}
+
+
 async def test_one_that_fills_the_disk_is_stopped_and_another_is_not(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

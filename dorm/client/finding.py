@@ -1,0 +1,38 @@
+"""Which app a user means by a name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from dorm.client.errors import NotFound
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, State
+
+_MOST = 5
+
+
+def find_app(state: State, name_or_id: str, user: str = "") -> App:
+    """Return an app by name or id, of several of one name that of this user's tenant.  Raises NotFound, with similar names, or
+    with all apps of this name where other tenants share it."""
+    tenant = state.known.tenant_of(user) if state.known is not None else ""
+    app = state.find_app(name_or_id, tenant)
+    if app is None:
+        near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
+        raise NotFound(f"there is no app {name_or_id!r}{hint}")
+    if state.known is not None and app.tenant != tenant:
+        check_one(state, name_or_id)
+    return app
+
+
+def check_one(state: State, name: str) -> None:
+    """Raises NotFound where several tenants have an app of this name."""
+    found = state.namesakes(name)
+    if len(found) > 1:
+        named = ", ".join(f"{app.id} of {app.tenant}" for app in found[:_MOST])
+        more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+        raise NotFound(
+            f"{len(found)} tenants have an app {name!r}: {named}{more}; name one by its id", code="app.ambiguous"
+        )

@@ -1,0 +1,31 @@
+"""Which app a user means by a name that several tenants have."""
+
+from __future__ import annotations
+
+from dorm.client.errors import NotFound
+from dorm.client.finding import find_app
+from events import kinds as k
+from tests.core.fold.test_identities import trusting
+from tests.core.records import document, joined
+from tests.errors import raises
+
+
+def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
+    said = trusting(ann="user", bob="user", op="operator")
+    assert said.by("root", k.NodeEnrolled(node="n1")) == ""
+    assert said.by("n1", joined("n1")) == ""
+    for who in ("ann", "bob"):
+        assert said.by(who, k.AppSubmitted(spec=document("digits"))) == ""
+    said.bench.settle()
+    state = said.bench.state
+    of = {app.tenant: app.id for app in state.apps.values()}
+    assert set(of) == {"ann", "bob"}
+    assert [find_app(state, "digits", who).id for who in ("ann", "bob")] == [of["ann"], of["bob"]]
+    assert find_app(state, of["bob"], "op").id == of["bob"]
+    with raises(NotFound, "app.ambiguous", f"{of['ann']} of ann, {of['bob']} of bob"):
+        find_app(state, "digits", "op")
+    # An app that has ended does not stand in the way of one that lives.
+    assert said.by("ann", k.AppCancelRequested(app=of["ann"])) == ""
+    said.bench.settle()
+    assert state.apps[of["ann"]].ended
+    assert find_app(state, "digits", "op").id == of["bob"]
