@@ -12,7 +12,7 @@ from dorm.master.sealing import open_key
 from dorm.security.admin import Admin, first_keys
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
-from events.kinds import NodeEnrolled
+from events.kinds import NodeEnrolled, UserAdded
 from events.log.waiting import until_answered
 from events.nats.access.credentials import public_key
 from events.nats.log import Connection
@@ -45,10 +45,16 @@ def make_keys(keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequen
 
 
 async def found(
-    keys: KeyFolder, admin: Credentials, url: str, nodes: Sequence[str], *, clock: Callable[[], int]
+    keys: KeyFolder,
+    admin: Credentials,
+    url: str,
+    nodes: Sequence[str],
+    *,
+    clock: Callable[[], int],
+    users: Sequence[UserAdded] = (),
 ) -> None:
-    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Raises
-    SecurityError, CredentialsError, and the log's errors."""
+    """Make the streams, have the log know its first admin, these nodes of this machine and these users, and the server all of
+    them.  Raises SecurityError, CredentialsError, and the log's errors."""
     connection = await Connection.open(
         url, admin.cluster, name="dorm-init", timeout=_TIMEOUT_S, create=True, patient=True, credentials=admin
     )
@@ -62,6 +68,10 @@ async def found(
             there = (await one.known()).nodes.get(node)
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
+        for user in users:
+            known = (await one.known()).users.get(user.name)
+            if known is None or (known.role, known.public_key) != (user.role, user.public_key):
+                await one.add_user(user)
         await one.apply()
     finally:
         await connection.close()
