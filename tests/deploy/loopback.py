@@ -23,7 +23,7 @@ from events.nats.log import Connection
 from events.nats.streams import log_stream
 from tests.deploy.made import PROGRAM
 from tests.deploy.units import service
-from tests.e2e.commands import REPOSITORY, done, running, until_said
+from tests.e2e.commands import REPOSITORY, done, dorm, running, until_said
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -167,8 +167,10 @@ class Site:
                 self.units.setdefault((name, unit), Unit(unit, root))
 
     async def dorm(self, *words: str) -> str:
-        """One command of the admin."""
-        return await done(self.home, *words)
+        """One command of the admin, which may say that it waits for the servers."""
+        code, out, err = await dorm(self.home, *words, timeout=READY_S)
+        assert code == 0, f"{words}: {code}\n{out}\n{err}"
+        return out
 
     def of(self, unit: str) -> list[Unit]:
         return [one for (_, name), one in self.units.items() if name == unit]

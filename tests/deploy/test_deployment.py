@@ -76,6 +76,7 @@ async def founded(site: Site) -> None:
     """Keys, files, servers, first records, masters, nodes."""
     await site.install()
     await site.start("nats")
+    await site.healthy()
     said = await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))
     assert "root is its admin" in said
     await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))  # Once more changes nothing.
@@ -163,6 +164,7 @@ async def wiped_and_restored(site: Site, app: str) -> None:
     await asyncio.gather(*(one.kill() for one in site.of("nats")))
     site.wipe()
     await site.start("nats")
+    await site.healthy()
     said = await site.dorm("deploy", "restore", str(site.settings), str(copies[-1]), "--keys", str(site.lab))
     assert f"digest {digest}" in said
     assert "restorer" not in (site.lab / "security/accounts.conf").read_text()
