@@ -24,6 +24,7 @@ from dorm.security.folder import KeyFolder
 from tests.deploy.made import PROGRAM, deployment
 from tests.deploy.units import parsed, service, words
 from tests.deploy.units import settings as values
+from tests.lab.machines.engines import unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ def test_nats_servers_accept_their_configuration(trust: bool, servers: int, keys
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("there is no systemd-analyze")
+        unavailable("there is no systemd-analyze")
     found = deployment(program=PROGRAM, nodes=EVERYTHING)
     install(tmp_path, "n1", rendered(found, "n1"))
     units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
