@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-soak test-engines test-long fuzz simulate chaos overload check format docs wheel lock mutation evaluation clean
+.PHONY: help setup demo test test-fast test-soak test-engines test-long fuzz simulate chaos overload check format docs image sbom pythons wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,15 @@ simulate: setup ## masters, agents and clients under attack in virtual time: SEE
 docs: .venv/.docs-installed ## the documentation as a site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+image: setup ## the container image in build/image, and with a Docker engine at hand: BASE=image TAG=name; PYTHON as BASE has it
+	.ci/image "$(PYTHON)" $(if $(BASE),"$(BASE)" "$(or $(TAG),dorm)")
+
+sbom: setup ## what a release is made of: dist/dorm-VERSION.cdx.json (CycloneDX) and dist/NOTICES.txt, with all licences
+	.ci/sbom $(PYTHON)
+
+pythons: setup ## the wheel and the fast tests with each supported Python that is found here
+	.ci/pythons
+
 wheel: setup ## build the wheel and the sdist in dist/, and try the wheel in an environment of its own
 	.ci/wheel $(PYTHON)
 
@@ -87,6 +96,8 @@ LOCK := UV_CUSTOM_COMPILE_COMMAND='make lock' $(UV) pip compile --quiet --univer
 lock: setup ## write requirements/*.txt after a change in pyproject.toml; UPGRADE=1 takes the newest versions
 	$(LOCK) requirements/uv.in --output-file requirements/uv.txt
 	$(LOCK) --extra dev pyproject.toml --output-file requirements/dev.txt
+	$(LOCK) --constraints requirements/dev.txt pyproject.toml --output-file requirements/runtime.txt
+	$(LOCK) --extra release --constraints requirements/dev.txt pyproject.toml --output-file requirements/release.txt
 	$(LOCK) --extra docs --constraints requirements/dev.txt pyproject.toml --output-file requirements/docs.txt
 	$(LOCK) --extra samples --constraints requirements/dev.txt pyproject.toml --output-file requirements/samples.txt
 	$(LOCK) --extra mutation --constraints requirements/dev.txt pyproject.toml --output-file requirements/mutation.txt

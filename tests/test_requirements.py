@@ -17,6 +17,8 @@ _PIN = re.compile(
 )
 _ASKED = {
     "dev": ("dev", "build-system"),
+    "runtime": (),
+    "release": ("release",),
     "docs": ("docs",),
     "samples": ("samples",),
     "mutation": ("mutation",),
@@ -70,7 +72,7 @@ def test_every_pin_has_hashes_and_no_address(name: str) -> None:
     assert not any(line.startswith("-") for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", ["samples", "mutation"])
+@pytest.mark.parametrize("name", ["runtime", "release", "samples", "mutation"])
 def test_lock_files_agree(name: str) -> None:
     dev, other = locked("dev"), locked(name)
     both = dev.keys() & other.keys()

@@ -15,6 +15,7 @@
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, nodes, policy
     trust/       init, user, node, context
+    deploy/      deploy, backup
     webhooks/    webhooks
     log/         events, log
     replay/      state at a moment, step, timeline, export and import

@@ -15,7 +15,7 @@ from dorm.security.admin import Admin, admitted
 from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
-from events.kinds import NodeEnrolled
+from events.kinds import NodeEnrolled, UserAdded
 from events.log.waiting import until_answered
 from events.nats.access.credentials import public_key
 from events.nats.log import Connection
@@ -64,10 +64,16 @@ def make_keys(
 
 
 async def found(
-    keys: KeyFolder, admin: Credentials, url: str, nodes: Sequence[str], *, clock: Callable[[], int]
+    keys: KeyFolder,
+    admin: Credentials,
+    url: str,
+    nodes: Sequence[str],
+    *,
+    clock: Callable[[], int],
+    users: Sequence[UserAdded] = (),
 ) -> str:
-    """Make the streams, have the log know its first admin and these nodes of this machine, and the server all of them.  Return
-    the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
+    """Make the streams, have the log know its first admin, these nodes of this machine and these users, and the server all of
+    them.  Return the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
     connection = await Connection.open(
         url, admin.cluster, name="dorm-init", timeout=_TIMEOUT_S, create=True, patient=True, credentials=admin
     )
@@ -81,6 +87,10 @@ async def found(
             there = (await one.known()).nodes.get(node)
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
+        for user in users:
+            known = (await one.known()).users.get(user.name)
+            if known is None or (known.role, known.public_key) != (user.role, user.public_key):
+                await one.add_user(user)
         known = await one.known()
         # A server that reads its accounts again is away for a moment, so it is not asked to without need.
         if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await one.apply():

@@ -43,8 +43,11 @@ def new_authority(cluster: str, now: int) -> tuple[bytes, bytes]:
     return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
 
 
-def server_certificate(authority: bytes, authority_key: bytes, hosts: Iterable[str], now: int) -> tuple[bytes, bytes]:
-    """Return certificate and key of a server with these names and addresses, in PEM.  Raises SecurityError."""
+def server_certificate(
+    authority: bytes, authority_key: bytes, hosts: Iterable[str], now: int, *, routes: bool = False
+) -> tuple[bytes, bytes]:
+    """Return certificate and key of a server with these names and addresses, in PEM.  `routes`: one that also connects to
+    other servers, and proves there what it is.  Raises SecurityError."""
     try:
         issuer = x509.load_pem_x509_certificate(authority)
         signer = serialization.load_pem_private_key(authority_key, None)
@@ -57,6 +60,7 @@ def server_certificate(authority: bytes, authority_key: bytes, hosts: Iterable[s
         raise SecurityError("ca.key is not the key of ca.pem", code="security.authority_unreadable")
     key = ec.generate_private_key(ec.SECP256R1())
     names = list(dict.fromkeys(hosts))
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if routes else [])]
     certificate = (
         _begun(
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Dorm NATS server")]),
@@ -67,7 +71,7 @@ def server_certificate(authority: bytes, authority_key: bytes, hosts: Iterable[s
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(host) for host in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)  # type: ignore[arg-type]
         .sign(signer, hashes.SHA256())

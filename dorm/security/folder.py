@@ -1,12 +1,14 @@
 """A cluster's folder of keys, on the machine of its admin and its NATS server (0700; each file 0600).
 
     ca.pem, ca.key          the cluster's certificate authority
-    server.pem, server.key  certificate of the NATS server
+    server.pem, server.key  certificate of the NATS server; of several, server-MACHINE.pem and .key
     accounts.conf           who may do what, for the server's configuration
+    apply                   a program of the admin's own, run after a change of accounts.conf, that brings it to other machines
     <admin>.json, .nk       credentials of the admin who made the cluster, and their key alone, as other NATS clients read it
     master.json, api.json   credentials of the cluster's own processes
     seal.nk                 key with which masters seal the log and sign rounds
     joining.json            keys of tokens of nodes that have not joined yet
+    restorer.json           credentials with which a backup is being restored
 
 The identities themselves are on the log; `accounts.conf` is written from there.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +33,7 @@ from events.nats.access.credentials import (
     read_credentials,
     read_secret,
 )
+from events.nats.access.names import RESTORER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +47,7 @@ which are signed."""
 
 
 _JOINING = "joining.json"
+_APPLY_S = 120.0
 
 
 class Joining(msgspec.Struct, frozen=True):
@@ -58,6 +63,7 @@ class KeyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.accounts = path / "accounts.conf"
+        self.apply = path / "apply"
         self.seal_key = path / "seal.nk"
 
     @property
@@ -68,20 +74,40 @@ class KeyFolder:
 
     def make_certificates(self, cluster: str, hosts: Sequence[str], now: int) -> None:
         """Make the authority where there is none, and a new certificate for the server.  Raises SecurityError."""
-        # Most clusters on one machine have no use for it, and it takes long to import.
-        from dorm.security.certificates import new_authority, server_certificate
+        self.make_authority(cluster, now)
+        self._make_server_certificate(self.path / "server.pem", self.path / "server.key", hosts, now)
 
-        authority, key = self.path / "ca.pem", self.path / "ca.key"
+    def make_authority(self, cluster: str, now: int) -> None:
+        """Make the authority where there is none.  Raises SecurityError."""
+        # Most clusters on one machine have no use for it, and it takes long to import.
+        from dorm.security.certificates import new_authority
+
         private_folder(self.path)
-        if not key.exists():
+        if not (self.path / "ca.key").exists():
             certificate, secret = new_authority(cluster, now)
-            write_private(key, secret)
-            write_private(authority, certificate)
-        made, secret = server_certificate(
-            read_secret(authority, "the authority"), read_secret(key, "the authority's key"), hosts, now
-        )
-        write_private(self.path / "server.key", secret)
-        write_private(self.path / "server.pem", made)
+            write_private(self.path / "ca.key", secret)
+            write_private(self.path / "ca.pem", certificate)
+
+    def certificate_of(self, machine: str) -> tuple[Path, Path]:
+        """Return where a server's certificate and its key are, of servers on machines of their own."""
+        return self.path / f"server-{machine}.pem", self.path / f"server-{machine}.key"
+
+    def make_machine_certificate(self, machine: str, hosts: Sequence[str], now: int) -> None:
+        """Make a new certificate for the server on one machine, with which it also connects to the other servers.  Raises
+        SecurityError, CredentialsError."""
+        certificate, key = self.certificate_of(machine)
+        self._make_server_certificate(certificate, key, hosts, now, routes=True)
+
+    def _make_server_certificate(
+        self, certificate: Path, key: Path, hosts: Sequence[str], now: int, *, routes: bool = False
+    ) -> None:
+        from dorm.security.certificates import server_certificate
+
+        authority = read_secret(self.path / "ca.pem", "the authority")
+        authority_key = read_secret(self.path / "ca.key", "the authority's key")
+        made, secret = server_certificate(authority, authority_key, hosts, now, routes=routes)
+        write_private(key, secret)
+        write_private(certificate, made)
 
     @property
     def ca(self) -> str:
@@ -138,7 +164,8 @@ class KeyFolder:
         write_private(self.accounts, self._configuration(cluster, keys, now))
 
     def _configuration(self, cluster: str, keys: Sequence[Key], now: int) -> bytes:
-        own = [Key(name, name, public_key(self.credentials(name).seed)) for name in PROCESSES]
+        present = [*PROCESSES, *([RESTORER] if self.file_of(RESTORER).exists() else [])]
+        own = [Key(name, name, public_key(self.credentials(name).seed)) for name in present]
         joining = [Key(node, "joining", one.public_key) for node, one in self.joining(now).items()]
         return accounts(cluster, [*own, *keys, *joining]).encode()
 
@@ -151,7 +178,12 @@ class KeyFolder:
         self.write_accounts(cluster, known_keys(known), now)
 
     def reload(self) -> bool:
-        """Have the server of this folder read its configuration again; return whether it runs on this machine."""
+        """Have the servers read the accounts again: the one of this folder, if it runs on this machine, else those that the
+        admin's own program brings the file to.  Return whether any has been told to.  Raises SecurityError if that program
+        fails."""
+        if self.apply.exists():
+            self._run_apply()
+            return True
         try:
             pid = int((self.path.parent / "nats.pid").read_text())
             if "nats-server" not in psutil.Process(pid).name():
@@ -160,6 +192,29 @@ class KeyFolder:
         except (OSError, ValueError, psutil.Error):
             return False
         return True
+
+    def _run_apply(self) -> None:
+        try:
+            done = subprocess.run(
+                [self.apply],
+                cwd=self.path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_APPLY_S,
+                check=False,
+            )
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            why = "" if done.returncode == 0 else (said[-1] if said else f"exit code {done.returncode}")
+        except subprocess.TimeoutExpired:
+            why = f"it does not end within {_APPLY_S:.0f} s"
+        except OSError as error:
+            why = str(error.strerror)
+        if why:
+            raise SecurityError(
+                f"the log has the change, but {self.apply} failed to bring it to the NATS servers ({why[:500]}); repair that, "
+                "and run `dorm user list --apply`",
+                code="security.apply_failed",
+            )
 
     # --- nodes that may join --------------------------------------------------------------------------------------------
 

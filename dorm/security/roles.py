@@ -9,6 +9,7 @@
     joining    NODES     present the key of one new node, once
     master     LOG       write rounds, the lease and snapshots
     admin      LOG       and change identities and streams
+    restorer   LOG       write a backup's records into an empty log; exists only while `dorm deploy restore` runs
 
 A server checks no reply subject against the permissions of the one who asks.  In one account a user could have the answer to
 a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DELETE…`.  So people and nodes are in accounts
@@ -117,6 +118,8 @@ def access(cluster: str, role: str, name: str) -> Access:
     read = [*services.single, *services.many]
     if role == "master":
         return Access([*read, *_of_masters(cluster)], [inbox, names.reports(cluster)])
+    if role == "restorer":
+        return Access([f"{OWN_API}.>", f"dorm.{cluster}.>"], [inbox])
     if role == "admin":
         return Access(
             [

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nats.js.api import StreamInfo
 
     from events.log.interface import ReadableLog
+    from events.nats.access.credentials import Credentials
 
 _BATCH = 1000
 """Messages: the most that a server accepts in one batch."""
@@ -55,10 +56,17 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 async def import_log(
-    log: ReadableLog, url: str, cluster: str, *, progress: Callable[[int, int], None] | None = None
+    log: ReadableLog,
+    url: str,
+    cluster: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    credentials: Credentials | None = None,
+    replicas: int = 1,
 ) -> Imported:
-    """Import the whole log.  Raises LogRefused if it is only a part, or the server has a cluster of this name with other
-    records; LogUnavailable, after which the same call continues; and what `log.read` raises."""
+    """Import the whole log, with so many copies on different servers.  Raises LogRefused if it is only a part, or the server
+    has a cluster of this name with other records; LogUnavailable, after which the same call continues; and what
+    `log.read` raises."""
     if log.sparse or await log.start():
         raise LogRefused(
             "only a whole log can become a cluster's; this archive is a part of one", code="archive.not_whole"
@@ -68,16 +76,16 @@ async def import_log(
     except ValueError as error:
         raise LogRefused(str(error), code=code_of(error)) from None
     end = await log.end()
-    link = await Link.open(url, name="dorm import", timeout=_TIMEOUT_S)
+    link = await Link.open(url, name="dorm import", timeout=_TIMEOUT_S, credentials=credentials)
     try:
-        done = await _begin(link, log, cluster, end)
+        done = await _begin(link, log, cluster, end, replicas)
         await _publish(link, log, cluster, done, end, progress)
     finally:
         await link.close()
     return Imported(end, done)
 
 
-async def _begin(link: Link, log: ReadableLog, cluster: str, end: int) -> int:
+async def _begin(link: Link, log: ReadableLog, cluster: str, end: int, replicas: int) -> int:
     """Create the streams, or find those of an interrupted import; return how many records are stored.  Raises LogRefused."""
     source, called = await _source(log, end)
     manager = link.jetstream(timeout=_TIMEOUT_S)
@@ -90,6 +98,7 @@ async def _begin(link: Link, log: ReadableLog, cluster: str, end: int) -> int:
             try:
                 found = await manager.stream_info(config.name)
             except nats.js.errors.NotFoundError:
+                config.num_replicas = replicas
                 if is_log:
                     config.metadata, config.allow_atomic = metadata, True
                     config.max_msg_size = -1  # Old logs may hold larger records; the first master sets the limit.

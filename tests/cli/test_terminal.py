@@ -77,7 +77,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
-    **dict.fromkeys(("init", "dashboard", "node intro", "node remove", "token add", "token remove"), ACTS),
+    **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
+    **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),
+    **dict.fromkeys(("init", "dashboard", "node intro", "node join", "node remove", "token add", "token remove"), ACTS),
     **dict.fromkeys((f"user {name}" for name in ("add", "key", "remove")), ACTS),
     **dict.fromkeys((f"context {name}" for name in ("add", "list", "remove", "show", "use")), NO_FOREIGN_TEXT),
     **dict.fromkeys(

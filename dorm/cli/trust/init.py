@@ -93,7 +93,7 @@ def init(
                 await found(keys, own, near, (), clock=time.time_ns)
             finally:
                 await server.stop()
-        _remember(context or cluster, own.url, cluster, keys.file_of(who), root)
+        remember(context or cluster, own.url, cluster, keys.file_of(who), root)
         for line in (
             f"cluster {cluster!r} knows its users; {who} is its admin, by context {context or cluster!r}",
             f"  the server   nats-server -c {root / 'nats.conf'}",
@@ -106,7 +106,8 @@ def init(
     run(work())
 
 
-def _remember(name: str, url: str, cluster: str, credentials: Path, folder: Path) -> None:
+def remember(name: str, url: str, cluster: str, credentials: Path, folder: Path) -> None:
+    """Write down a context for the admin of a new cluster; which one is in use stays as it is."""
     from dorm.local.home import contexts_file
     from dorm.security.contexts import Context, read_contexts, write_contexts
 

@@ -1,8 +1,9 @@
-"""`dorm node intro|remove`."""
+"""`dorm node intro|join|remove`."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,6 +103,35 @@ def _show(introduction: Introduction, ttl: str) -> None:
         error=True,
         flush=True,
     )
+
+
+@app.command("join")
+def join(
+    token: Annotated[
+        str, typer.Argument(metavar="FILE", help="File with the token of `dorm node intro`; - is standard input.")
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(envvar="DORM_DATA", help="Folder of this node's own files, which its agent is given as well."),
+    ],
+) -> None:
+    """Enroll this machine with a token, and keep its key for the agent that a service manager starts later.
+
+    `dorm agent --token FILE` does the same at its first start. Once more does nothing.
+
+    [bold]Example[/]
+
+      dorm node join token.txt --data /var/lib/dorm/node
+    """
+    from dorm.cli.connect import Target
+    from dorm.cli.trust.joining import node_target, read_introduction
+
+    introduction = read_introduction(token)
+    if introduction is None:
+        raise Fail(
+            "there is no token in it; copy all of the line that `dorm node intro` prints", code="token.malformed"
+        )
+    run(node_target(Target("", ""), data.absolute(), introduction.node, introduction, named=False))
 
 
 @app.command("remove")

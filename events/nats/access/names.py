@@ -11,8 +11,8 @@ from events.limits import LEAST_MAX_PAYLOAD
 
 OWN_API = "$JS.API"
 IMPORTED_API = "DORMJS"
-ADMIN, MASTER = "admin", "master"
-_WITH_THE_LOG = (ADMIN, MASTER)
+ADMIN, MASTER, RESTORER = "admin", "master", "restorer"
+_WITH_THE_LOG = (ADMIN, MASTER, RESTORER)
 _PEOPLE = ("reader", "user", "operator")
 _LARGEST_OF_PEOPLE = LEAST_MAX_PAYLOAD
 

@@ -1,0 +1,60 @@
+"""`dorm backup`: a checked copy of the log in a folder of copies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.source import log_of, progress_of
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="The log")(backup)
+
+
+def backup(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the copies, best on another machine's disk.")
+    ],
+    keep: Annotated[int, typer.Option(min=1, max=10_000, help="How many copies of this cluster to keep there.")] = 14,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Copy the log into a folder, read the copy back, and remove the oldest copies.
+
+    The cluster goes on meanwhile. A copy that can't be read back in full ends this with an error, and then no older one goes.
+    `dorm replay import FILE` makes a copy the log of a new cluster, `dorm deploy restore` that of a cluster that knows its users.
+
+    [bold]Examples[/]
+
+      dorm backup /mnt/backups
+
+      dorm backup /mnt/backups --keep 30 --context lab
+    """
+    from dorm.cli.connect import target
+
+    async def work() -> None:
+        from dorm.deploy.backups import back_up
+
+        name = target(url, cluster).cluster
+        async with log_of(None, url, cluster, folds=False) as log:
+            with progress_of("copying") as report:
+                done = await back_up(log, folder, name, keep=keep, now=time.time_ns(), progress=report)
+        if output in (Format.json, Format.yaml):
+            show_document(done, output)
+            return
+        went = f"; {len(done.removed)} older went" if done.removed else ""
+        text = (
+            f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
+        )
+        console.print(Text(text), soft_wrap=True)
+
+    run(work())

@@ -1,0 +1,57 @@
+"""`dorm deploy restore`: a backup becomes the log of a cluster that knows its users, on its own servers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.deploy.shared import Keys, Settings, key_folder, read
+from dorm.cli.errors import Fail, run
+from dorm.cli.output import console
+from dorm.cli.source import log_of, progress_of
+
+
+def restore(
+    settings: Settings,
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="A backup: an archive of the whole log.")],
+    keys: Keys,
+) -> None:
+    """Make a backup the log of its cluster again, on NATS servers that run and are empty.
+
+    Run it on the admin's machine, with masters and agents stopped. Keys, users and nodes are those of the backup's end; what was
+    decided since then is not known any more. An import that was interrupted goes on when it is asked for again.
+
+    [bold]Example[/]
+
+      dorm deploy restore deploy.yaml /mnt/backups/lab-20260314T030000Z.dorm --keys /root/lab
+    """
+    deployment = read(settings)
+    if not deployment.trust:
+        raise Fail(
+            "a cluster with `trust: false` is restored by `dorm replay import`, and its masters then need --replicas once",
+            2,
+            code="deploy.keys.open",
+        )
+
+    async def work() -> None:
+        from dorm.deploy.restore import restore_log
+
+        async with log_of(archive, None, None) as log:
+            if await log.torn():
+                raise Fail("nothing was restored; take an earlier backup", code="archive.damaged")
+            with progress_of("restoring") as report:
+                done = await restore_log(log, deployment, key_folder(keys), clock=time.time_ns, progress=report)
+        console.print(
+            Text(f"{done.records:,} records are the log of cluster {deployment.cluster}; digest {done.digest}"),
+            soft_wrap=True,
+        )
+        console.print(
+            Text("next: start the masters; one that had seen later records needs --accept-log once", style="dim"),
+            soft_wrap=True,
+        )
+
+    run(work())

@@ -1,0 +1,47 @@
+"""What the commands of `dorm deploy` have in common: the settings file and the folder of keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.errors import Fail
+
+if TYPE_CHECKING:
+    from dorm.deploy.settings import Deployment
+    from dorm.security.folder import KeyFolder
+
+Settings = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SETTINGS", help="The cluster's machines and their parts; `dorm deploy example` prints one."
+    ),
+]
+Keys = Annotated[
+    Path,
+    typer.Option("--keys", metavar="DIR", help="The cluster's folder on its admin's machine, of `dorm deploy keys`."),
+]
+
+
+def read(file: Path) -> Deployment:
+    """Return the settings in a file.  Raises Fail."""
+    from dorm.deploy.settings import DeploymentError, check
+    from dorm.local.spec_files import load_document
+    from events.spec import SpecError
+
+    try:
+        return check(load_document(file))
+    except SpecError as error:
+        raise Fail.of(error, 2) from None
+    except DeploymentError as error:
+        raise Fail(f"{file}: {error}", 2, code=error.code) from None
+
+
+def key_folder(path: Path) -> KeyFolder:
+    """Return the keys in a cluster's folder, as `dorm init` has them too."""
+    from dorm.local.founding import KEYS
+    from dorm.security.folder import KeyFolder
+
+    return KeyFolder(path.absolute() / KEYS)

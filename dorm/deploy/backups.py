@@ -1,0 +1,91 @@
+"""Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one goes.
+
+lab-20260314T030000Z.dorm    the log of cluster lab as it was then, in UTC
+
+BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.state import digest
+from events.archive.opening import open_archive
+from events.errors import DormError
+from replay.export.export import export
+from replay.travel.travel import state_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.log.interface import ReadableLog
+    from replay import Progress
+
+_STAMP = "%Y%m%dT%H%M%SZ"
+
+
+class BackupError(DormError):
+    """There is no new backup."""
+
+    code = "backup.failed"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A new backup, and what went for it."""
+
+    file: str
+    records: int
+    bytes: int
+    digest: str
+    """Of the state at its end, as the copy gives it."""
+    removed: list[str]
+
+
+async def back_up(
+    log: ReadableLog, folder: Path, cluster: str, *, keep: int, now: int, progress: Progress | None = None
+) -> Kept:
+    """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `now`: UTC ns.
+
+    Raises BackupError, the errors of `replay.export.export`, and the log's."""
+    stamp = datetime.fromtimestamp(now // 10**9, UTC).strftime(_STAMP)
+    target = folder / f"{cluster}-{stamp}.dorm"
+    if not await asyncio.to_thread(folder.is_dir):
+        raise BackupError(f"there is no folder {folder}; make it, or mount it", code="backup.no_folder")
+    done = await export(log, target, progress=progress)
+    found = await _read_back(target, done.last)
+    removed = await asyncio.to_thread(_prune, folder, cluster, keep)
+    return Kept(str(target), done.records, done.bytes, found, removed)
+
+
+async def _read_back(file: Path, end: int) -> str:
+    """Return the digest of the state that a copy gives.  Raises BackupError if it is not what was copied."""
+    archive = await open_archive(file)
+    try:
+        damages = await archive.damages()
+        if damages or await archive.end() != end:
+            why = str(damages[0]) if damages else f"it ends at record {await archive.end()} instead of {end}"
+            raise BackupError(
+                f"{file} is not what was copied ({why}); look at its disk. The earlier backups are all there",
+                code="backup.damaged",
+            )
+        return digest(await state_at(archive))
+    finally:
+        await archive.close()
+
+
+def copies(folder: Path, cluster: str) -> list[Path]:
+    """Return the copies of a cluster's log in a folder, the oldest first."""
+    name = re.compile(rf"{re.escape(cluster)}-\d{{8}}T\d{{6}}Z\.dorm")
+    return sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
+
+
+def _prune(folder: Path, cluster: str, keep: int) -> list[str]:
+    old = copies(folder, cluster)[:-keep]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return [str(path) for path in old]

@@ -1,0 +1,172 @@
+"""Writing a machine's files, again and again: what is as it should be is left alone, and what others changed is not lost.
+
+The record in `/etc/dorm/deployed.json` has the hash of each file as it was written, so a file that has another one was changed
+by hand, and one that is no longer wanted can be removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from dorm.deploy import layout
+from dorm.deploy.settings import DeploymentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from dorm.deploy.rendering import File
+
+Fate = Literal["new", "changed", "same", "removed", "edited"]
+_OTHERS = {f"{layout.KEYS}/accounts.conf"}
+"""Files that commands of an admin replace as well."""
+_MOST_LINES = 400
+
+
+class Step(NamedTuple):
+    """What becomes of one file."""
+
+    path: str
+    fate: Fate
+    difference: str = ""
+    """Of a file that is no secret: as `diff -u` shows it."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What was written here: the hash of each file, by its path."""
+
+    machine: str
+    files: dict[str, str]
+
+
+def plan(root: Path, machine: str, files: Sequence[File]) -> list[Step]:
+    """Return what writing these files would do.  `root`: where the machine's file system is.  Raises DeploymentError."""
+    record = _record(root)
+    if record.machine not in ("", machine):
+        raise DeploymentError(
+            f"the files below {root} are those of machine {record.machine}, and not of {machine}; to give this machine "
+            f"another part, remove {_at(root, layout.RECORD)} first",
+            code="deploy.machine.other",
+        )
+    steps = [_step(root, file, record.files.get(file.path)) for file in files]
+    wanted = {file.path for file in files}
+    for path in sorted(record.files.keys() - wanted):
+        there = _read(_at(root, path))
+        if there is not None:
+            steps.append(Step(path, "removed" if _hash(there) == record.files[path] else "edited"))
+    return steps
+
+
+def _step(root: Path, file: File, written: str | None) -> Step:
+    there = _read(_at(root, file.path))
+    if there is None:
+        return Step(file.path, "new")
+    if there == file.content:
+        return Step(file.path, "same")
+    ours = written == _hash(there) or file.path in _OTHERS
+    difference = "" if file.secret else _difference(file.path, there, file.content)
+    return Step(file.path, "changed" if ours else "edited", difference)
+
+
+def install(root: Path, machine: str, files: Sequence[File], *, force: bool = False) -> list[Step]:
+    """Write these files, each whole or not at all, and remove those of an earlier time that are not wanted any more.  Nothing
+    is written if one was changed by hand, unless `force` is given.  Raises DeploymentError."""
+    steps = plan(root, machine, files)
+    edited = [step.path for step in steps if step.fate == "edited"]
+    if edited and not force:
+        raise DeploymentError(
+            f"{_at(root, edited[0])} was changed by hand or is not of `dorm deploy install`; keep the change in the settings "
+            f"or in {edited[0]}.d/local.conf, and run it again with --force, which replaces the file",
+            code="deploy.file.edited",
+        )
+    by_path = {file.path: file for file in files}
+    try:
+        for step in steps:
+            if step.path in by_path:
+                if step.fate != "same":
+                    _write(_at(root, step.path), by_path[step.path])
+                _at(root, step.path).chmod(by_path[step.path].mode)
+            else:
+                _at(root, step.path).unlink(missing_ok=True)
+        record = Record(machine, {file.path: _hash(file.content) for file in files})
+        _write_bytes(
+            _at(root, layout.RECORD), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n", 0o600
+        )
+    except OSError as error:
+        raise DeploymentError(
+            f"{error.filename}: {error.strerror}; run it as root, or write below another folder with --root",
+            code="deploy.not_writable",
+        ) from None
+    return steps
+
+
+def changed(steps: Iterable[Step]) -> bool:
+    """Return whether anything was or would be written."""
+    return any(step.fate != "same" for step in steps)
+
+
+def _at(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _record(root: Path) -> Record:
+    content = _read(_at(root, layout.RECORD))
+    if content is None:
+        return Record("", {})
+    try:
+        return msgspec.json.decode(content, type=Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise DeploymentError(
+            f"{_at(root, layout.RECORD)} can't be read; remove it, and run this again with --force",
+            code="deploy.record.unreadable",
+        ) from None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DeploymentError(f"{path}: {error.strerror}; run it as root", code="deploy.not_readable") from None
+
+
+def _write(path: Path, file: File) -> None:
+    _write_bytes(path, file.content, file.mode)
+
+
+def _write_bytes(path: Path, content: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.stat() if path.exists() else None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(number, "wb") as writer:
+            writer.write(content)
+            writer.flush()
+            if before is not None:  # systemd-tmpfiles gave it to its reader, who may read it at this moment.
+                with contextlib.suppress(PermissionError):
+                    os.fchown(writer.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(writer.fileno(), mode)
+            os.fsync(writer.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _difference(path: str, before: bytes, after: bytes) -> str:
+    lines = difflib.unified_diff(
+        before.decode(errors="replace").splitlines(), after.decode().splitlines(), path, path, lineterm="", n=1
+    )
+    return "\n".join(list(lines)[:_MOST_LINES])

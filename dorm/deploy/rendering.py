@@ -1,0 +1,284 @@
+"""The files of one machine, from the settings and the templates in `compose/deploy`.  Pure: text in, text out.
+
+A template is the file itself, with `{{name}}` where a value goes; a line that only holds an empty value is left out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import compose
+from dorm.deploy import layout
+from dorm.deploy.settings import DeploymentError
+from events.quantities import MEMORY, resource, short
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.deploy.settings import Deployment, Node
+
+TEMPLATES = Path(compose.__file__).parent / "deploy"
+_HOLE = re.compile(r"\{\{(\w+)\}\}")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+")
+
+
+class File(NamedTuple):
+    """A file of a machine."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+    @property
+    def secret(self) -> bool:
+        return not self.mode & 0o004
+
+
+class Part(NamedTuple):
+    """A part of the cluster that a machine has: the units to enable for it."""
+
+    name: str
+    units: tuple[str, ...]
+
+
+def parts(settings: Deployment, machine: str) -> list[Part]:
+    """Return the parts of a machine, in the order in which to start them.  Raises DeploymentError if it has none."""
+    if not settings.knows(machine):
+        raise DeploymentError(
+            f"{short(machine)} is none of the cluster's machines and no pattern of nodes matches it; name one with --machine",
+            code="deploy.machine.unknown",
+        )
+    reload = ("dorm-nats-reload.path",) if settings.trust else ()
+    found = [
+        Part("NATS server", ("dorm-nats.service", *reload)) if machine in settings.servers else None,
+        Part("master", ("dorm-master.service",)) if machine in settings.leading else None,
+        Part("API", ("dorm-api.service",)) if machine in settings.api else None,
+        Part("node", ("dorm-agent.service",)) if settings.node(machine) is not None else None,
+        Part("backup", ("dorm-backup.timer",)) if machine in settings.backup.machines else None,
+    ]
+    return [part for part in found if part is not None]
+
+
+def rendered(settings: Deployment, machine: str) -> list[File]:
+    """Return the files of a machine, without its keys.  Raises DeploymentError."""
+    named = {part.name for part in parts(settings, machine)}
+    files = [
+        _file(layout.SYSUSERS, "sysusers.conf"),
+        _file(layout.TMPFILES, "tmpfiles.conf", cluster=settings.cluster, folders=_folders(settings, named)),
+    ]
+    if "NATS server" in named:
+        files += _server(settings, machine)
+    if "master" in named:
+        files.append(_unit("dorm-master.service", settings, command=_master(settings, machine)))
+    if "API" in named:
+        files.append(_unit("dorm-api.service", settings, command=_api(settings, machine)))
+    if "backup" in named:
+        files += [
+            _unit(
+                "dorm-backup.service",
+                settings,
+                command=_backup(settings, machine),
+                backups=settings.backup.folder,
+            ),
+            _unit("dorm-backup.timer", settings, every=settings.backup.every),
+        ]
+    node = settings.node(machine)
+    if node is not None:
+        files.append(_agent(settings, machine, node))
+    return files
+
+
+def _file(path: str, template: str, **values: str) -> File:
+    return File(path, fill((TEMPLATES / f"{template}.in").read_text(), values).encode())
+
+
+def _unit(name: str, settings: Deployment, **values: str) -> File:
+    hardening = (TEMPLATES / "hardening.in").read_text().strip()
+    return _file(f"{layout.UNITS}/{name}", name, cluster=settings.cluster, hardening=hardening, **values)
+
+
+def fill(template: str, values: dict[str, str]) -> str:
+    """Return a template with its values.  Raises KeyError for a value that is not given."""
+    lines = []
+    for line in template.splitlines():
+        whole = _HOLE.fullmatch(line)
+        if whole is not None and not values[whole[1]]:
+            continue
+        lines.append(_HOLE.sub(lambda hole: values[hole[1]], line))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Return a command as a unit's `ExecStart=` has it (systemd.service(5)), with no specifier or variable in it."""
+    return " ".join(_quoted(word.replace("%", "%%").replace("$", "$$")) for word in words)
+
+
+def _quoted(word: str) -> str:
+    return word if _PLAIN.fullmatch(word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# --- the NATS server ------------------------------------------------------------------------------------------------
+
+
+def _server(settings: Deployment, machine: str) -> list[File]:
+    ports = settings.ports
+    host = settings.machines[machine]
+    configuration = _file(
+        layout.NATS_CONFIGURATION,
+        "nats.conf",
+        machine=machine,
+        cluster=settings.cluster,
+        server_name=json.dumps(machine),
+        host=json.dumps(host),
+        port=str(ports.clients),
+        monitor=json.dumps(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
+        store=json.dumps(layout.STORE),
+        store_limit=str(resource(MEMORY, settings.store_limit)),
+        routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
+        security=_security() if settings.trust else "",
+    )
+    command = command_line([f"{settings.program}/bin/nats-server", "--config", layout.NATS_CONFIGURATION])
+    files = [configuration, _unit("dorm-nats.service", settings, command=command, store=layout.STORE)]
+    if settings.trust:
+        files += [_unit(f"dorm-nats-reload.{kind}", settings) for kind in ("path", "service")]
+    return files
+
+
+def _routes(settings: Deployment, machine: str) -> str:
+    routes = "".join(
+        f'    "nats://{settings.address(server)}:{settings.ports.routes}"\n' for server in settings.servers
+    )
+    # Each server proves by its certificate that it is one, and asks the others to.
+    tls = (
+        f"  tls {{ {_certificate()}, ca_file: {json.dumps(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
+        if settings.trust
+        else ""
+    )
+    return (
+        "\ncluster {\n"
+        f"  name: {json.dumps(settings.cluster)}\n"
+        f"  host: {json.dumps(settings.machines[machine])}\n"
+        f"  port: {settings.ports.routes}\n"
+        f"{tls}  routes: [\n{routes}  ]\n}}\n"
+    )
+
+
+def _security() -> str:
+    return f"\ninclude keys/accounts.conf\ntls {{ {_certificate()}, timeout: 3, min_version: '1.2' }}\n"
+
+
+def _certificate() -> str:
+    certificate, key = (json.dumps(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
+    return f"cert_file: {certificate}, key_file: {key}"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- Dorm's own commands ---------------------------------------------------------------------------------------------
+
+
+def _dorm(settings: Deployment, command: str) -> list[str]:
+    return [f"{settings.program}/bin/dorm", command]
+
+
+def _connecting(settings: Deployment, machine: str, credentials: str) -> list[str]:
+    known = ["--credentials", credentials] if settings.trust else []
+    return ["--url", settings.url(machine), "--cluster", settings.cluster, *known]
+
+
+def _master(settings: Deployment, machine: str) -> str:
+    return command_line(
+        [
+            *_dorm(settings, "master"),
+            *_connecting(settings, machine, f"{layout.MASTER}/master.json"),
+            *("--key", f"{layout.MASTER}/seal.nk", "--name", machine),
+            *("--metrics", f"{settings.address(machine)}:{settings.ports.master_metrics}", "--log-json"),
+        ]
+    )
+
+
+def _api(settings: Deployment, machine: str) -> str:
+    certificate = ["--tls-cert", f"{layout.API}/server.pem", "--tls-key", f"{layout.API}/server.key"]
+    return command_line(
+        [
+            *_dorm(settings, "serve"),
+            *("--listen", f"{settings.address(machine)}:{settings.ports.api}"),
+            *_connecting(settings, machine, f"{layout.API}/api.json"),
+            *(certificate if settings.trust else []),
+            "--log-json",
+        ]
+    )
+
+
+def _backup(settings: Deployment, machine: str) -> str:
+    return command_line(
+        [
+            *(*_dorm(settings, "backup"), settings.backup.folder, "--keep", str(settings.backup.keep)),
+            *_connecting(settings, machine, f"{layout.BACKUP}/backup.json"),
+        ]
+    )
+
+
+def _agent(settings: Deployment, machine: str, node: Node) -> File:
+    local = node.runtime == "docker" and (node.docker is None or node.docker.startswith("unix:"))
+    return _unit(
+        "dorm-agent.service",
+        settings,
+        machine=machine,
+        command=command_line([*_dorm(settings, "agent"), *_agent_options(settings, machine, node)]),
+        engine="docker.service" if local else "",
+        checkpoints=settings.checkpoints,
+        data=layout.NODE,
+        mounted=f"AssertPathIsMountPoint={settings.mount_point}" if settings.mount_point else "",
+    )
+
+
+def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
+    # A node's credentials are in its data folder once it has joined, and name the servers.
+    words = ["--name", machine, "--data", layout.NODE, "--checkpoints", settings.checkpoints, "--runtime", node.runtime]
+    words += [] if settings.trust else ["--url", settings.url(machine), "--cluster", settings.cluster]
+    words += ["--docker", node.docker] if node.docker else []
+    metrics = str(settings.ports.agent_metrics)
+    if machine in settings.machines:
+        words += ["--address", settings.machines[machine]]
+        metrics = f"{settings.address(machine)}:{metrics}"
+    if node.capacity:
+        words += ["--capacity", ",".join(f"{name}={amount}" for name, amount in node.capacity.items())]
+    words += [word for gpu in node.gpus for word in ("--gpu", gpu)]
+    words += [word for key, value in node.labels.items() for word in ("--label", f"{key}={value}")]
+    words += ["--ports", node.ports] if node.ports else []
+    words += ["--secrets", node.secrets] if node.secrets else []
+    words += [word for freedom in node.allow for word in ("--allow", freedom)]
+    words += [word for pattern in node.allow_images for word in ("--allow-image", pattern)]
+    words += ["--container-disk", node.container_disk] if node.container_disk else []
+    words += ["--trust-apps"] if node.trust_apps else []
+    return [*words, "--metrics", metrics, "--log-json"]
+
+
+def _folders(settings: Deployment, named: set[str]) -> str:
+    """Return the lines of tmpfiles.d for what these parts keep; a folder's files belong to its owner."""
+    folders = {
+        "NATS server": [layout.STORE],
+        "master": [layout.MASTER],
+        "API": [layout.API],
+        "backup": [layout.BACKUP, settings.backup.folder],
+    }
+    lines = []
+    for part, paths in folders.items():
+        if part in named:
+            lines += [f"d {path} 0700 dorm dorm -" for path in paths]
+    for part, (folder, names) in layout.SECRETS.items():
+        if part in named and settings.trust:
+            lines += [f"z {folder}/{name} 0600 dorm dorm -" for name in names]
+    if "node" in named:
+        lines.append(f"d {layout.NODE} 0755 root root -")
+    return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""A backup becomes the log of a cluster that knows its users again, on servers that run and are empty.
+
+On such servers nobody may write other people's records, not even an admin.  So for as long as the restore takes, the accounts
+have a restorer, who may; its key is made for it and removed afterwards.  Who is known otherwise is what the backup's end says.
+
+    RestoreError    the backup can't be this cluster's log, or is not what arrived on the servers
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.state import digest
+from dorm.local.founding import found
+from dorm.security.admin import admitted
+from events.errors import DormError
+from events.nats.access.names import RESTORER
+from events.nats.importing import import_log
+from events.nats.log import Connection
+from replay.export.export import cluster_name
+from replay.travel.travel import state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.deploy.settings import Deployment
+    from dorm.security.folder import KeyFolder
+    from events.identities import Identities
+    from events.log.interface import ReadableLog
+    from replay import Progress
+
+
+class RestoreError(DormError):
+    """The backup was not restored."""
+
+    code = "restore.failed"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What is on the servers now."""
+
+    records: int
+    digest: str
+
+
+async def restore_log(
+    log: ReadableLog,
+    settings: Deployment,
+    keys: KeyFolder,
+    *,
+    clock: Callable[[], int],
+    progress: Progress | None = None,
+) -> Restored:
+    """Restore the whole log.  Raises RestoreError, SecurityError, CredentialsError, and the log's errors, after which the
+    same call continues."""
+    if not keys.exists:
+        raise RestoreError(
+            f"{keys.path} holds no keys of a cluster; restore their folder first, since the log names the keys in it",
+            code="deploy.keys.missing",
+        )
+    name = await cluster_name(log)
+    if name != settings.cluster:
+        raise RestoreError(
+            f"this is a backup of cluster {name}, and the settings are those of {settings.cluster}",
+            code="restore.other_cluster",
+        )
+    state = await state_at(log)
+    if state.known is None:
+        raise RestoreError(
+            f"cluster {name} knew no users: set `trust: false`, and use `dorm replay import`",
+            code="restore.open_cluster",
+        )
+    url, own = settings.url(), keys.credentials(keys.admin())
+    restorer = await asyncio.to_thread(keys.make_credentials, name, url, RESTORER, RESTORER)
+    try:
+        await _apply(keys, name, state.known, clock())
+        await admitted(restorer)
+        done = await import_log(
+            log, url, name, progress=progress, credentials=restorer, replicas=min(3, len(settings.servers))
+        )
+    finally:
+        await asyncio.to_thread(keys.file_of(RESTORER).unlink, missing_ok=True)
+        await _apply(keys, name, state.known, clock())
+    await found(keys, own, url, (), clock=clock)
+    arrived = await _digest(settings, keys)
+    if arrived != digest(state):
+        raise RestoreError(
+            f"the records on the servers give the state {arrived}, and the backup's give {digest(state)}; empty the servers' "
+            "folders and restore an earlier backup",
+            code="restore.differs",
+        )
+    return Restored(done.records, arrived)
+
+
+async def _apply(keys: KeyFolder, cluster: str, known: Identities, now: int) -> None:
+    await asyncio.to_thread(keys.write_known, cluster, known, now)
+    await asyncio.to_thread(keys.reload)
+
+
+async def _digest(settings: Deployment, keys: KeyFolder) -> str:
+    own = keys.credentials(keys.admin())
+    connection = await Connection.open(
+        settings.url(), settings.cluster, name="dorm-restore", credentials=own, patient=True
+    )
+    try:
+        return digest(await state_at(connection.log))
+    finally:
+        await connection.close()

@@ -1,0 +1,193 @@
+"""The files of each machine are what their readers accept: nats-server, systemd, and Dorm's own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from dorm.cli.main import app
+from dorm.deploy import layout
+from dorm.deploy.installing import install
+from dorm.deploy.keys import keys_of, prepare
+from dorm.deploy.rendering import TEMPLATES, command_line, fill, parts, rendered
+from dorm.deploy.settings import DeploymentError
+from dorm.local.nats_server import find_binary
+from dorm.security.folder import KeyFolder
+from tests.deploy.made import PROGRAM, deployment
+from tests.deploy.units import parsed, service, words
+from tests.deploy.units import settings as values
+from tests.lab.machines.engines import unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = 1_800_000_000_000_000_000
+EVERYTHING = {
+    "n1": {"runtime": "process", "trust_apps": True},
+    "gpu-*": {
+        "docker": "tcp://10.0.1.7:2375",
+        "gpus": ["0", "1"],
+        "labels": {"zone": 'a%n$HOME\\"b"'},
+        "capacity": {"cpu": 4, "memory": "8GiB"},
+        "ports": "20000-20999",
+        "secrets": "/etc/dorm/secrets",
+        "allow": ["alice:writable-root"],
+        "allow_images": ["registry.lab/**"],
+        "container_disk": "64GiB",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyFolder:
+    made = KeyFolder(tmp_path_factory.mktemp("lab") / "security")
+    assert prepare(deployment(), made, "root", NOW) == ["n1", "n2", "n3"]
+    return made
+
+
+def relocated(text: str, root: Path) -> str:
+    """A file's text for a machine whose file system is at `root`."""
+    for place in (layout.CONFIGURATION, layout.DATA, layout.TMPFILES):
+        text = text.replace(place, f"{root}{place}")
+    return text
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("trust", [False, True])
+def test_nats_servers_accept_their_configuration(trust: bool, servers: int, keys: KeyFolder, tmp_path: Path) -> None:
+    found = deployment(trust=trust, servers=["n1", "n2", "n3"][:servers])
+    install(tmp_path, "n1", [*rendered(found, "n1"), *(keys_of(found, "n1", keys) if trust else [])])
+    file = tmp_path / layout.NATS_CONFIGURATION.lstrip("/")
+    file.write_text(relocated(file.read_text(), tmp_path))
+    done = subprocess.run([find_binary(), "-t", "-c", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "is valid" in done.stderr
+    assert "sync_interval: always" in file.read_text()
+    assert ("accounts.conf" in file.read_text(), "routes" in file.read_text()) == (trust, servers > 1)
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        unavailable("there is no systemd-analyze")
+    found = deployment(program=PROGRAM, nodes=EVERYTHING)
+    install(tmp_path, "n1", rendered(found, "n1"))
+    units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
+    assert len(units) == 8
+    assert _complaints(units) == ""
+    # What it says of a unit with a wrong path is as clear as a line can be.
+    wrong = [
+        file for file in rendered(deployment(program="/opt/absent"), "n1") if file.path.endswith("dorm-master.service")
+    ]
+    (tmp_path / "dorm-master.service").write_bytes(wrong[0].content)
+    assert "/opt/absent/bin/dorm is not executable" in _complaints([str(tmp_path / "dorm-master.service")])
+
+
+def _complaints(units: list[str]) -> str:
+    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
+    # On a machine without Docker its unit is missing, and other units of this machine are not ours.
+    lines = [line for line in done.stderr.splitlines() if "docker.service" not in line and "dorm" in line]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("machine", ["n1", "n2", "gpu-7"])
+def test_commands_know_their_options(machine: str, trust: bool) -> None:
+    found = deployment(nodes=EVERYTHING, trust=trust)
+    seen = []
+    for file in rendered(found, machine):
+        if not file.path.endswith(".service") or "ExecStart=/opt/dorm/bin/dorm" not in file.content.decode():
+            continue
+        _, name, *options = service(file.content.decode()).command
+        program: Any = get_command(app)
+        context = program.make_context("dorm", [], resilient_parsing=True)
+        command = program.get_command(context, name)
+        assert command.make_context(name, list(options), parent=context).args == []
+        seen.append(name)
+    assert seen == {"n1": ["master", "serve", "backup", "agent"], "n2": ["master"], "gpu-7": ["agent"]}[machine]
+
+
+def test_an_agent_has_all_of_its_settings() -> None:
+    (unit,) = [file for file in rendered(deployment(nodes=EVERYTHING), "gpu-7") if "agent" in file.path]
+    started = service(unit.content.decode())
+    text = json.dumps(started.command)
+    for option, value in (
+        ("--gpu", "1"),
+        ("--label", 'zone=a%n$HOME\\"b"'),
+        ("--capacity", "cpu=4,memory=8GiB"),
+        ("--docker", "tcp://10.0.1.7:2375"),
+        ("--allow-image", "registry.lab/**"),
+        ("--container-disk", "64GiB"),
+        ("--checkpoints", "/mnt/shared/dorm"),
+    ):
+        assert json.dumps([option, value])[1:-1] in text
+    found = parsed(unit.content.decode())
+    assert started.kill_mode == "process"
+    assert values(found, "Unit", "AssertPathIsMountPoint") == ["/mnt/shared/dorm"]
+    assert values(found, "Unit", "RequiresMountsFor") == ["/mnt/shared/dorm /var/lib/dorm/node"]
+    assert values(found, "Service", "OOMPolicy") == ["continue"]
+
+
+def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> None:
+    found = deployment(nodes={"gpu-*": {}})
+    by_machine = {
+        machine: {file.path: file for file in keys_of(found, machine, keys)} for machine in ("n1", "n2", "gpu-7")
+    }
+    assert by_machine["gpu-7"] == {}
+    assert by_machine["n1"].keys() - by_machine["n2"].keys() == {
+        *(f"{layout.API}/{name}" for name in ("api.json", "server.pem", "server.key")),
+        f"{layout.BACKUP}/backup.json",
+    }
+    certificate = f"{layout.KEYS}/server.pem"
+    assert by_machine["n1"][certificate].content != by_machine["n2"][certificate].content
+    everything = b"".join(file.content for files in by_machine.values() for file in files.values())
+    assert (keys.path / "ca.key").read_bytes() not in everything
+    assert keys.credentials("root").seed not in everything
+    assert {file.mode for files in by_machine.values() for file in files.values()} == {0o600}
+    # tmpfiles.d gives each of them to the user who reads it.
+    (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == layout.TMPFILES]
+    assert all(f"z {path} 0600 dorm dorm -" in tmpfiles for path in by_machine["n1"])
+
+
+def test_certificates_are_renewed_when_they_have_to_be(keys: KeyFolder) -> None:
+    before = keys.certificate_of("n1")[0].read_bytes()
+    assert prepare(deployment(), keys, "root", NOW) == []
+    assert keys.certificate_of("n1")[0].read_bytes() == before
+    moved = {"n1": "10.9.9.9", "n2": "10.0.0.2", "n3": "10.0.0.3"}
+    assert prepare(deployment(machines=moved), keys, "root", NOW) == ["n1"]
+    late = NOW + 800 * 86400 * 10**9
+    assert prepare(deployment(machines=moved), keys, "root", late) == ["n1", "n2", "n3"]
+
+
+def test_a_stranger_has_no_files() -> None:
+    with pytest.raises(DeploymentError) as refused:
+        parts(deployment(), "stranger")
+    assert refused.value.code == "deploy.machine.unknown"
+
+
+def test_every_template_is_used_and_none_has_a_hole_left() -> None:
+    found = deployment(nodes=EVERYTHING)
+    assert not any(b"{{" in file.content for machine in ("n1", "gpu-7") for file in rendered(found, machine))
+    with pytest.raises(KeyError):
+        fill("{{missing}}", {})
+    assert fill("a\n{{empty}}\nb {{empty}}", {"empty": ""}) == "a\nb \n"
+    names = {os.path.basename(file.path) for file in rendered(found, "n1")}
+    used = {path.name.removesuffix(".in") for path in TEMPLATES.glob("*.in")} - {"hardening"}
+    assert used - names == {"sysusers.conf", "tmpfiles.conf"}  # These two are called dorm.conf there.
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12), min_size=1, max_size=5
+    )
+)
+def test_systemd_reads_the_words_that_were_written(given: list[str]) -> None:
+    assert words(command_line(given)) == given
