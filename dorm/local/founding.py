@@ -88,8 +88,8 @@ async def found(
             if there is None or there.public_key != key:
                 await one.enroll(NodeEnrolled(node=node, public_key=key))
         for user in users:
-            known = (await one.known()).users.get(user.name)
-            if known is None or (known.role, known.public_key) != (user.role, user.public_key):
+            listed = (await one.known()).users.get(user.name)
+            if listed is None or (listed.role, listed.public_key) != (user.role, user.public_key):
                 await one.add_user(user)
         known = await one.known()
         # A server that reads its accounts again is away for a moment, so it is not asked to without need.

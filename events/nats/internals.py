@@ -30,7 +30,7 @@ USED: Mapping[str, tuple[str, ...]] = {
     ),
     "Parser": ("buf", "nc", "parse", "reset"),
     "Subscription": ("_id",),
-    "TcpTransport": ("_io_writer",),
+    "TcpTransport": ("_io_reader", "_io_writer"),
 }
 """The names that are used, by class."""
 
@@ -78,11 +78,19 @@ class AbortingTransport(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        """As the transport's own, but the stream knows from the start of the handshake that it is encrypted: otherwise it logs
+        a warning when the other side closes it, which may be at any moment."""
+        assert self._io_writer is not None, "connect comes first"
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=buffer_size)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol._over_ssl = True  # type: ignore[attr-defined]
+        host = uri if isinstance(uri, str) else uri.hostname
+        async with asyncio.timeout(connect_timeout):
+            transport = await loop.start_tls(self._io_writer.transport, protocol, ssl_context, server_hostname=host)
+        assert transport is not None, "the handshake was not interrupted"
+        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         self._encrypted = True
-        if self._io_writer is not None:
-            # A stream that was not encrypted from its start logs a warning each time that the other side closes it.
-            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
 
     def write(self, payload: bytes) -> None:
         self._check_encrypted()
