@@ -9,6 +9,8 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     core/       pure: state, fold, decisions, questions; no I/O, no clock, no randomness
     master/     the shell around the core: follows the log, folds it, publishes decisions
     snapshots   which snapshot of a cluster's log to start from
+    history     a cluster's whole log over a connection, with what rotation has archived
+    rotation/   moves the log's past into archives
     client/     what a user's program calls: submit, cancel, watch, tail
     health/     whether the processes do their work, for load balancers and service managers
     metrics/    what a log and the processes look like to Prometheus

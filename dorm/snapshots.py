@@ -33,16 +33,26 @@ _log = Logger(__name__)
 
 async def newest(log: ReadableLog, *, drop_foreign_from: Snapshots | None = None) -> tuple[SnapshotInfo, State] | None:
     """Return the state to start from instead of the start of the log, or None.  Snapshots of other logs are skipped; the
-    log's owner passes the store to drop them from (`drop_foreign_from`).  Raises LogUnavailable."""
-    build = fingerprint(*FOLDED_BY)
+    log's owner passes the store to drop them from (`drop_foreign_from`).  Raises LogUnavailable, LogRefused."""
+    # `nearest` rejects snapshots by their build; the one at a cut of the log, which a master signed, counts from any build.
     return await nearest(
         log,
         upto=await log.end(),
         core=SCHEMA,
-        build=build,
-        load=partial(load, build=build),
+        build=fingerprint(*FOLDED_BY),
+        load=partial(load, build=None),
         drop_foreign_from=drop_foreign_from,
     )
+
+
+async def drop_surplus(log: EventLog) -> None:
+    """Drop the snapshots that are not worth their room.  Those where the stream begins, and where it will once what
+    is archived has been removed, stay: nothing else can be folded from there.  Raises LogUnavailable, LogRefused."""
+    start = await (await log.part_at(await log.end())).start()
+    cut = await log.cut()
+    kept = {start, cut.upto if cut is not None else start}
+    for old in surplus(await log.snapshots.infos(), start=start, kept=kept):
+        await log.snapshots.drop(old)
 
 
 class SnapshotTaker:
@@ -87,6 +97,5 @@ class SnapshotTaker:
             _log.error("a snapshot does not give back its state, please report this", seq=taken.seq, digest=info.digest)
             return
         await self._log.snapshots.put(info, body)
-        for old in surplus(await self._log.snapshots.infos()):
-            await self._log.snapshots.drop(old)
+        await drop_surplus(self._log)
         _log.debug("snapshot", seq=info.seq, state_bytes=len(taken.encoded), bytes=info.size)

@@ -1,7 +1,8 @@
 """The NATS subject of each event.
 
     dorm.<cluster>.<Kind>.<who>                 a fact by a client, operator or agent: four tokens, kept in the log
-    dorm.<cluster>.round.master                 all that the master writes
+    dorm.<cluster>.round.master                 all that the master decides
+    dorm.<cluster>.LogRotated.master            the master: the log's past lies in an archive
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
@@ -22,6 +23,8 @@ _SUBJECT = re.compile(r"[^\s*>.\x00-\x1f\x7f]+(\.[^\s*>.\x00-\x1f\x7f]+)*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
 
 ROUND = "round"
+MASTER = "master"
+"""Stands for all masters: the last token of the subjects that only they may publish on."""
 
 
 class ClusterNameError(DormError, ValueError):
@@ -53,7 +56,12 @@ def fact(cluster: str, kind: str, who: str) -> str:
 
 
 def rounds(cluster: str) -> str:
-    return f"dorm.{cluster}.{ROUND}.master"
+    return f"dorm.{cluster}.{ROUND}.{MASTER}"
+
+
+def rotations(cluster: str) -> str:
+    """Return the subject of the statements that the log's past lies in an archive (`events.kinds.LogRotated`)."""
+    return f"dorm.{cluster}.LogRotated.{MASTER}"
 
 
 def log_subjects(cluster: str) -> str:

@@ -97,10 +97,9 @@ def build() -> str:
 async def state_after(log: ReadableLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
     """Return the state after a record, and the log's hash chain there ('' if unknown).  Raises what `log.read` raises, and
     GapError."""
-    start = await log.start()
     found = await nearest(
         log, upto=seq, core=SCHEMA, build=build(),
-        load=lambda info, body: load(info, body, build=None if 0 < start == info.seq else build()),
+        load=partial(load, build=None),  # `nearest` rejects other builds, except at the start of a part.
     )  # fmt: skip
     state, chain = State(), Chain()
     if found is not None:

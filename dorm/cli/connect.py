@@ -87,11 +87,13 @@ class Target(NamedTuple):
     async def connection(self, name: str, *, patient: bool = False, **more: Any) -> Connection:
         """Connect.  Raises the log's errors, and CredentialsError."""
         with _without_websockets(self.url):
+            from dorm.history import with_history
             from events.nats.log import Connection
         credentials = await asyncio.to_thread(self.read)
-        return await Connection.open(
+        connection = await Connection.open(
             self.url, self.cluster, name=name, patient=patient, credentials=credentials, **more
         )
+        return with_history(connection, archives_place())
 
 
 _given: ContextVar[dict[str, str]] = ContextVar("given")
@@ -106,7 +108,10 @@ def add_options(command: Any) -> None:
     for name, metavar, meaning in (
         ("context", "NAME", "Cluster and credentials under a name of `dorm context`; default: the one in use."),
         ("credentials", "FILE", "Your credentials on the cluster."),
+        ("archives", "PLACE", "Where the archives of a rotated log are; default: where its master put them."),
     ):
+        if name in found:
+            continue
         option = copy.copy(found["url"])
         option.name, option.opts, option.envvar = name, [f"--{name}"], f"DORM_{name.upper()}"
         option.metavar, option.help = metavar, meaning
@@ -118,6 +123,11 @@ def _note(_: Any, param: Any, value: str | None) -> str | None:
     if value:
         _given.set({**_given.get({}), param.name: value})
     return value
+
+
+def archives_place() -> str:
+    """Return where the command or its environment says that the log's archives are, "" if neither does."""
+    return _given.get({}).get("archives", "")
 
 
 def names_credentials() -> bool:
@@ -192,7 +202,12 @@ async def client(
     with _without_websockets(found.url):
         from dorm.client.opening import open_client
     connected = await open_client(
-        found.url, found.cluster, user=user, timeout=timeout, credentials=await asyncio.to_thread(found.read)
+        found.url,
+        found.cluster,
+        user=user,
+        timeout=timeout,
+        credentials=await asyncio.to_thread(found.read),
+        archives=archives_place(),
     )
     connected.tell_outages(lambda lost: _tell_outage(found.url, lost))
     try:

@@ -7,6 +7,7 @@
     output   what containers print
     masters  which master leads
     identities  changes of who may do what
+    rotation    have the log's past moved into archives
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

@@ -38,6 +38,7 @@ from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
 from dorm.core.state import App, RefusedChange, Settings, State
+from dorm.history import with_history
 from dorm.snapshots import newest
 from events import subjects
 from events.appending import append_event, is_stored_at
@@ -117,6 +118,7 @@ class Client:
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
         """Connect.  Raises LogUnavailable or LogRefused (no such cluster, for one) with a line that says what to do."""
         connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout)
+        with_history(connection)
         return cls(connection.log, connection.bus, cluster, user=user, connection=connection)
 
     async def close(self) -> None:

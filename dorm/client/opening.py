@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
+from dorm.history import with_history
 from events.nats.log import Connection
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ async def open_client(
     user: str | None = None,
     timeout: float = 5.0,
     credentials: Credentials | None = None,
+    archives: str = "",
 ) -> Client:
     """Connect; the user is that of the credentials, unless another one is named.  Raises LogUnavailable, LogRefused or
-    CredentialsError with a line that says what to do."""
+    CredentialsError with a line that says what to do.  `archives` is where the log's archives are, if not where the log
+    says."""
     connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout, credentials=credentials)
+    with_history(connection, archives)
     return Client(connection.log, connection.bus, cluster, user=user, connection=connection)

@@ -20,6 +20,7 @@ import structlog
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client.client import Client, login_name
+from dorm.history import with_history
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.nats_server import EmbeddedServer
@@ -30,6 +31,7 @@ from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
 from dorm.plugins import loadable
 from dorm.plugins.limits import limit_s
+from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
 from events import subjects
 from events.log.waiting import until_answered
@@ -58,6 +60,11 @@ def plugins() -> list[PolicyPlugin]:
     return announced
 
 
+def rotation_in(data: Path) -> rotation.Settings:
+    """Return where a cluster on this machine keeps the log's archives, unless another place is named."""
+    return rotation.Settings(spool=data / "rotation", place=str(data / "archives"))
+
+
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a local cluster.  `capacity` is what each node has, in base units; None divides this machine evenly."""
 
@@ -83,6 +90,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_else_any_port: bool = False
     webhooks: tuple[str, ...] | None = None
     """Networks beside the public ones into which webhooks are delivered; None delivers no webhooks here."""
+    rotation: rotation.Settings | None = None
+    """Where the log's archives are, and when it is rotated; None puts them into the data folder, on request only."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
     report_interval_s: float = 5.0
@@ -163,6 +172,9 @@ class LocalCluster:
         client = await self._connect("client", self.admin)
         self.client = Client(client.log, client.bus, self.options.cluster, user=self.admin, connection=None)
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
+        settings = self.options.rotation or rotation_in(self.options.data)
+        apart = await self._connect("rotation", "master")
+        await self._stack.enter_async_context(rotation.rotating_beside(self.master, apart, settings, key))
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
         ready = asyncio.create_task(self._ready())
@@ -202,13 +214,13 @@ class LocalCluster:
         from dorm.metrics.parts import of_agents, of_master
         from dorm.metrics.server import MetricsServer, serving
 
-        log = (await self._connect("metrics", "master")).log
-        follower = Follower(log, file=metrics_file(key_file), clock=time.time_ns, room=log.room)
+        reader = await self._connect("metrics", "master")
+        follower = Follower(reader.log, file=metrics_file(key_file), clock=time.time_ns, room=reader.stream.room)
         sources = [follower.metrics, of_master(self.master, self._timer), of_agents(self.agents)]
         if deliverer is not None:
             sources.append(deliverer.metrics)
         health = Health(BUILD, "the cluster starts")
-        health.watch(master_checks(self.master, log), agents_checks(self.agents))
+        health.watch(master_checks(self.master, reader.log), agents_checks(self.agents))
         any_port = self.options.metrics_else_any_port
         server = MetricsServer(self.options.metrics, sources, else_any_port=any_port, health=health)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))
@@ -247,7 +259,7 @@ class LocalCluster:
             credentials=credentials,
         )
         self._connections.append(connection)
-        return connection
+        return with_history(connection)
 
     async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
         connection = await self._connect(config.name, config.name)

@@ -48,7 +48,7 @@ _OF_READERS = _OF_TOKENS
 _OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested))
 _OF_OPERATORS = (
     *_OF_USERS,
-    *_names(k.NodeDrainRequested, k.PolicyChanged, k.SealRequested),
+    *_names(k.NodeDrainRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),
     *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
 )
 _OF_NODES = _names(
@@ -154,9 +154,12 @@ def _of_masters(cluster: str) -> list[str]:
     snapshots = str(snapshot_config(cluster).name)
     return [
         names.rounds(cluster),
+        names.rotations(cluster),
+        names.fact(cluster, k.RotationFailed.__name__, names.MASTER),
         f"$KV.{bucket}.master",
         f"dorm.{cluster}.snapshot.>",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
+        f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: what lies in archives leaves the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
         # Webhooks are delivered beside a master: their places in the log are consumers of its account.
         f"{OWN_API}.CONSUMER.*.{log_stream(cluster)}.>",

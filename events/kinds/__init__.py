@@ -1,23 +1,25 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
     clients    AppSubmitted AppUpdated AppCancelRequested
-    operators  NodeDrainRequested PolicyChanged SealRequested WebhookSet WebhookRemoved WebhookTestRequested
+    operators  NodeDrainRequested PolicyChanged SealRequested RotationRequested WebhookSet WebhookRemoved
+               WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed;
+               beside its rounds LogRotated RotationFailed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
 devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
-what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `base` the
-fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
-from here.
+what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
+the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
+message on the log may hold.  Import the names from here.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
 from events.kinds.webhooks import (
     AppWaitsLong,
     OfWebhooks,
@@ -146,6 +149,7 @@ __all__ = [
     "IdleTicked",
     "LiveReason",
     "LiveResizeFailed",
+    "LogRotated",
     "LogSealed",
     "MasterElected",
     "MasterFact",
@@ -163,6 +167,7 @@ __all__ = [
     "NodeRecovered",
     "NodeReported",
     "OfIdentities",
+    "OfRotation",
     "OfWebhooks",
     "Placed",
     "PlannedSlot",
@@ -177,6 +182,8 @@ __all__ = [
     "Resize",
     "Resized",
     "Role",
+    "RotationFailed",
+    "RotationRequested",
     "Round",
     "SealRequested",
     "Step",

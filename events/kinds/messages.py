@@ -30,6 +30,7 @@ from events.kinds.clients import (
 )
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
+from events.kinds.rotation import OfRotation
 from events.kinds.webhooks import OfWebhooks
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
@@ -73,6 +74,7 @@ Published = (
     | NodeDrainRequested
     | PolicyChanged
     | SealRequested
+    | OfRotation
     | OfWebhooks
     | OfIdentities
     | NodeJoined

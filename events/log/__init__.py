@@ -20,6 +20,7 @@ from events.log.interface import Answerer, AskRefused, Bus, EventLog, ReadableLo
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import (
     Appended,
+    Archived,
     LogClosed,
     LogDamaged,
     LogError,
@@ -36,6 +37,7 @@ from events.log.snapshots import ReadableSnapshots, SnapshotInfo, Snapshots
 __all__ = [
     "Answerer",
     "Appended",
+    "Archived",
     "AskRefused",
     "Bus",
     "EventLog",

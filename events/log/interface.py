@@ -11,6 +11,7 @@ A function that only reads takes a `ReadableLog`, so it works on a cluster's log
     │   ├── NotSent      the connection was known to be lost, so nothing was sent: surely not stored
     │   └── LogFull      the log has no room for now: surely not stored; retry when there is room
     ├── LogRefused       the log will never take this (too large, not allowed): the message says why
+    │   ├── Archived     the records lie in an archive, and no longer in the log's stream
     │   └── LogTooOld    the server behind the log is too old
     ├── Overtaken        the expected last sequence was not the last: another writer was first
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
@@ -26,11 +27,13 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from events.errors import DormError
+from events.log.records import LogRefused
 from events.log.snapshots import NoSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+    from events.kinds import LogRotated
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, Snapshots
 
@@ -63,6 +66,16 @@ class ReadableLog(Protocol):
     async def start(self) -> int:
         """Return the sequence before the first record: 0, except in a part of a log, whose snapshots hold that state."""
         return 0
+
+    async def base(self) -> str:
+        """Return the address of the snapshot at `start()` that a master has signed; "" if none is known, and any will do."""
+        return ""
+
+    async def part_at(self, seq: int) -> ReadableLog:
+        """Return the part of this log to fold from for the state after record `seq`: itself, unless it has several parts, each
+        with a snapshot at its start.  Raises LogRefused if that part can't be read."""
+        del seq
+        return self
 
     async def at_time(self, time: int) -> int:
         """Return the sequence of the last record before the first one that is later than this log time (UTC nanoseconds);
@@ -158,6 +171,16 @@ class EventLog(ReadableLog, Protocol):
         """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
         be known.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
+
+    async def cut(self) -> LogRotated | None:
+        """Return the newest signed statement that the log's past lies in an archive; None if there is none.  Raises
+        LogUnavailable, LogRefused."""
+        return None
+
+    async def purge(self, upto: int) -> None:
+        """Remove the records up to `upto`, which a cut has to cover.  Only rotation may do so.  Sequences do not change.
+        Raises LogRefused where no cut covers them or the store forbids it, and LogUnavailable."""
+        raise LogRefused(f"records up to {upto:,} can't be removed from this log", code="log.not_archived")
 
     def check_room(self) -> None:
         """Check that the log accepts messages as large as a master's may be.  Raises LogRefused with what to do."""

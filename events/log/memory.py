@@ -6,19 +6,33 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from events.kinds import LogRotated
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
-from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, Overtaken, Record, on_subjects
+from events.log.records import (
+    Appended,
+    Archived,
+    LogDamaged,
+    LogRefused,
+    LogUnavailable,
+    Overtaken,
+    Record,
+    on_subjects,
+)
 from events.log.snapshots import MemorySnapshots
-from events.subjects import matches
+from events.subjects import kind_of, matches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 BATCH = 1000
+_decode = msgspec.msgpack.Decoder(LogRotated).decode
 
 
 class MemoryLog(EventLog):
-    """A list of all records.  `clock` returns UTC nanoseconds and may go back; log time does not."""
+    """A list of records: all, until rotation removes some.  `clock` returns UTC nanoseconds and may go back; log time does
+    not."""
 
     def __init__(self, clock: Callable[[], int], records: Iterable[Record] = ()) -> None:
         """`records` are the log's first records.  Raises LogDamaged unless their sequences are 1, 2, 3, …"""
@@ -28,16 +42,22 @@ class MemoryLog(EventLog):
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
+        self._purged = 0
+        """The sequence before the first record."""
         for record in records:
             self._store(record)
 
     def _store(self, record: Record) -> None:
-        if record.seq != len(self.records) + 1:
-            raise LogDamaged(f"record {record.seq} can't follow {len(self.records)}")
+        if record.seq != self._end + 1:
+            raise LogDamaged(f"record {record.seq} can't follow {self._end}")
         self.records.append(record)
         self._last[record.subject] = record
         if record.msg_id:
             self._by_id[record.msg_id] = record.seq
+
+    @property
+    def _end(self) -> int:
+        return self._purged + len(self.records)
 
     async def append(
         self,
@@ -55,7 +75,7 @@ class MemoryLog(EventLog):
             if msg_id and msg_id in self._by_id:
                 return Appended(self._by_id[msg_id], duplicate=True)
             time = max(self._clock(), self.records[-1].time if self.records else 0)
-            record = Record(len(self.records) + 1, time, subject, bytes(body), msg_id)
+            record = Record(self._end + 1, time, subject, bytes(body), msg_id)
             self._store(record)
             self._grown.notify_all()
             return Appended(record.seq)
@@ -63,17 +83,19 @@ class MemoryLog(EventLog):
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        until = len(self.records)
+        until = self._end
         if after > until:
             raise LogDamaged(f"the log ends at {until}, before {after}", code="log.truncated")
         while True:
             if follow:
                 async with self._grown:
-                    while len(self.records) <= after:
+                    while self._end <= after:
                         await self._grown.wait()
-                    until = len(self.records)
+                    until = self._end
             while after < until:
-                batch = self.records[after : min(after + BATCH, until)]
+                if after < self._purged:
+                    raise Archived(self._purged, await self.cut())
+                batch = self.records[after - self._purged : min(after + BATCH, until) - self._purged]
                 after += len(batch)
                 if batch := on_subjects(batch, subjects):
                     yield batch
@@ -81,13 +103,33 @@ class MemoryLog(EventLog):
                 return
 
     async def end(self) -> int:
-        return len(self.records)
+        return self._end
+
+    async def start(self) -> int:
+        return self._purged
+
+    async def base(self) -> str:
+        cut = await self.cut()
+        return cut.snapshot if cut is not None and cut.upto == self._purged else ""
+
+    async def cut(self) -> LogRotated | None:
+        last = [record for subject, record in self._last.items() if kind_of(subject) == LogRotated.__name__]
+        newest = max(last, key=lambda record: record.seq, default=None)
+        return _decode(newest.body) if newest is not None else None
+
+    async def purge(self, upto: int) -> None:
+        cut = await self.cut()
+        if cut is None or upto > cut.upto:
+            raise LogRefused(f"records up to {upto:,} lie in no archive", code="log.not_archived")
+        del self.records[: max(0, upto - self._purged)]
+        self._purged = max(self._purged, upto)
+        self._last = {subject: record for subject, record in self._last.items() if record.seq > self._purged}
 
     async def last_on(self, subject: str) -> Record | None:
         return self._last.get(subject)
 
     async def record_at(self, seq: int) -> Record | None:
-        return self.records[seq - 1] if 0 < seq <= len(self.records) else None
+        return self.records[seq - 1 - self._purged] if self._purged < seq <= self._end else None
 
     @property
     def snapshots(self) -> MemorySnapshots:

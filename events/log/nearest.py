@@ -30,15 +30,18 @@ async def nearest(
     load: Callable[[SnapshotInfo, bytes], Loaded | None],
     drop_foreign_from: Snapshots | None = None,
 ) -> tuple[SnapshotInfo, Loaded] | None:
-    """Return the newest snapshot that is no later than the sequence `upto` and the log time `latest`, and what `load` makes
-    of it (called in a thread; None refuses).  Return None if no snapshot is usable, for any reason: the log is then folded
-    from the start, which takes longer and is never wrong.
+    """Return the newest snapshot of the log's part with record `upto` that is no later than this sequence and the log time
+    `latest`, and what `load` makes of it (called in a thread; None refuses).  Return None if no snapshot is usable, for any
+    reason: the log is then folded from the start, which takes longer and is never wrong.
 
     Snapshots of another `core` or `build` are skipped, except the one at the start of a part of a log: nothing else can be
-    folded from there, so `load` decides.  The log's owner passes the store as `drop_foreign_from`: snapshots of another log
-    or beyond this one's end are dropped from it.
+    folded from there, so `load` decides; if a master has signed one, no other counts there.  The log's owner passes the
+    store as `drop_foreign_from`: snapshots of another log or beyond this one's end are dropped from it.
+
+    Raises LogUnavailable and LogRefused where the log's start is unknown, or only a snapshot leads past it.
     """
-    start = await log.start()
+    log = await log.part_at(upto)
+    start, base = await log.start(), await log.base()
     try:
         infos = await log.snapshots.infos()
         for info in reversed(infos):
@@ -46,6 +49,9 @@ async def nearest(
                 await drop_foreign_from.drop(info)
             fits = (info.core, info.build) == (core, build) or (0 < start == info.seq)
             if not fits or not start <= info.seq <= upto or (latest is not None and info.time > latest):
+                continue
+            if info.seq == start and base not in ("", info.content):
+                _log.warning("a snapshot is not the one that a master has signed", seq=info.seq)
                 continue
             if not await _is_of(log, info, start):
                 _log.debug("a snapshot of another log", seq=info.seq)
@@ -58,6 +64,8 @@ async def nearest(
                 return info, loaded
             _log.debug("a snapshot is of no use", seq=info.seq, there=body is not None)
     except LogError as error:
+        if start:
+            raise
         _log.debug("snapshots can't be read", reason=str(error))
     return None
 

@@ -12,6 +12,8 @@ from events.subjects import matches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from events.kinds import LogRotated
+
 
 class LogError(DormError):
     """Root of the errors that a log raises; every message is one line for people."""
@@ -47,6 +49,22 @@ class LogRefused(LogError):
     """The log will never store this as it is."""
 
     code = "log.refused"
+
+
+class Archived(LogRefused):
+    """These records are in an archive and no longer in the log's stream (`events.archive.whole` reads both)."""
+
+    code = "log.archived"
+
+    def __init__(self, upto: int, cut: LogRotated | None = None) -> None:
+        """Records up to `upto` are archived; `cut` names the newest archive and its place."""
+        where = f" at {cut.place}" if cut is not None and cut.place else ""
+        super().__init__(
+            f"records up to {upto:,} are in the log's archives{where}, which are not read here; name them with --archives, or "
+            f"begin after record {upto:,}"
+        )
+        self.upto = upto
+        self.cut = cut
 
 
 class LogTooOld(LogRefused):

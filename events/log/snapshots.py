@@ -16,7 +16,7 @@ import msgspec
 from events import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from events.log.records import Record
 
@@ -66,8 +66,11 @@ MOST_BYTES = 256 * 2**20
 """Limit of the sum of their bodies."""
 
 
-def surplus(infos: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Return which of a log's snapshots, given in order of sequence, to drop.  The last is the newest and stays.
+def surplus(
+    infos: Sequence[SnapshotInfo], *, start: int = 0, kept: Collection[int] = frozenset()
+) -> list[SnapshotInfo]:
+    """Return which of a log's snapshots, given in order of sequence, to drop.  The last is the newest and stays, and so do
+    those at the sequences `kept`.  Those before `start` are of no use: the stream begins there.
 
     A snapshot goes if its neighbors are no more than `EVERY` apart without it.  If there are still too many, those of other
     builds go first, oldest first; then the one whose removal leaves the smallest gap relative to its distance from the end.
@@ -75,9 +78,12 @@ def surplus(infos: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     """
     own: list[SnapshotInfo] = []
     others: list[SnapshotInfo] = []
+    early = [info for info in infos[:-1] if info.seq < start and info.seq not in kept]
     for info in infos:
+        if info.seq in kept or info in early:
+            continue
         (own if (info.core, info.build) == (infos[-1].core, infos[-1].build) else others).append(info)
-    dropped: list[SnapshotInfo] = []
+    dropped: list[SnapshotInfo] = early
     index = 0
     while index < len(own) - 1:
         if _gap_without(own, index) <= EVERY:

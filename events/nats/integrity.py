@@ -2,8 +2,9 @@
 
 Without reading the log, they verify:
 
-* the server's own count: the first sequence is 1, none is deleted or lost between it and the last,
-* the configuration: it forbids delete, purge, roll-up and expiry, and the server stores before it acknowledges.
+* the server's own count: the first sequence is 1, or what comes before it lies in an archive (`events.nats.rotated`), and
+  none is deleted or lost between it and the last,
+* the configuration: it forbids delete, roll-up and expiry, and the server stores before it acknowledges.
 
 A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices (`dorm.master.integrity`).
 After a kill, a server whose files are damaged cuts the log off before the damage, and reports only how many bytes it could
@@ -19,6 +20,7 @@ from events import subjects as names
 from events.log.records import LogDamaged
 from events.logger import Logger
 from events.nats.reader import record_at
+from events.nats.rotated import Rotated
 from events.nats.stream_state import checked_info
 from events.nats.streams import log_stream
 
@@ -40,7 +42,6 @@ _MUST_BE = {
     "discard": "new",
     "storage": "file",
     "deny_delete": True,
-    "deny_purge": True,
 }
 _MUST_NOT_BE = (
     "no_ack", "allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_counter", "mirror", "sources", "subject_transform",
@@ -53,7 +54,8 @@ async def check_stream(link: Link, cluster: str) -> None:
     # Without details the server does not report what it lost.
     stream = log_stream(cluster)
     info = await checked_info(link, stream, _TIMEOUT_S, deleted_details=True)
-    if trouble := missing(info["state"]):
+    cut = await Rotated(link, cluster, stream).cut() if info["state"].get("first_seq", 0) > 1 else None
+    if trouble := missing(info["state"], archived=cut.upto if cut is not None else 0):
         raise LogDamaged(f"stream {stream} has lost records: {trouble}; {_way_back(info)}", code="log.records_lost")
     last = info["state"].get("last_seq", 0)
     if (
@@ -92,18 +94,18 @@ def _way_back(info: dict[str, Any]) -> str:
     return _BACK_FROM_OTHERS.format(name=name) if info["config"].get("num_replicas", 1) > 1 and name else _BACK
 
 
-def missing(state: dict[str, Any]) -> str:
-    """Return what is missing from a stream with this state, "" if nothing is."""
+def missing(state: dict[str, Any], archived: int = 0) -> str:
+    """Return what is missing from a stream with this state, "" if nothing is.  Records up to `archived` lie in archives."""
     first, last = state.get("first_seq", 0), state.get("last_seq", 0)
-    if first > 1:
+    if first > archived + 1:
         return f"it begins at {first}" if last >= first else f"all up to {last} are gone"
     if last and (deleted := state.get("num_deleted", 0)):
         return f"{deleted:,} of {last:,} are deleted or can't be read"
     lost = state.get("lost") or {}
     if lost.get("msgs"):
         return f"the server could not read {len(lost['msgs']):,} of {last:,} when it started"
-    if state.get("messages", 0) != last:
-        return f"{state.get('messages', 0):,} are there, and the last is number {last:,}"
+    if state.get("messages", 0) != last - max(0, first - 1):
+        return f"{state.get('messages', 0):,} are there, from number {max(1, first):,} to {last:,}"
     return ""
 
 

@@ -43,11 +43,13 @@ from events.nats.reader import (
     Reader,
     RecordMissing,
     ReopenReader,
+    StartsLater,
     check_still_there,
     first_since,
     last_record,
     record_at,
 )
+from events.nats.rotated import Rotated
 from events.nats.settings.compression import endangered, uncompress
 from events.nats.settings.limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
 from events.nats.shadows import Comparisons
@@ -58,6 +60,7 @@ from events.nats.streams import all_streams, find_streams, log_stream, make_stre
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from events.kinds import LogRotated
     from events.nats.access.credentials import Credentials
 
 __all__ = ["Connection", "JetStreamLog"]
@@ -82,7 +85,11 @@ class Connection:
         self._link = link
         self.url = link.url
         self.cluster = cluster
-        self.log = JetStreamLog(link, cluster, imported)
+        self.stream = JetStreamLog(link, cluster, imported)
+        """The log as its server has it; after a rotation that is its last part."""
+        self.log: EventLog = self.stream
+        """The log to read and append to.  A program that can read archives puts one here that reads them as well
+        (`dorm.history`)."""
         self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
         self.leadership = JetStreamLeadership(link, cluster)
         self.places = Places(link, cluster, imported)
@@ -175,7 +182,7 @@ class Connection:
         """Return in one line what threatens the log, and what to do: copies that can be lost, or a limit that will soon be
         reached; "" if nothing does.  Raises LogUnavailable, LogRefused."""
         return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S) or nearly_full(
-            await self.log.room()
+            await self.stream.room()
         )
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
@@ -191,7 +198,7 @@ class Connection:
 
 
 class JetStreamLog(EventLog):
-    """The cluster's log: a file stream from which clients can't delete."""
+    """The cluster's log: a file stream from which only rotation removes records (`events.nats.rotated`)."""
 
     def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
         """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
@@ -208,6 +215,7 @@ class JetStreamLog(EventLog):
         """Whether the log was reached again since `_read` was last verified."""
         link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
+        self._rotated = Rotated(link, cluster, self._stream, imported)
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -294,6 +302,8 @@ class JetStreamLog(EventLog):
                         if wanted:
                             yield wanted
                 return
+            except StartsLater as error:
+                raise await self._rotated.before_start(after, error.first) from None
             except EndsBefore as error:
                 reason: Exception = self._ends_before(str(error))
                 if isinstance(reason, LogDamaged):
@@ -346,27 +356,45 @@ class JetStreamLog(EventLog):
 
     async def _end_of(self, after: int, subjects: Sequence[str]) -> int:
         """Return the sequence that a bounded read has to reach: the last one on these subjects."""
-        while after > (end := await self.end()):
+        start, end = await self._bounds()
+        while after > end:
             error = self._ends_before(f"the log ends at {end}, before {after}")
             if isinstance(error, LogDamaged):
                 raise error
             await asyncio.sleep(_ASK_S)
+            start, end = await self._bounds()
         self._short_since = math.inf
+        if after < start:
+            raise await self._rotated.before_start(after, start + 1)
         if not subjects:
             return end
         last = [await last_record(self._link, self._stream, pattern) for pattern in subjects]
         return max((min(record.seq, end) for record in last if record), default=0)
 
     async def end(self) -> int:
+        return (await self._bounds())[1]
+
+    async def start(self) -> int:
+        return (await self._bounds())[0]
+
+    async def _bounds(self) -> tuple[int, int]:
+        """Return the sequence before the stream's first record, and that of its last."""
         await self._link.connected(_RECONNECT_S)
         with as_log_errors("looking up the end of the log"):
             state = await stream_state(self._link, self._stream, _RECONNECT_S)
-        if state["first_seq"] > 1:
-            raise LogDamaged(
-                f"the log begins at {state['first_seq']}: earlier records were removed behind our back",
-                code="log.records_removed",
-            )
-        return int(state["last_seq"])
+        return await self._rotated.check_start(int(state["first_seq"])), int(state["last_seq"])
+
+    async def base(self) -> str:
+        cut = await self.cut()
+        return cut.snapshot if cut is not None and cut.upto == await self.start() else ""
+
+    async def cut(self) -> LogRotated | None:
+        await self._link.connected(_RECONNECT_S)
+        return await self._rotated.cut()
+
+    async def purge(self, upto: int) -> None:
+        await self._link.connected(_RECONNECT_S)
+        await self._rotated.purge(upto)
 
     async def room(self) -> Room:
         """Return how many bytes the log takes, and may take.  Raises LogUnavailable, LogRefused."""
@@ -416,7 +444,8 @@ class JetStreamLog(EventLog):
 
     async def _imported_at(self, time: int, end: int) -> int | None:
         """Search the imported records, whose times the server does not know; None if the time is after all of them."""
-        low, high = 0, min(self._imported, end)
+        high = min(self._imported, end)
+        low = min(await self.start(), high)
         latest = high
         while low < high:
             middle = (low + high) // 2

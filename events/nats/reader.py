@@ -72,6 +72,14 @@ class EndsBefore(ReopenReader):
     """The answering server reports that the log ends before the last record read from it."""
 
 
+class StartsLater(ReopenReader):
+    """The stream begins later than the reader wants to: the records before lie in an archive, or are gone."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(f"the log's stream begins at {first}")
+        self.first = first
+
+
 class Reader:
     """One pull consumer, from creation to deletion: `async with Reader(…) as reader: await reader.next()`."""
 
@@ -109,7 +117,7 @@ class Reader:
         ).encode()
 
     async def __aenter__(self) -> Reader:
-        """Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not reach back, or up, to `after`."""
+        """Raises LogUnavailable, LogRefused, and ReopenReader if the stream does not reach back, or up, to `after`."""
         self._link.watchers.add(self._interrupt)
         try:
             await self._open()
@@ -144,10 +152,7 @@ class Reader:
                     f"the log ends at {state['last_seq']}, before {self._after} which had been read from it"
                 )
             if state["first_seq"] > self._after + 1:
-                raise LogDamaged(
-                    f"the log begins at {state['first_seq']}: earlier records were removed behind our back",
-                    code="log.records_removed",
-                )
+                raise StartsLater(state["first_seq"])
             self._subscription = await self._link.take(self._inbox, self._take)
             await _finished(manager.add_consumer(self._stream, config))
         await self._request()

@@ -87,8 +87,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             discard=DiscardPolicy.NEW,
             duplicate_window=DUPLICATE_WINDOW_S,
-            deny_delete=True,
-            deny_purge=True,
+            deny_delete=True,  # Purging stays possible, for rotation alone (docs/decisions/0011-rotation.md).
             allow_direct=True,
             max_consumers=MOST_READERS,
             max_msg_size=limits.LARGEST_RECORD,

@@ -51,6 +51,8 @@ _AGENTS = (
     k.AppCheckpointed, k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
+_MASTERS = frozenset((k.LogRotated.__name__, k.RotationFailed.__name__))
+"""What masters publish beside their rounds."""
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
 _SOLVED = (k.Resized, k.IdleTicked, k.PolicyFailed)
 _REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)
@@ -121,6 +123,8 @@ class Survey:
         elif _kind(parts) != k.Round.__name__:
             told = names.agents if _kind(parts) in _AGENT_KINDS else names.users
             told |= {event.by, subjects.who_of(record.subject)}
+            if _kind(parts) in _MASTERS:
+                names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
                 names.kinds.add(_kind(parts))
         if isinstance(event, k.AppUpdated) or submission_of(event):
@@ -216,6 +220,8 @@ class Rewriter:
         kind, cluster = _kind(parts), names.clusters[_cluster(parts)]
         if kind == k.Round.__name__:
             return subjects.rounds(cluster)
+        if kind in _MASTERS:
+            return subjects.fact(cluster, kind, subjects.MASTER)
         if len(parts) not in (4, 5) or not kind:
             return f"dorm.{cluster}.foreign"
         who, shown = subjects.who_of(subject), kind if kind in _KINDS else names.kinds[kind]
@@ -233,7 +239,7 @@ class Rewriter:
 
     def _by(self, event: k.Event) -> str:
         names = self._names
-        if isinstance(event, k.Round):
+        if isinstance(event, k.Round | k.LogRotated | k.RotationFailed):
             return names.masters[event.by]
         if isinstance(event, _AGENTS):
             return names.nodes.get(event.by) or names.node_tokens.get(event.by) or names.users[event.by]

@@ -283,7 +283,7 @@ _RULES: dict[str, Rule] = {
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
     "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
-    "cause": Disguise.cause,
+    "cause": Disguise.cause, "LogRotated.archive": _nothing, "LogRotated.place": _nothing, "LogRotated.snapshot": _nothing,
     "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
     "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
 }  # fmt: skip

@@ -23,7 +23,7 @@ COMMANDS = [
     "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
-    "demo", "completion", "log seal", "log verify", "log key",
+    "demo", "completion", "log seal", "log verify", "log key", "log rotate", "log show",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
     "bench codec", "bench submit", "bench trust", "bench resize", "bench calibration", "bench simulate",
     "bench elastic", "init", "user add", "user remove", "user list", "user key", "node intro", "node join", "node remove",

@@ -75,7 +75,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
-    **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal"), ACTS),
+    **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
     **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),
@@ -85,7 +85,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     **dict.fromkeys(
         ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"
     ),
-    **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key", "log limit"), NO_FOREIGN_TEXT),
+    **dict.fromkeys(
+        ("simulate", "schema", "completion", "policy list", "log key", "log limit", "log show"), NO_FOREIGN_TEXT
+    ),
 }
 _HAS_FORMATS = {
     "webhooks list",

@@ -31,7 +31,8 @@ ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
 USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "TokenAdded", "TokenRemoved"}
 OPERATOR = USER | {
-    "NodeDrainRequested", "PolicyChanged", "SealRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
+    "NodeDrainRequested", "PolicyChanged", "SealRequested", "RotationRequested", "WebhookSet", "WebhookRemoved",
+    "WebhookTestRequested",
 }  # fmt: skip
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
@@ -39,7 +40,7 @@ NODE = {
 }  # fmt: skip
 OWN = {
     "reader": {"TokenAdded", "TokenRemoved"}, "user": USER, "operator": OPERATOR, "api": OPERATOR, "node": NODE,
-    "admin": {*KINDS, "round"}, "master": set(), "joining": set(),
+    "admin": {*KINDS, "round"}, "master": {"LogRotated", "RotationFailed"}, "joining": set(),
 }  # fmt: skip
 """What each role may publish in its own name.  (`round` of an admin is no round: those are on `round.master` alone.)"""
 
@@ -69,7 +70,7 @@ def subjects() -> dict[str, tuple[str, str]]:
 def may(name: str, kind: str, author: str) -> bool:
     role = EVERYONE[name]
     if role == "master":
-        return author == "master" and kind in ("round", "lease", "snapshot")
+        return author == "master" and kind in ("round", "lease", "snapshot", *OWN["master"])
     if kind == "report":
         return role == "node" and author == name
     if kind == "shadow":
@@ -180,7 +181,7 @@ async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarde
     """A consumer's `deliver_subject` is in the log's account, also for a consumer that a user creates."""
     aims = [
         ROUND, f"dorm.{CLUSTER}.NodeDrainRequested.root", LEASE_KEY, f"$JS.API.STREAM.DELETE.{LOG}",
-        f"$JS.API.STREAM.PURGE.{SNAPSHOTS}", f"dorm.{CLUSTER}.report.node-1.NodeReported",
+        f"$JS.API.STREAM.PURGE.{SNAPSHOTS}", f"$JS.API.STREAM.PURGE.{LOG}", f"dorm.{CLUSTER}.report.node-1.NodeReported",
     ]  # fmt: skip
     async with guarded.attacker("root") as root, guarded.connection("master") as master:
         heard: list[str] = []
@@ -360,4 +361,4 @@ async def test_every_kind_that_is_published_has_a_role() -> None:
     """A new kind that no role may publish would be refused everywhere."""
     of_identities = {kind.__name__ for kind in get_args(k.OfIdentities)}
     of_deliverers = {"AppWaitsLong", "WebhookTested", "WebhookDisabled"}
-    assert set(KINDS) == OPERATOR | NODE | of_identities | of_deliverers
+    assert set(KINDS) == OPERATOR | NODE | of_identities | of_deliverers | OWN["master"]

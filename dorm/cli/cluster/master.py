@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dorm.cli.cluster.rotation import Archives, Keep, RotateAge, RotateSize, rotation_settings
 from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
@@ -85,6 +86,10 @@ def master(
         ),
     ] = None,
     accept_log: AcceptLog = False,
+    archives: Archives = None,
+    rotate_size: RotateSize = None,
+    rotate_age: RotateAge = None,
+    keep: Keep = None,
     policy_limit: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +115,8 @@ def master(
       dorm master --url nats://10.0.0.1,nats://10.0.0.2,nats://10.0.0.3 --lease 10
 
       dorm master --cluster lab --metrics 0.0.0.0:9475
+
+      dorm master --cluster lab --archives /srv/dorm --rotate-size 10GiB
     """
     from dorm.health.checks import Health
     from dorm.local.cluster import BUILD, plugins
@@ -120,6 +127,7 @@ def master(
     _limit(policy_limit)
     serve_at = metrics_address(metrics)
     health = Health(BUILD, "the master waits for the NATS servers")
+    rotation_settings(archives, rotate_size, rotate_age, keep, spool=Path())  # Refuses wrong values before it connects.
 
     async def work() -> None:
         from dorm.client.client import Client
@@ -131,6 +139,7 @@ def master(
         from dorm.metrics.parts import SolveTimer
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
+        from dorm.rotation.beside import open_checked, rotating_beside
         from events.log.waiting import until_answered
 
         found = target(url, cluster).as_process("master")
@@ -140,8 +149,11 @@ def master(
         cluster_name = found.cluster
         file = key or found.seal_key() or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
+        if archives:
+            await open_checked(archives, cluster_name)
         connection = await found.connection("dorm-master", create=True, replicas=replicas, patient=True)
         stack, timer = contextlib.AsyncExitStack(), SolveTimer()
+        rotation = rotation_settings(archives, rotate_size, rotate_age, keep, spool=file.parent / "rotation")
         try:
             client = Client(connection.log, connection.bus, cluster_name)
             first = change if change is None or change.policy is None or built_in(change.policy) else None
@@ -167,6 +179,9 @@ def master(
             )
             masters.append(one)
             health.watch(master_checks(one, connection.log))
+            apart = await found.connection("dorm-rotation", patient=True)
+            stack.push_async_callback(apart.close)
+            await stack.enter_async_context(rotating_beside(one, apart, rotation, seal_key))
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
             if change is None or first is not None:
@@ -196,7 +211,7 @@ def _metrics(
     from dorm.metrics.parts import of_master
     from dorm.metrics.server import MetricsServer, serving
 
-    follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.log.room)
+    follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.stream.room)
     server = MetricsServer(address, [follower.metrics, of_master(one, timer)], health=health)
     return serving(server, follower, one.settled)
 

@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.master import AcceptLog
+from dorm.cli.cluster.rotation import Archives, Keep, RotateAge, RotateSize, rotation_settings
 from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console
@@ -110,6 +111,10 @@ def up(
         ),
     ] = False,
     accept_log: AcceptLog = False,
+    archives: Archives = None,
+    rotate_size: RotateSize = None,
+    rotate_age: RotateAge = None,
+    keep: Keep = None,
     metrics: MetricsOfUp = None,
     webhooks_allow: Annotated[
         list[str] | None,
@@ -157,8 +162,11 @@ def up(
     folder_of_checkpoints = checkpoints or (Path(file.checkpoints) if file.checkpoints else None)
     from dorm.metrics.address import Address
 
+    folder = (data or home() / name).absolute()
+    place = archives or str(folder / "archives")
     options = LocalOptions(
-        data=(data or home() / name).absolute(),
+        data=folder,
+        rotation=rotation_settings(place, rotate_size, rotate_age, keep, spool=folder / "rotation"),
         cluster=name,
         port=port if port is not None else (file.port if file.port is not None else 4222),
         agents=agents or file.agents or 1,

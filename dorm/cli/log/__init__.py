@@ -2,4 +2,5 @@
 
 events     print or follow the log
 commands   verify and seal it;  verdicts: the results of a verification, in words
+rotation   move its past into archives, and show which records are where
 """

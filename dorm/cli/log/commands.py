@@ -1,4 +1,4 @@
-"""`dorm log`: verify that the log is what its masters wrote, seal it, and limit its size."""
+"""`dorm log`: verify that the log is what its masters wrote, seal it, move its past into archives, limit its size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import WrongUsage, run
+from dorm.cli.log.rotation import rotate, show
 from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
 from dorm.cli.output import Format, Output, console, show_document
 from dorm.cli.source import File, log_of, progress_of
 from events.quantities import MEMORY, QuantityError, humanize, resource
 
 app = typer.Typer(
-    help="Seal the log, verify that no record of it was changed, removed or moved since, and limit its size.",
+    help="Seal the log, verify that no record of it was changed, removed or moved since, move its past into archives, and limit its size.",
     no_args_is_help=True,
 )
+app.command()(show)
+app.command()(rotate)
 
 
 @app.command()
@@ -100,8 +103,8 @@ def limit(
 ) -> None:
     """Show how large the log is and may become, or limit it.
 
-    The log forgets nothing, so without a limit the servers' disks are its
-    limit. With one, a flood fills the log and not the disks: records are
+    The log forgets nothing, so without a limit and without rotation
+    (`dorm log rotate`) the servers' disks are its limit. With one, a flood fills the log and not the disks: records are
     refused, apps run on, and nothing is decided until the limit is raised.
     Masters and `dorm masters` warn from 80% on. On several servers it holds
     for each of them.
@@ -120,8 +123,8 @@ def limit(
         connection = await target(url, cluster).connection("dorm-client")
         try:
             if size is not None:
-                await connection.log.set_limit(most)
-            found = await connection.log.room()
+                await connection.stream.set_limit(most)
+            found = await connection.stream.room()
         finally:
             await connection.close()
         if output in (Format.json, Format.yaml):

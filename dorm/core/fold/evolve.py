@@ -469,5 +469,7 @@ _HANDLERS: dict[type, Handler] = {
     k.Unreadable: _unreadable,
     k.Unknown: _unknown,
     **dict.fromkeys(get_args(k.OfIdentities), identities_changed),
-    **dict.fromkeys((k.NodeReported, k.SealRequested, *get_args(k.OfWebhooks)), _concerns_no_state),
+    **dict.fromkeys(
+        (k.NodeReported, k.SealRequested, *get_args(k.OfRotation), *get_args(k.OfWebhooks)), _concerns_no_state
+    ),
 }

@@ -8,7 +8,9 @@ answer.
     submissions            users, operators, admins; in the own name
     updates, cancels       the app's tenant, operators, admins
     drains                 operators, admins; a node drains itself before it stops
-    settings, seals        operators, admins
+    settings, seals,       operators, admins
+    rotations
+    archives               masters, with a signature of one of their keys
     webhooks               operators, admins, as which the delivering process runs
     identities             admins (`events.identities`)
     facts about a node     this node; what it claims when it joins stays within its enrolment
@@ -195,6 +197,19 @@ def is_by_master(state: State, event: k.Round, record: Record) -> bool:
     return False
 
 
+def _rotates(state: State, known: Identities, event: k.LogRotated | k.RotationFailed, who: str) -> NotAllowed | None:
+    if who != subjects.MASTER:
+        return NotAllowed("identity.not_master", f"{who} is no master, and only masters move the log into archives")
+    keys = known.keys_at(state.seq)
+    if isinstance(event, k.RotationFailed) or not keys:
+        return None
+    from events.chain.cuts import is_signed
+
+    if event.key in keys and is_signed(event):
+        return None
+    return NotAllowed("cut.unsigned", "none of the masters' keys signed this statement about an archive")
+
+
 # --- nodes --------------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +254,9 @@ _RULES: dict[type, Rule] = {
     k.AppCancelRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
-    **dict.fromkeys((k.PolicyChanged, k.SealRequested, *get_args(k.OfWebhooks)), _operates),
+    k.LogRotated: _rotates,
+    k.RotationFailed: _rotates,
+    **dict.fromkeys((k.PolicyChanged, k.SealRequested, k.RotationRequested, *get_args(k.OfWebhooks)), _operates),
     **dict.fromkeys(
         (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
     ),

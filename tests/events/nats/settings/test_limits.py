@@ -101,22 +101,22 @@ async def test_consumers_that_nobody_uses_do_not_stay(server: NatsServer) -> Non
 
 async def test_a_log_with_a_limit_warns_refuses_and_goes_on_with_a_larger_one(server: NatsServer) -> None:
     connection = await connect(server)
-    assert (await connection.log.room()).limit is None
+    assert (await connection.stream.room()).limit is None
     subject = subjects.fact(CLUSTER, "AppSubmitted", "eve")
     await connection.log.append(subject, bytes(100_000))
     with raises(LogRefused, "log.limit.too_small"):
-        await connection.log.set_limit(100_000)
-    await connection.log.set_limit(1_000_000)
+        await connection.stream.set_limit(100_000)
+    await connection.stream.set_limit(1_000_000)
     await connection.log.check()
     assert await connection.endangered() == ""
     with raises(LogFull, "log.full"):
         while True:
             await connection.log.append(subject, bytes(100_000))
-    room = await connection.log.room()
+    room = await connection.stream.room()
     assert (room.limit, room.scarce) == (1_000_000, True)
     assert "dorm log limit" in await connection.endangered()
     end = await connection.log.end()
-    await connection.log.set_limit(None)
+    await connection.stream.set_limit(None)
     assert (await connection.log.append(subject, bytes(100_000))).seq == end + 1
     assert await connection.endangered() == ""
     await connection.log.check()
@@ -129,7 +129,7 @@ async def test_an_accounts_limit_counts_as_the_logs(tmp_path: Path) -> None:
     await server.start()
     try:
         connection = await connect(server)
-        room = await connection.log.room()
+        room = await connection.stream.room()
         assert room.limit is not None
         assert 0 < room.limit <= 400 * 2**20
         await connection.close()

@@ -1,0 +1,163 @@
+"""`dorm log rotate` and `dorm log show`: the log's past in archives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, archives_place, client, target
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, print_table, show_document
+from dorm.cli.settings import seconds_of
+from events.quantities import MEMORY, humanize
+
+if TYPE_CHECKING:
+    from events.kinds import LogRotated
+    from events.nats.log import Connection
+
+KeepRecords = Annotated[
+    int | None,
+    typer.Option("--keep-records", min=0, metavar="N", help="The fewest records that stay; default: the master's."),
+]
+KeepAge = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="DURATION", help="Records younger than that stay; default: the master's, 1d."),
+]
+
+
+def rotate(
+    keep: KeepAge = None,
+    keep_records: KeepRecords = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would move.")] = False,
+    user: User = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Move the log's sealed past into archives, and remove it from the stream.
+
+    The leading master writes each archive, reads it back, states it on the
+    log, and only then removes its records. Commands read archives and stream
+    as one log. A master does the same by itself with --rotate-size or
+    --rotate-age.
+
+    [bold]Examples[/]
+
+      dorm log rotate --dry-run
+
+      dorm log rotate
+
+      dorm log rotate --keep 7d
+    """
+    keep_s = seconds_of("--keep", keep)
+
+    async def work() -> None:
+        if dry_run:
+            await _show_plan(url, cluster, keep_records, keep_s, output)
+            return
+        from dorm.client.rotation import rotate as asked
+
+        cuts: list[LogRotated] = []
+        async with client(url, cluster, user=user) as connected:
+            async for cut in asked(connected, keep_records=keep_records, keep_s=keep_s):
+                cuts.append(cut)
+                if output not in (Format.json, Format.yaml):
+                    _say_cut(cut)
+        if output in (Format.json, Format.yaml):
+            show_document(cuts, output)
+
+    run(work())
+
+
+def _say_cut(cut: LogRotated) -> None:
+    text = (
+        f"records {cut.after + 1:,} to {cut.upto:,} are in {cut.archive} at {cut.place} ({humanize(MEMORY, cut.bytes)})"
+    )
+    console.print(Text(text), soft_wrap=True)
+
+
+async def _show_plan(
+    url: str | None, cluster: str | None, keep_records: int | None, keep_s: float | None, output: Format
+) -> None:
+    """Print what a rotation would move, by the given or the usual values of what stays."""
+    from dorm.rotation.planning import span_of
+    from dorm.rotation.policy import Policy
+
+    connection = await target(url, cluster).connection("dorm-client")
+    try:
+        policy = Policy().asked(keep_records, keep_s)
+        after, upto = await span_of(connection.stream, policy)
+        end = await connection.stream.end()
+    finally:
+        await connection.close()
+    moves = max(0, upto - after)
+    if output in (Format.json, Format.yaml):
+        show_document({"after": after, "upto": max(after, upto), "records": moves, "stay": end - after - moves}, output)
+    elif moves:
+        text = f"up to {moves:,} records would move, {after + 1:,} to {upto:,} or the last seal before; {end - upto:,} stay"
+        console.print(Text(text), soft_wrap=True)
+    else:
+        text = f"nothing would move: the stream keeps {policy.keep_records:,} records, and {policy.keep_s:g} seconds"
+        console.print(Text(text), soft_wrap=True)
+
+
+def show(
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """List the log's archives and its stream: which records are where.
+
+    [bold]Examples[/]
+
+      dorm log show
+
+      dorm log show --archives /mnt/copies/dorm
+    """
+
+    async def work() -> None:
+        connection = await target(url, cluster).connection("dorm-client")
+        try:
+            parts = await _parts(connection)
+        finally:
+            await connection.log.close()
+            await connection.close()
+        if output in (Format.json, Format.yaml):
+            show_document(parts, output)
+            return
+        rows = [{"first": f"{one.first:,}", "last": f"{one.last:,}", "where": one.where} for one in parts]
+        print_table(rows, [("FIRST", "first"), ("LAST", "last"), ("WHERE", "where")])
+
+    run(work())
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some records of the log, and where they are."""
+
+    first: int
+    last: int
+    where: str
+    archive: str = ""
+    """The archive's name, "" for the stream."""
+    bytes: int | None = None
+    """Of the stream."""
+
+
+async def _parts(connection: Connection) -> list[Part]:
+    """Return the archives, and the stream at the end.  Raises LogError where the archives can't be listed."""
+    from events.archive.whole import WholeLog
+
+    found: list[Part] = []
+    log = WholeLog(connection.stream, connection.cluster, place=archives_place())
+    try:
+        archives = await log.archives()
+        for name in await archives.names() if archives is not None else ():
+            assert archives is not None
+            found.append(Part(name.after + 1, name.upto, f"{archives.place}/{connection.cluster}/{name}", str(name)))
+    finally:
+        await log.close()
+    start, end, room = await connection.stream.start(), await connection.stream.end(), await connection.stream.room()
+    return [*found, Part(start + 1, end, f"stream, {humanize(MEMORY, room.taken)}", bytes=room.taken)]

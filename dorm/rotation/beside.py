@@ -1,0 +1,78 @@
+"""Run the rotation of a cluster's log beside its master, over a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.rotation.policy import Policy
+from dorm.rotation.rotator import Rotator
+from dorm.rotation.service import RotationService, rotating
+from events.archive.stores.opening import open_store
+from events.archive.whole import WholeLog
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from dorm.master.master import Master
+    from events.chain.seals import SealKey
+    from events.nats.log import Connection
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the operator of a master says about rotation."""
+
+    spool: Path
+    """A folder with room for one archive, where it is written before it goes into its store."""
+    place: str = ""
+    """The store: a folder, or s3://BUCKET/PREFIX; "" for none, and then nothing is rotated."""
+    policy: Policy = Policy()
+
+
+def rotating_beside(
+    master: Master, connection: Connection, settings: Settings, key: SealKey
+) -> AbstractAsyncContextManager[None]:
+    """Rotate the log while the body runs and this master leads.  Raises StoreError for a place that is none."""
+    cluster = connection.cluster
+    log = WholeLog(connection.stream, cluster, place=settings.place)
+    rotator = None
+    if settings.place:
+        rotator = Rotator(
+            log,
+            cluster,
+            open_store(settings.place, cluster),
+            key,
+            name=master.name,
+            spool=settings.spool,
+            clock=time.time_ns,
+            leads=master.elected.is_set,
+        )
+
+    async def room() -> int:
+        return (await connection.stream.room()).taken
+
+    service = RotationService(
+        log,
+        cluster,
+        rotator,
+        settings.policy,
+        name=master.name,
+        clock=time.time_ns,
+        leads=master.elected.is_set,
+        state=lambda: master.state,
+        room=room,
+    )
+    return rotating(service)
+
+
+async def open_checked(place: str, cluster: str) -> None:
+    """Look once whether a place can be used, so that a wrong one is refused at the start.  Raises StoreError."""
+    store = await asyncio.to_thread(open_store, place, cluster)
+    try:
+        await store.names()
+    finally:
+        await store.close()

@@ -1,0 +1,97 @@
+"""Up to which seal the next archive of a log reaches.
+
+An archive ends where a seal does: what the seal states of the records is compared with what lies in the archive, and later
+seals continue the same chain, so one chain of signed statements covers archives and stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.rotation.policy import MOST_RECORDS, RotationError
+from events import subjects
+from events.chain.seals import is_signed
+from events.codec import decode
+from events.kinds import LogSealed, Round
+
+if TYPE_CHECKING:
+    from dorm.rotation.policy import Policy
+    from events.log.interface import EventLog
+
+_LOOK_BACK = (5_000, 50_000)
+"""Records before the target among which a seal is looked for: usually there is one in a thousand."""
+_LOOK_AHEAD = 5_000
+"""Records after the target: a seal lies after what it covers."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a rotation moves next: the records `after` < sequence ≤ `upto`, which the seal covers."""
+
+    after: int
+    target: int
+    """The last sequence that may move at all."""
+    seal: LogSealed
+
+    @property
+    def upto(self) -> int:
+        return self.seal.upto
+
+    @property
+    def left(self) -> int:
+        """Records that may move after this archive, as far as one can tell: none if the next seal is beyond them."""
+        return self.target - self.upto if self.target - self.upto >= MOST_RECORDS // 100 else 0
+
+
+async def span_of(log: EventLog, policy: Policy) -> tuple[int, int]:
+    """Return the end of the last archive, and the last sequence that may move by this policy.  Raises LogError."""
+    cut = await log.cut()
+    after = cut.upto if cut is not None else 0
+    end = await log.end()
+    last = await log.record_at(end) if end else None
+    old_enough = await log.at_time(policy.latest(last.time)) if last is not None else 0
+    return after, policy.target(end, old_enough)
+
+
+async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_RECORDS) -> Plan | None:
+    """Return what moves next; None if nothing may.  Raises RotationError if no seal covers it, and LogError."""
+    after, target = await span_of(log, policy)
+    if target <= after:
+        return None
+    reach = min(target, after + most)
+    renamed = await log.renamed_upto()
+    for back in (*_LOOK_BACK, most):
+        seal = await _last_seal(log, cluster, max(after, reach - back), reach, renamed)
+        if seal is not None:
+            return Plan(after, target, seal)
+        if reach - back <= after:
+            break
+    if reach == target and target < after + _LOOK_AHEAD:
+        return None  # So few records that the next seal may still come.
+    raise RotationError(
+        f"no seal covers records {after + 1:,} to {reach:,}, and only what is sealed moves into an archive; run a "
+        "master with a key, or ask for a seal with `dorm log seal`",
+        code="rotation.unsealed",
+    )
+
+
+async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed: int) -> LogSealed | None:
+    """Return the last seal of a record in this range that a key has signed."""
+    found: LogSealed | None = None
+    until = min(await log.end(), upto + _LOOK_AHEAD)
+    async with contextlib.aclosing(log.read(after=after, subjects=[subjects.rounds(cluster)])) as batches:
+        async for batch in batches:
+            for record in batch:
+                event = decode(record)
+                if record.seq > until or not isinstance(event, Round):
+                    continue
+                for fact in event.events:
+                    if not isinstance(fact, LogSealed) or not after < fact.upto <= upto or fact.upto >= record.seq:
+                        continue
+                    if record.seq > renamed and is_signed(cluster, event.epoch, fact):
+                        found = fact if found is None or fact.upto > found.upto else found
+            if batch[-1].seq >= until:
+                break
+    return found

@@ -1,0 +1,197 @@
+"""The steps of a rotation.  Each may be the last before a crash, and the next rotation goes on from what the log says.
+
+    1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
+    2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet
+    3  the snapshot at the cut is stored beside the log's others
+    4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
+    5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
+
+A crash before 4 leaves an archive that nobody reads; the same records give the same bytes, so the next try puts the same file.
+After a crash between 4 and 5 the next rotation begins with 5.  The cut is stored directly after the last one, or not at all,
+so of two masters that rotate at once one gives up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dorm.rotation.planning import plan
+from dorm.rotation.policy import MOST_RECORDS, RotationError
+from dorm.rotation.writing import check_archive, last_snapshot, write
+from events import subjects
+from events.appending import append_event
+from events.archive.stores.interface import name_of
+from events.archive.whole import open_archive_of
+from events.chain.cuts import signed
+from events.kinds import LogRotated
+from events.log.records import Overtaken
+from replay.whole_file import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dorm.rotation.planning import Plan
+    from dorm.rotation.policy import Policy
+    from dorm.rotation.writing import Written
+    from events.archive.stores.interface import ArchiveStore
+    from events.archive.whole import WholeLog
+    from events.chain.seals import SealKey
+    from events.log.snapshots import SnapshotInfo
+
+_log = structlog.get_logger(__name__)
+
+
+class Rotator:
+    """Rotates one cluster's log in the name of one master.
+
+    `spool` is a folder with room for one archive; `clock` returns UTC nanoseconds, for people; `leads` says whether this
+    master leads now, without which it states no cut and removes nothing."""
+
+    def __init__(
+        self,
+        log: WholeLog,
+        cluster: str,
+        store: ArchiveStore,
+        key: SealKey,
+        *,
+        name: str,
+        spool: Path,
+        clock: Callable[[], int],
+        leads: Callable[[], bool] = lambda: True,
+        most: int = MOST_RECORDS,
+    ) -> None:
+        """`most`: records in one archive."""
+        self._log = log
+        self._cluster = cluster
+        self._store = store
+        self._key = key
+        self._name = name
+        self._spool = spool
+        self._clock = clock
+        self._leads = leads
+        self._most = most
+
+    async def step(self, policy: Policy, *, epoch: int = 0, cause: str = "") -> LogRotated | None:
+        """Finish the last rotation, and move the next archive; return its cut, None if nothing may move.  Raises
+        RotationError, LogError; then nothing was removed that is not safe in an archive."""
+        before = await self.finish()
+        chosen = await plan(self._log.stream, self._cluster, policy, most=self._most)
+        if chosen is None:
+            return None
+        _log.info("rotating the log", after=chosen.after, upto=chosen.upto)
+        with self._aside() as file:
+            written = await write(self._log, self._cluster, chosen, file)
+            await self._store.put(written.name, file)
+        await self._read_back(written, before)
+        await self._log.snapshots.put(written.snapshot, written.body)
+        cut = await self._commit(chosen, written, epoch, cause)
+        await self.finish()
+        return cut
+
+    async def finish(self) -> LogRotated | None:
+        """Remove what the newest cut covers from the stream, if that is still to be done; return the cut.  Raises as
+        `step`."""
+        cut = await self._log.cut()
+        if cut is None:
+            return None
+        name = name_of(cut.archive)
+        if name is None or name not in await self._store.names():
+            raise RotationError(
+                f"the log's last archive, {cut.archive[:100]}, is not at {self._store.place}; move the log's archives there "
+                f"(they were put into {cut.place[:200] or 'another place'}), or name the place where they are with --archives",
+                code="rotation.other_place",
+            )
+        if await self._log.stream.start() >= cut.upto and await self._has_snapshot(cut):
+            return cut
+        archive = await open_archive_of(self._store, name, self._cluster)
+        try:
+            await self._keep_snapshot(cut, await last_snapshot(archive))
+        finally:
+            await archive.close()
+        self._check_leading()
+        await self._log.purge(cut.upto)
+        if not await self._has_snapshot(cut):  # The master dropped it for others before it knew of the cut.
+            return await self.finish()
+        _log.info("records were removed from the stream", upto=cut.upto, archive=cut.archive)
+        return cut
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[Path]:
+        """Yield the name of a file that is gone afterwards."""
+        file = self._spool / f".rotation-{self._cluster}-{secrets.token_hex(4)}"
+        try:
+            self._spool.mkdir(parents=True, exist_ok=True)
+            yield file
+        except OSError as error:
+            raise RotationError(f"{self._spool}: {error.strerror}", code="archive.not_written") from None
+        finally:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+    async def _read_back(self, written: Written, before: LogRotated | None) -> None:
+        """Read the archive as the store gives it back."""
+        archive = await open_archive_of(self._store, written.name, self._cluster)
+        try:
+            await check_archive(archive, written.name, before.chain if before is not None else "", written.chain)
+            found = await last_snapshot(archive)
+            if found is None or found[0] != written.snapshot:
+                raise RotationError(f"the archive {written.name} lacks its last snapshot", code="archive.altered")
+        finally:
+            await archive.close()
+
+    async def _commit(self, chosen: Plan, written: Written, epoch: int, cause: str) -> LogRotated:
+        """State the cut on the log.  Raises RotationError where another master was first."""
+        self._check_leading()
+        subject = subjects.rotations(self._cluster)
+        last = await self._log.stream.last_on(subject)
+        cut = LogRotated(
+            id=f"{self._name}.cut.{chosen.upto}",
+            at=self._clock(),
+            by=self._name,
+            cause=cause,
+            after=chosen.after,
+            upto=chosen.upto,
+            chain=written.chain,
+            snapshot=written.snapshot.content,
+            archive=str(written.name),
+            bytes=written.size,
+            place=self._store.place,
+            left=chosen.left,
+            epoch=epoch,
+        )
+        cut = await in_thread(signed, self._key, cut)
+        try:
+            await append_event(self._log, subject, cut, expected_last=last.seq if last is not None else 0)
+        except Overtaken:
+            raise RotationError("another master rotated the log at the same time", code="rotation.overtaken") from None
+        newest = await self._log.cut()
+        if newest is None or newest.upto != cut.upto:
+            raise RotationError("another master rotated the log at the same time", code="rotation.overtaken")
+        return newest
+
+    async def _has_snapshot(self, cut: LogRotated) -> bool:
+        for info in await self._log.snapshots.infos():
+            if (info.seq, info.content) == (cut.upto, cut.snapshot):
+                return await self._log.snapshots.get(info) is not None
+        return False
+
+    async def _keep_snapshot(self, cut: LogRotated, last: tuple[SnapshotInfo, bytes] | None) -> None:
+        """Make sure that the log can be folded from the cut without the archive."""
+        if await self._has_snapshot(cut):
+            return
+        if last is None or last[0].content != cut.snapshot:
+            raise RotationError(
+                f"the snapshot at record {cut.upto:,} is gone, from the log and from the archive {cut.archive}; put the "
+                "archive back from a copy",
+                code="rotation.no_snapshot",
+            )
+        await self._log.snapshots.put(*last)
+
+    def _check_leading(self) -> None:
+        if not self._leads():
+            raise RotationError("another master leads now", code="rotation.overtaken")

@@ -1,0 +1,190 @@
+"""Beside a master: rotates the log while that master leads, when the policy says so or somebody requests it.
+
+What became of a request, or of a due rotation that failed, is on the log (`RotationFailed`), so whoever asked can wait for it,
+and everybody sees why a log grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dorm.core.fold.trust.authority import forbidden
+from dorm.rotation.planning import span_of
+from dorm.rotation.policy import RotationError
+from events import subjects
+from events.appending import append_event
+from events.codec import decode
+from events.errors import DormError
+from events.kinds import RotationFailed, RotationRequested
+from events.log.records import LogClosed, LogError, LogUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from dorm.core.state import State
+    from dorm.rotation.policy import Policy
+    from dorm.rotation.rotator import Rotator
+    from events.archive.whole import WholeLog
+    from events.log.records import Record
+
+CHECK_S = 60.0
+"""Seconds between two looks at whether a rotation is due."""
+_PAUSE_S = 1.0
+_SAY_AGAIN = 60
+"""After so many looks in which a due rotation fails for the same reason, the log says it again: about once an hour."""
+_log = structlog.get_logger(__name__)
+NO_ARCHIVES = (
+    "the leading master has no place for archives; start it with --archives FOLDER or --archives s3://BUCKET/PREFIX"
+)
+
+
+class RotationService:
+    """One master's.  `rotator` is None where it has no place for archives: then it only answers requests.  `room` returns the
+    bytes that the stream takes; `state` is the master's, which says who may ask."""
+
+    def __init__(
+        self,
+        log: WholeLog,
+        cluster: str,
+        rotator: Rotator | None,
+        policy: Policy,
+        *,
+        name: str,
+        clock: Callable[[], int],
+        leads: Callable[[], bool],
+        state: Callable[[], State],
+        room: Callable[[], Awaitable[int]] | None = None,
+        check_s: float = CHECK_S,
+    ) -> None:
+        self._log = log
+        self._cluster = cluster
+        self._rotator = rotator
+        self._policy = policy
+        self._name = name
+        self._clock = clock
+        self._leads = leads
+        self._state = state
+        self._room = room
+        self._check_s = check_s
+        self._asked: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
+        self._failed = ("", 0)
+        """The last reason why a due rotation failed, and how often it did since the log says so."""
+
+    async def run(self) -> None:
+        """Serve until cancelled.  Raises LogClosed."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            while True:
+                try:
+                    async with asyncio.timeout(self._check_s):
+                        record, request = await self._asked.get()
+                except TimeoutError:
+                    if self._leads() and self._rotator is not None:
+                        await self._rotate_if_due()
+                    continue
+                if self._leads():
+                    await self._serve(record, request)
+
+    async def _listen(self) -> None:
+        """Read requests from now on.  While no master leads, a request waits for nobody, and its sender is told so."""
+        wanted = [subjects.fact_pattern(self._cluster, RotationRequested.__name__)]
+        after = -1
+        while True:
+            try:
+                after = await self._log.end() if after < 0 else after
+                async with contextlib.aclosing(self._log.read(after=after, subjects=wanted, follow=True)) as batches:
+                    async for batch in batches:
+                        after = batch[-1].seq
+                        for record in batch:
+                            self._take(record)
+            except LogClosed:
+                raise
+            except LogError as error:
+                _log.debug("requests to rotate can't be read", reason=str(error))
+                await asyncio.sleep(_PAUSE_S)
+
+    def _take(self, record: Record) -> None:
+        event = decode(record)
+        if not isinstance(event, RotationRequested):
+            return
+        if forbidden(self._state(), event, subjects.who_of(record.subject)) is None and not self._asked.full():
+            self._asked.put_nowait((record, event))
+
+    async def _serve(self, record: Record, request: RotationRequested) -> None:
+        policy = self._policy.asked(request.keep_records, request.keep_s)
+        try:
+            if self._rotator is None:
+                raise RotationError(NO_ARCHIVES, code="rotation.no_archives")
+            if not await self._rotate(policy, cause=str(record.seq)):
+                raise RotationError(
+                    f"nothing is old enough to move: the stream keeps {policy.keep_records:,} records, and those of the last "
+                    f"{policy.keep_s:g} seconds; `dorm log rotate --keep 0s --keep-records 0` moves all that is sealed",
+                    code="rotation.nothing_due",
+                )
+        except (DormError, TimeoutError) as error:
+            await self._report(error, cause=str(record.seq))
+
+    async def _rotate_if_due(self) -> None:
+        try:
+            if await self._is_due():
+                await self._rotate(self._policy)
+            self._failed = ("", 0)
+        except LogUnavailable as error:
+            _log.debug("no rotation while the log is unavailable", reason=str(error))
+        except (DormError, TimeoutError) as error:
+            reason, often = self._failed
+            self._failed = (str(error), (often + 1) % _SAY_AGAIN if reason == str(error) else 0)
+            if not self._failed[1]:
+                await self._report(error)
+
+    async def _is_due(self) -> bool:
+        after, target = await span_of(self._log.stream, self._policy)
+        if target <= after:
+            return False
+        end, start = await self._log.end(), await self._log.stream.start()
+        first, last = await self._log.record_at(start + 1), await self._log.record_at(end)
+        if first is None or last is None:
+            return False
+        taken = await self._room() if self._room is not None else None
+        return self._policy.due(taken, first.time, last.time)
+
+    async def _rotate(self, policy: Policy, *, cause: str = "") -> bool:
+        """Move all that may move, archive by archive; return whether anything did."""
+        assert self._rotator is not None
+        moved = False
+        while self._leads() and await self._rotator.step(policy, epoch=self._state().epoch, cause=cause) is not None:
+            moved = True
+        return moved
+
+    async def _report(self, error: Exception, cause: str = "") -> None:
+        code = error.code if isinstance(error, DormError) else "log.unavailable"
+        reason = str(error) or "the log did not answer in time"
+        _log.warning("the log was not rotated", reason=reason, code=code)
+        event = RotationFailed(
+            id=f"{self._name}.rotation.{secrets.token_hex(8)}",
+            at=self._clock(),
+            by=self._name,
+            cause=cause,
+            code=code,
+            reason=reason,
+        )
+        subject = subjects.fact(self._cluster, RotationFailed.__name__, subjects.MASTER)
+        with contextlib.suppress(LogError):
+            await append_event(self._log, subject, event)
+
+
+@contextlib.asynccontextmanager
+async def rotating(service: RotationService) -> AsyncIterator[None]:
+    """Run a service while the body runs."""
+    task = asyncio.create_task(service.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, LogError, ExceptionGroup):
+            await task

@@ -1,0 +1,292 @@
+"""A rotated log as one: its past in archives, its present in a stream.
+
+    WholeLog   reads both as one log, and appends to the stream
+    Archives   the archives of one place, opened when they are needed
+
+The newest cut on the log (`events.kinds.LogRotated`) names the last archive and its place; the others are found by their
+names.  Nothing of that is looked up before somebody reads records that the stream no longer has, so a log that was never
+rotated costs nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from bisect import bisect_left
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from events.archive.segments import SegmentLog
+from events.archive.stores.interface import ArchiveMissing, Name, StoreError, digest_of, name_of
+from events.archive.stores.opening import open_store
+from events.log.interface import EventLog, ReadableLog
+from events.log.records import Archived, LogDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from events.archive.stores.interface import ArchiveStore
+    from events.kinds import LogRotated
+    from events.log.records import Appended, Record
+    from events.log.snapshots import Snapshots
+
+_OPEN = 4
+"""Archives that are kept open: a reader goes from one to the next, and a search by time tries some."""
+
+
+async def open_archive_of(store: ArchiveStore, name: Name, cluster: str) -> SegmentLog:
+    """Open an archive of a store, whose bytes are compared with its name.  Raises StoreError, and LogDamaged for a file that
+    is truncated, altered, or of another log."""
+    file = await store.fetch(name)
+    try:
+        digest = await asyncio.to_thread(digest_of, file)
+    except OSError as error:
+        os.close(file)
+        raise StoreError(f"the archive {name} in {store.place} can't be read: {error.strerror}") from None
+    if digest != name.digest:
+        os.close(file)
+        raise LogDamaged(
+            f"the archive {name} in {store.place} is truncated or altered: its bytes are not those of its name; put it back "
+            "from a copy",
+            code="archive.altered",
+        )
+    archive = await asyncio.to_thread(SegmentLog.of_file, file, f"archive {name}")
+    header = archive.header
+    if header.cluster != cluster or (header.start, await archive.end()) != (name.after, name.upto) or header.sparse:
+        await archive.close()
+        raise LogDamaged(
+            f"the archive {name} in {store.place} holds records {header.start + 1:,} to {await archive.end():,} of cluster "
+            f"{header.cluster!r}, and is not part of the log of {cluster!r}; put the right one back from a copy",
+            code="archive.of_another_log",
+        )
+    return archive
+
+
+class Archives:
+    """The archives up to one cut, in one store."""
+
+    def __init__(self, store: ArchiveStore, cluster: str, last: Name) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._last = last
+        self._names: list[Name] | None = None
+        self._opened: OrderedDict[Name, SegmentLog] = OrderedDict()
+
+    @property
+    def place(self) -> str:
+        return self._store.place
+
+    @property
+    def upto(self) -> int:
+        return self._last.upto
+
+    async def names(self) -> list[Name]:
+        """Return the archives that make up the past, first to last.  Raises StoreError, and ArchiveMissing with the first gap
+        from the end."""
+        if self._names is None:
+            self._names = self._line(await self._store.names())
+        return self._names
+
+    def _line(self, found: Sequence[Name]) -> list[Name]:
+        """Return those that follow each other.  A rotation that died may have left others, which start where one of these
+        does."""
+        by_end: dict[int, Name] = {}
+        for name in found:
+            other = by_end.get(name.upto)
+            if name.after < name.upto and (other is None or name.after < other.after):
+                by_end[name.upto] = name
+        by_end[self._last.upto] = self._last
+        line = [self._last]
+        while line[-1].after:
+            before = by_end.get(line[-1].after)
+            if before is None:
+                raise ArchiveMissing(
+                    f"the archive with the records up to {line[-1].after:,} is not in {self.place}; put it back from a copy, "
+                    "or name another place with --archives"
+                )
+            line.append(before)
+        return line[::-1]
+
+    async def at(self, seq: int) -> SegmentLog:
+        """Return the archive that holds a record; it stays open for a while.  Raises StoreError, LogDamaged, LogRefused."""
+        names = await self.names()
+        name = names[min(bisect_left([one.upto for one in names], seq), len(names) - 1)]
+        found = self._opened.get(name)
+        if found is None:
+            found = await open_archive_of(self._store, name, self._cluster)
+            self._opened[name] = found
+        self._opened.move_to_end(name)
+        while len(self._opened) > _OPEN:
+            await self._opened.popitem(last=False)[1].close()
+        return found
+
+    async def read(self, after: int, subjects: Sequence[str]) -> AsyncGenerator[list[Record], None]:
+        """Yield the records after `after`, up to the end of the last archive.  An archive is kept open while it is read, by
+        whoever else uses these."""
+        while after < self.upto:
+            name = (await self.names())[bisect_left([one.upto for one in await self.names()], after + 1)]
+            archive = await open_archive_of(self._store, name, self._cluster)
+            try:
+                async with contextlib.aclosing(archive.read(after=after, subjects=subjects)) as batches:
+                    async for batch in batches:
+                        yield batch
+            finally:
+                await archive.close()
+            after = name.upto
+
+    async def at_time(self, time: int) -> int:
+        """Return the last record before the first one that is later than this log time."""
+        names = await self.names()
+        low, high = 0, len(names) - 1
+        while low < high:  # The first archive whose last record is later.
+            middle = (low + high) // 2
+            archive = await self.at(names[middle].upto)
+            low, high = (middle + 1, high) if await archive.at_time(time) == names[middle].upto else (low, middle)
+        return await (await self.at(names[low].upto)).at_time(time)
+
+    async def close(self) -> None:
+        for archive in self._opened.values():
+            await archive.close()
+        self._opened.clear()
+        await self._store.close()
+
+
+class WholeLog(EventLog):
+    """A log with its archives.  `place` is where to look for them, "" for the place that the log names.
+
+    It starts with the first record that there ever was.  What lies in archives is read from there; all else is the stream's.
+    Where archives are missing, only reading their records fails."""
+
+    def __init__(self, stream: EventLog, cluster: str, *, place: str = "") -> None:
+        self._stream = stream
+        self._cluster = cluster
+        self._place = place
+        self._archives: Archives | None = None
+
+    @property
+    def stream(self) -> EventLog:
+        """The part that is not archived yet."""
+        return self._stream
+
+    async def archives(self) -> Archives | None:
+        """Return the archives up to the newest cut, None for a log without.  Raises StoreError, LogUnavailable."""
+        cut = await self._stream.cut()
+        if cut is None:
+            return None
+        if self._archives is None or self._archives.upto != cut.upto:
+            made = self._made(cut)
+            if self._archives is not None:
+                await self._archives.close()
+            self._archives = made
+        return self._archives
+
+    def _made(self, cut: LogRotated) -> Archives:
+        name = name_of(cut.archive)
+        if name is None or (name.after, name.upto) != (cut.after, cut.upto):
+            raise LogDamaged(f"the log names the archive {cut.archive[:100]!r}, which is no name of one")
+        place = self._place or cut.place
+        try:
+            return Archives(open_store(place, self._cluster), self._cluster, name)
+        except StoreError:
+            if self._place or not place:
+                raise
+            raise Archived(cut.upto, cut) from None
+
+    async def _past(self, after: int) -> Archives | None:
+        """Return the archives where records after `after` are no longer in the stream."""
+        return None if after >= await self._stream.start() else await self.archives()
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        while True:
+            try:
+                async with contextlib.aclosing(
+                    self._stream.read(after=after, subjects=subjects, follow=follow)
+                ) as batches:
+                    async for batch in batches:
+                        after = batch[-1].seq
+                        yield batch
+                return
+            except Archived:  # From the start, or while this reader was behind.
+                past = await self.archives()
+                if past is None or past.upto <= after:
+                    raise
+            async with contextlib.aclosing(past.read(after, subjects)) as batches:
+                async for batch in batches:
+                    yield batch
+            after = past.upto
+
+    async def at_time(self, time: int) -> int:
+        found = await self._stream.at_time(time)
+        start = await self._stream.start()
+        past = await self.archives() if found <= start and start else None
+        return found if past is None else min(await past.at_time(time), found)
+
+    async def record_at(self, seq: int) -> Record | None:
+        found = await self._stream.record_at(seq)
+        past = await self._past(seq - 1) if found is None and seq > 0 else None
+        return found if past is None else await (await past.at(seq)).record_at(seq)
+
+    async def last_on(self, subject: str) -> Record | None:
+        found = await self._stream.last_on(subject)
+        past = await self._past(0) if found is None else None
+        names = await past.names() if past is not None else []
+        for name in reversed(names):
+            assert past is not None
+            if (found := await (await past.at(name.upto)).last_on(subject)) is not None:
+                return found
+        return found
+
+    async def start(self) -> int:
+        return 0
+
+    async def part_at(self, seq: int) -> ReadableLog:
+        past = await self._past(seq)
+        return self._stream if past is None else await past.at(seq)
+
+    async def end(self) -> int:
+        return await self._stream.end()
+
+    async def renamed_upto(self) -> int:
+        return await self._stream.renamed_upto()
+
+    async def torn(self) -> str:
+        return await self._stream.torn()
+
+    @property
+    def snapshots(self) -> Snapshots:
+        return self._stream.snapshots
+
+    # --- the stream's ---------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        return await self._stream.append(subject, body, msg_id=msg_id, expected_last=expected_last, timeout=timeout)
+
+    async def check(self) -> None:
+        await self._stream.check()
+
+    def check_room(self) -> None:
+        self._stream.check_room()
+
+    async def cut(self) -> LogRotated | None:
+        return await self._stream.cut()
+
+    async def purge(self, upto: int) -> None:
+        await self._stream.purge(upto)
+
+    async def close(self) -> None:
+        if self._archives is not None:
+            await self._archives.close()
+        await self._stream.close()

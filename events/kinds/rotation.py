@@ -1,0 +1,65 @@
+"""What moves the log's past into archives: an operator's request, and what the leading master states about it.
+
+These records change no state.  Each has a subject of its own, so that the newest `LogRotated` is found by one request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from events.kinds.base import Event
+from events.limits import SIGNATURE_DIGITS, Number, Sequence
+
+Hash = Annotated[str, msgspec.Meta(max_length=64)]
+"""BLAKE2b-256 as hex digits."""
+_YEAR_S = 366 * 86_400.0
+
+
+class RotationRequested(Event, frozen=True):
+    """Rotate the log now (`LogRotated`), without waiting for the policy of the master that leads.  None takes that master's
+    own values."""
+
+    keep_records: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | None = None
+    """The fewest records that stay in the stream."""
+    keep_s: Annotated[float, msgspec.Meta(ge=0, le=_YEAR_S)] | None = None
+    """Records younger than that (seconds) stay in the stream."""
+
+
+class LogRotated(Event, frozen=True):
+    """The records `after` < sequence ≤ `upto` lie in an archive, which its master has read back and compared with a seal.
+    From here on, masters may remove records up to `upto` from the stream, and a reader may start from the snapshot at `upto`
+    instead of the log's start.  Signed by the master's key."""
+
+    after: Sequence
+    """The end of the archive before this one, 0 for the first."""
+    upto: Sequence
+    """The last record in the archive; a seal states the chain there."""
+    chain: Hash
+    """The log's hash chain after `upto`."""
+    snapshot: Hash
+    """The address of the snapshot of the state after `upto` (`events.log.snapshots.content_of`)."""
+    archive: Annotated[str, msgspec.Meta(max_length=200)]
+    """The archive's name in its store, which holds the sequences and the file's hash."""
+    bytes: Number
+    place: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """The store as its master reaches it: a folder, or s3://BUCKET/PREFIX."""
+    left: Number = 0
+    """How many records the same rotation has still to move, into further archives."""
+    epoch: Number = 0
+    key: str = ""
+    """The public key that verifies the signature: an nkey."""
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
+    """Signature of `events.chain.cuts.statement`: 128 hex digits."""
+
+
+class RotationFailed(Event, frozen=True):
+    """A rotation that was requested or due did not take place.  Nothing was removed."""
+
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+    """The stable code of the error."""
+    reason: str
+    """For people, with what to do."""
+
+
+OfRotation = RotationRequested | LogRotated | RotationFailed

@@ -1,0 +1,96 @@
+"""The log's past in archives, as its stream shows it: the newest signed cut, and the removal of records up to it.
+
+A stream that starts later than with its first record is whole only if a master's signed `LogRotated` says that the records
+before lie in an archive.  Everything else that removes records is damage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import nats.js.errors
+
+from events import subjects
+from events.chain.cuts import is_signed
+from events.codec import decode
+from events.kinds import LogRotated
+from events.log.records import Archived, LogDamaged, LogRefused
+from events.nats.link import as_log_errors
+from events.nats.reader import last_record
+from events.nats.stream_state import api_request, checked_info
+
+if TYPE_CHECKING:
+    from events.nats.link import Link
+
+_TIMEOUT_S = 5.0
+_PURGE_S = 30.0
+"""Seconds: a server that removes millions of records takes longer than for other requests."""
+
+
+class Rotated:
+    """The cuts of one cluster's log."""
+
+    def __init__(self, link: Link, cluster: str, stream: str, imported: int = 0) -> None:
+        self._link = link
+        self._stream = stream
+        self._subject = subjects.rotations(cluster)
+        self._imported = imported
+        self._newest: LogRotated | None = None
+        """The newest cut that was read."""
+
+    async def cut(self) -> LogRotated | None:
+        """Return the newest cut, None if there is none that a key signed.  Raises LogUnavailable, LogRefused."""
+        record = await last_record(self._link, self._stream, self._subject, _TIMEOUT_S, imported=self._imported)
+        event = decode(record) if record is not None else None
+        if record is None or not isinstance(event, LogRotated) or not is_signed(event):
+            return None
+        # A record can't speak of what came after it.
+        self._newest = event if event.after < event.upto < record.seq else None
+        return self._newest
+
+    async def check_start(self, first: int) -> int:
+        """Return the sequence before the stream's first record, `first`.  Raises LogDamaged if records are gone that lie in no
+        archive, LogUnavailable, LogRefused."""
+        if first <= 1:
+            return 0
+        newest = self._newest
+        if newest is None or newest.upto < first - 1:
+            newest = await self.cut()
+        if newest is None or newest.upto < first - 1:
+            raise LogDamaged(
+                f"the log begins at {first:,}, and no master has said that the records before lie in an archive: they were "
+                "removed behind our back; put the server's data back from a backup",
+                code="log.records_removed",
+            )
+        return first - 1
+
+    async def before_start(self, after: int, first: int) -> Archived:
+        """Return the error for a reader that wants records after `after` from a stream that begins at `first`.  Raises as
+        `check_start`."""
+        await self.check_start(first)
+        return Archived(first - 1, self._newest)
+
+    async def purge(self, upto: int) -> None:
+        """Remove the records up to the newest cut, or an earlier one.  Repeating it changes nothing.  Raises LogRefused where
+        the cut does not allow it, or the server; LogUnavailable."""
+        cut = await self.cut()
+        if cut is None or upto > cut.upto:
+            raise LogRefused(
+                f"records up to {upto:,} can't be removed: no cut on the log says that they lie in an archive",
+                code="log.not_archived",
+            )
+        with as_log_errors("removing archived records from the log"):
+            info = await checked_info(self._link, self._stream, _TIMEOUT_S)
+            if info["state"]["first_seq"] > upto:
+                return
+            if info["config"].get("deny_purge"):
+                raise LogRefused(
+                    "the stream of this log was made by an earlier release and can't be purged; move the log once: stop the "
+                    "masters, `dorm replay export`, remove the stream with `nats stream rm`, and `dorm replay import` under "
+                    "the same name",
+                    code="log.purge_denied",
+                )
+            try:
+                await api_request(self._link, f"STREAM.PURGE.{self._stream}", {"seq": upto + 1}, _PURGE_S)
+            except nats.js.errors.ServerError as error:
+                raise LogRefused(f"the server removed no records: {error.description}") from None

@@ -1,0 +1,119 @@
+"""One rotation after another: what moves, what stays, and that both read as one log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.core.state import digest
+from dorm.rotation.policy import Policy, RotationError
+from dorm.snapshots import newest
+from events.archive.stores.interface import StoreError
+from events.log.records import Archived, LogDamaged
+from replay.audit.seal_checks import verify_seals
+from replay.moments import AtSequence
+from replay.travel.travel import state_at
+from tests.errors import raises
+from tests.master.sealed import SealedLog, sealed_log
+from tests.rotation.logs import ALL, Rotating, records_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def rotating(tmp_path: Path) -> Rotating:
+    return Rotating(sealed_log(seals=4, between=30), tmp_path)
+
+
+async def test_the_past_moves_and_reads_as_before(rotating: Rotating) -> None:
+    cut = await rotating.rotator().step(ALL)
+    assert cut is not None
+    assert await rotating.stream.start() == cut.upto > 100
+    whole = rotating.whole
+    found = await records_of(whole)
+    assert found[: len(rotating.given)] == rotating.given
+    assert await whole.end() == found[-1].seq == len(found)
+    for seq in (1, cut.upto - 1, cut.upto, cut.upto + 1, len(found)):
+        assert await whole.record_at(seq) == found[seq - 1]
+        assert await records_of(whole, seq) == found[seq:]
+    seals = await verify_seals(whole)
+    assert seals.good
+    assert seals.seals == 4
+    with raises(Archived, "log.archived"):
+        await records_of(rotating.stream)
+    assert await rotating.rotator().step(ALL) is None
+
+
+async def test_states_of_any_moment(rotating: Rotating) -> None:
+    before = {seq: digest(await state_at(rotating.stream, AtSequence(seq))) for seq in (1, 40, 90, 126)}
+    cut = await rotating.rotator(most=50).step(ALL)
+    while cut is not None:
+        cut = await rotating.rotator(most=50).step(ALL)
+    assert len(await rotating.store.names()) > 2
+    for seq, known in before.items():
+        assert digest(await state_at(rotating.whole, AtSequence(seq))) == known
+    found = await newest(rotating.stream)
+    assert found is not None
+    assert found[0].seq == await rotating.stream.start()
+
+
+async def test_what_is_young_stays(rotating: Rotating) -> None:
+    end = await rotating.stream.end()
+    cut = await rotating.rotator().step(Policy(keep_records=60, keep_s=0.0))
+    assert cut is not None
+    assert cut.upto <= end - 60
+    assert await rotating.rotator().step(Policy(keep_records=10**6)) is None
+
+
+async def test_without_seals_nothing_moves(tmp_path: Path) -> None:
+    log = SealedLog()
+    log.say(6000)
+    rotating = Rotating(log, tmp_path)
+    with raises(RotationError, "rotation.unsealed"):
+        await rotating.rotator().step(ALL)
+    assert await rotating.stream.start() == 0
+
+
+async def test_records_that_are_not_those_of_the_seal_stay(rotating: Rotating) -> None:
+    rotating.stream.records[20].body += b" "
+    with raises(RotationError, "rotation.differs"):
+        await rotating.rotator().step(ALL)
+    assert await rotating.stream.start() == 0
+
+
+async def test_archives_that_are_gone_or_altered(rotating: Rotating, tmp_path: Path) -> None:
+    while await rotating.rotator(most=50).step(ALL) is not None:
+        pass
+    first, second, *_, last = await rotating.store.names()
+    folder = tmp_path / "archives" / "sealed"
+    whole = await records_of(rotating.whole)
+    (folder / str(first)).rename(tmp_path / "gone")
+    with raises(StoreError, "archive.missing", "the records up to"):
+        await records_of(rotating.whole)
+    assert await records_of(rotating.whole, last.upto) == whole[last.upto :]
+    (tmp_path / "gone").rename(folder / str(first))
+
+    kept = (folder / str(second)).read_bytes()
+    for spoiled in (kept[:-30], kept[:100] + b"x" + kept[101:], b""):
+        (folder / str(second)).write_bytes(spoiled)
+        with raises(LogDamaged, "archive.altered"):
+            await records_of(rotating.whole)
+    (folder / str(second)).write_bytes(kept)
+
+    other = Rotating(sealed_log(seals=4, between=20), tmp_path / "other")
+    await other.rotator().step(ALL)
+    (theirs,) = await other.store.names()
+    odd = second._replace(digest=theirs.digest)
+    (folder / str(odd)).write_bytes((tmp_path / "other" / "archives" / "sealed" / str(theirs)).read_bytes())
+    (folder / str(second)).unlink()
+    with raises(LogDamaged, "archive.of_another_log"):
+        await records_of(rotating.whole)
+
+
+async def test_an_archive_that_is_not_in_its_store_stops_rotation(rotating: Rotating, tmp_path: Path) -> None:
+    await rotating.rotator(most=50).step(ALL)
+    (tmp_path / "archives" / "sealed").rename(tmp_path / "elsewhere")
+    with raises(RotationError, "rotation.other_place"):
+        await rotating.rotator().step(ALL)
