@@ -190,11 +190,11 @@ def _middleware(services: Services) -> Any:
             admitted = request.path != "/" or await _signed_in(request, services)
             made = await handler(request) if admitted else Page.to_sign_in()
         except (DormError, web.HTTPException, TimeoutError) as error:
-            made = _refused(error)
+            made = _refused(error, request)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            made = _refused(error)
+            made = _refused(error, request)
         if made.prepared:
             return made
         made.headers.update(SECURITY)
@@ -214,11 +214,13 @@ async def _signed_in(request: web.Request, services: Services) -> bool:
     return True
 
 
-def _refused(error: BaseException) -> web.Response:
+def _refused(error: BaseException, request: web.Request) -> web.Response:
     kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
     made = problems.response(problems.problem_of(error), kept)
     if made.status == 401:
-        made.headers.extend(_CHALLENGES)
+        # A browser that is asked for HTTP's basic authentication opens a dialog, and lets a script's request wait for it.
+        by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"
+        made.headers.extend(_CHALLENGES[1:] if by_script else _CHALLENGES)
     if made.status in (408, 413, 421):
         made.force_close()  # What is left of the request is not worth reading.
     return made

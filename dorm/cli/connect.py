@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dorm.cli.errors import run
+from dorm.cli.errors import Fail, run
 from dorm.cli.terminal import say
 from events.addresses import shown
 
@@ -201,12 +201,19 @@ async def client(
     # The connection's dependencies take longer to import than everything else, so they are imported last.
     with _without_websockets(found.url):
         from dorm.client.opening import open_client
+    mine = await asyncio.to_thread(found.read)
+    if mine is not None and user and user != mine.name:
+        raise Fail(
+            f"your credentials on cluster {mine.cluster} are those of {mine.name}, not of {user}: leave out --user and "
+            "DORM_USER, or name other credentials with --credentials",
+            code="credentials.other_user",
+        )
     connected = await open_client(
         found.url,
         found.cluster,
         user=user,
         timeout=timeout,
-        credentials=await asyncio.to_thread(found.read),
+        credentials=mine,
         archives=archives_place(),
     )
     connected.tell_outages(lambda lost: _tell_outage(found.url, lost))

@@ -155,6 +155,10 @@ async def test_what_proves_a_user(nats_server: NatsServer) -> None:
                 assert await status(api, "GET", "/v1/apps", headers) == expected, headers
             async with api.session.get("/", allow_redirects=False) as page:
                 assert (page.status, page.headers["Location"]) == (303, "sign-in")
+            for mode, schemes in (("navigate", ["Basic", "Bearer"]), ("cors", ["Bearer"])):
+                # A browser would open a dialog, and let the page's own request wait for it.
+                async with api.session.get("/v1/apps", headers={"Sec-Fetch-Mode": mode}) as answer:
+                    assert [one.split()[0] for one in answer.headers.getall("WWW-Authenticate")] == schemes
             assert await status(api, "GET", "/v1/health", {}) == 200
             reading = {**bearer(secrets["rea"]), "Accept": "text/event-stream"}
             async with api.session.get("/v1/events/stream", headers=reading) as stream:

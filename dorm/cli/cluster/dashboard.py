@@ -171,10 +171,14 @@ def _opened(address: str) -> bool:
     from dorm.security.files import private_folder, write_private
 
     file: Path = private_folder(home() / "browser") / "dashboard.html"
-    to = html.escape(address, quote=True)
-    text = f'<!doctype html>\n<meta charset="utf-8">\n<meta http-equiv="refresh" content="0;url={to}">\n<title>Dorm</title>\n'
-    write_private(file, text.encode())
+    write_private(file, leading_page(address).encode())
     try:
         return webbrowser.open(file.as_uri())
     except webbrowser.Error:
         return False
+
+
+def leading_page(address: str) -> str:
+    """Return a page that leads to an address at once."""
+    to = html.escape(address, quote=True)
+    return f'<!doctype html>\n<meta charset="utf-8">\n<meta http-equiv="refresh" content="0;url={to}">\n<title>Dorm</title>\n'

@@ -187,7 +187,7 @@ def up(
 async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | None, api_port: int | None) -> None:
     from dorm.local.cluster import LocalCluster
 
-    trust, fresh = await asyncio.to_thread(_users, options.data, options.trust, open_to_all)
+    trust, fresh = await asyncio.to_thread(users_of, options.data, options.trust, open_to_all)
     change = _founding(change) if fresh else change
     cluster = LocalCluster(msgspec.structs.replace(options, trust=trust))
     # Signals are handled from the start: no server is left behind, whenever one comes.
@@ -217,7 +217,7 @@ async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | 
         end_beside_threads()
 
 
-def _users(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
+def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
     """Return whether the cluster in this folder knows its users, as a new one does unless it is to be open; and whether it has
     no log yet.  Raises Fail where the folder holds a cluster of the other kind, which it stays."""
     from dorm.local.founding import has_log, knows_users
