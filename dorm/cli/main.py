@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "cluster.up": ("up",),
     "apps.commands": ("submit", "ps", "logs", "update", "cancel", "kill"),
+    "apps.retry": ("retry",),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),
@@ -24,11 +25,12 @@ _COMMANDS = {
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
-    "cluster.nodes": ("nodes", "drain"),
+    "cluster.operating": ("drain", "pause", "resume"),
     "cluster.top": ("top",),
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
+    "cluster.doctor": ("doctor",),
     "cluster.serve": ("serve",),
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
@@ -39,6 +41,7 @@ _COMMANDS = {
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
+    "cluster.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),
     "trust.users": ("user", "Users and access"),

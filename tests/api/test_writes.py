@@ -45,6 +45,11 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
         assert {one["name"]: one["value"] for one in found["parameters"]}["theta1"] == 0.3
         plan = await api.send("POST", "/v1/plan", {"cancel": "digits"}, 200)
         assert [(one["name"], one["end"]) for one in plan["changes"]] == [("digits", "cancelled")]
+        paused = await api.send("POST", "/v1/scheduling/pause", {"reason": "a switch"})
+        found = await api.get(f"/v1/scheduling?min_seq={paused['position']}")
+        assert (found["paused"], found["reason"]) == (True, "a switch")
+        resumed = await api.send("POST", "/v1/scheduling/resume")
+        assert (await api.get(f"/v1/scheduling?min_seq={resumed['position']}"))["paused"] is False
         cancelled = await api.send("POST", f"{path}/cancel", {"reason": "enough"})
         assert cancelled["id"] == submitted["id"]
         assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]  # type: ignore[attr-defined]
@@ -78,6 +83,9 @@ async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsSer
             ("PATCH", "/v1/apps/taken", {"weight": -1}, 422, "api.body.invalid"),
             ("PATCH", "/v1/apps/taken", {"wait": 1}, 422, "api.body.invalid"),
             ("PATCH", "/v1/apps/nobody", {"weight": 2}, 404, "app.not_found"),
+            ("POST", "/v1/apps/taken/retry", None, 409, "app.not_pausing"),
+            ("POST", "/v1/nodes/a/forget", {}, 409, "node.may_run"),
+            ("POST", "/v1/scheduling/resume", {}, 409, "scheduling.not_paused"),
             ("POST", "/v1/apps/nobody/cancel", {}, 404, "app.not_found"),
             ("POST", "/v1/nodes/none/drain", {}, 404, "node.not_found"),
             ("PUT", "/v1/policy", {"policy": "none"}, 409, "policy.unknown"),

@@ -29,9 +29,10 @@ LOG, LEASE, SNAPSHOTS = f"DORM-{CLUSTER}", f"KV_DORM_leadership-{CLUSTER}", f"DO
 LEASE_KEY = f"$KV.DORM_leadership-{CLUSTER}.master"
 ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
-USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "TokenAdded", "TokenRemoved"}
+USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "TokenAdded", "TokenRemoved"}
 OPERATOR = USER | {
-    "NodeDrainRequested", "PolicyChanged", "SealRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
+    "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged", "SealRequested",
+    "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
 }  # fmt: skip
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",

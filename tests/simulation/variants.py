@@ -23,10 +23,10 @@ from agents.reporting.reporter import Reporter
 from agents.runtime.interface import Key
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
+from dorm.core.decide import allocation, placement
 from dorm.core.decide import next_round as decide
-from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
-from dorm.core.fold import rounds, submissions
+from dorm.core.fold import operating, rounds, submissions
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
@@ -297,6 +297,12 @@ VARIANTS: dict[str, Variant] = {
             code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
             code(claims.held_back_for, ("if until is not None and now < until", "if False")),
         )
+    ),
+    "decisions are made while scheduling is paused": Variant(
+        code(allocation.allocate_now, ("if state.paused or _waits", "if _waits"))
+    ),
+    "a node is forgotten while its lease lasts": Variant(
+        code(operating.may_be_forgotten, ("return node is not None and node.gone", "return node is not None"))
     ),
     # agents
     "an agent gives up when its first look at the log gets no answer": Variant(

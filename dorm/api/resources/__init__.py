@@ -1,7 +1,7 @@
 """What the routes answer.
 
-apps       apps: list, submit, change, cancel;  app_stories: why and how, curves, container output
-nodes      nodes: list, story, usage, drain
+apps       apps: list, submit, change, cancel, retry;  app_stories: why and how, curves, container output
+nodes      nodes: list, story, usage, drain, forget;  scheduling: pause and resume
 events     the log: lists and streams
 decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences

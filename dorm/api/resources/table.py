@@ -15,6 +15,7 @@ from dorm.api.resources import (
     nodes,
     plan,
     policy,
+    scheduling,
     whatif,
 )
 
@@ -29,6 +30,7 @@ ROUTES: list[Route] = [
     *decisions.ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
+    *scheduling.ROUTES,
     *plan.ROUTES,
     *whatif.ROUTES,
     *health.ROUTES,

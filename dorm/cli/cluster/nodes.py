@@ -1,39 +1,42 @@
-"""Commands about nodes: list them, empty one."""
+"""`dorm nodes`: list nodes, take them out for maintenance and back, forget them."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, complete_node
-from dorm.cli.errors import Fail, WrongUsage, run
-from dorm.cli.output import Format, Output, console, counted, progress_console, show
-from dorm.cli.tables import show_nodes
+from dorm.cli.cluster.operating import NodeNames, Reason, Selector, chosen, until_empty
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, counted, show
+from dorm.cli.tables import show_nodes, show_pause
 
-if TYPE_CHECKING:
-    from dorm.client.client import Client
-    from dorm.core.state import State
-
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
+app = typer.Typer(invoke_without_command=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(nodes)
-    app.command(rich_help_panel="Nodes and the cluster")(drain)
-
-
-def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@app.callback()
+def nodes(context: typer.Context, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
     """List nodes: what each has, what is promised to containers, and the whole cluster's utilization.
 
-    [bold]Example[/]
+    A node is up, draining (empty, or to be emptied), in maintenance, unmounted (its checkpoint folder is not the cluster's),
+    lost, or it has left.
+
+    [bold]Examples[/]
 
       dorm nodes -o wide
+
+      dorm nodes maintenance node-2 --reason "new disk" --wait
+
+      dorm nodes up node-2
+
+      dorm nodes forget node-9
     """
     from dorm.core.query.views import node_rows, summary
+
+    if context.invoked_subcommand is not None:
+        return
 
     async def work() -> None:
         async with client(url, cluster) as connected:
@@ -57,16 +60,18 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
                 f"{counted(total.adjustments, 'adjustment')}, {counted(total.decisions, 'decision')}"
             )
         )
+        show_pause(state)
 
     run(work())
 
 
-def drain(
-    node: NodeName,
-    undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+@app.command()
+def maintenance(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    reason: Reason = "",
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until the node is empty; shows what is left.")
+        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty; shows what is left.")
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
@@ -75,66 +80,83 @@ def drain(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Empty a node by adjustments: its apps checkpoint and go on elsewhere.
+    """Take nodes out for work on their machines: they are drained, and may be silent.
 
-    An app that has no room elsewhere is stopped, and waits.  The node takes nothing new until `--undo`, whether or not
-    somebody waited.
+    They stay out until `dorm nodes up`, whatever is restarted meanwhile.  A silent node in maintenance does not count as lost
+    in lists, metrics and `dorm doctor`.
 
     [bold]Examples[/]
 
-      dorm drain node-2 --reason "new disk"
+      dorm nodes maintenance node-2 --reason "new disk" --wait && ssh node-2 sudo poweroff
 
-      dorm drain node-2 --wait --timeout 600 && ssh node-2 sudo reboot
-
-      dorm drain node-2 --undo
+      dorm nodes maintenance --selector rack=b7
     """
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            await connected.drain(node, drain=not undo, reason=reason)
+            found = await chosen(connected, nodes, selector)
+            for node in found:
+                await connected.drain(node, reason=reason, maintenance=True)
             if wait:
-                await _until_empty(connected, node, timeout)
-            else:
-                how = "being drained; `dorm drain --wait` waits until it is empty"
-                console.print(Text(f"{node} is {'used again' if undo else how}"))
+                await until_empty(connected, found, timeout)
+                return
+            for node in found:
+                console.print(Text(f"{node} is in maintenance; `dorm nodes up {node}` ends it"))
 
-    if undo and wait:
-        raise WrongUsage("--wait is for draining; a node is used again at once", code="usage.conflict")
     run(work())
 
 
-def _left(state: State, node: str) -> list[str]:
-    """Return what is left on a node, and what each app there waits for."""
-    from dorm.core.query.views import leaving
+@app.command()
+def up(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    reason: Reason = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Use nodes again, after maintenance or a drain.
 
-    return [f"{one.name}: {counted(one.containers, 'container')}, {one.next}" for one in leaving(state, node)]
+    [bold]Example[/]
+
+      dorm nodes up node-2
+    """
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            for node in await chosen(connected, nodes, selector):
+                await connected.drain(node, drain=False, reason=reason)
+                known = (await connected.state()).nodes[node]
+                then = "" if known.condition == "up" else f", once its agent is heard again ({known.condition} now)"
+                console.print(Text(f"{node} is used again{then}"))
+
+    run(work())
 
 
-async def _until_empty(connected: Client, node: str, timeout: float) -> None:
-    """Show what is left on the node until it is empty."""
-    from dorm.cli.apps.waiting import NOBODY, Leaderless, telling_who_is_missing
+@app.command()
+def forget(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of the nodes.")],
+    reason: Reason = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Forget nodes that do not come back: they are no longer listed.
 
-    begun = time.monotonic()
-    shown: list[str] = []
-    gone = ""
-    leaderless = Leaderless()
-    try:
-        async with asyncio.timeout(timeout), telling_who_is_missing(connected, leaderless):
-            with progress_console.status(f"{node} is being drained") as status:
-                async for state, _ in connected.watch():
-                    known = state.nodes.get(node)
-                    if known is None or (known.condition == "up" and not known.draining):
-                        raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
-                    shown = _left(state, node)
-                    if not shown:
-                        gone = "" if known.condition == "up" else f" ({known.condition})"
-                        break
-                    status.update(Text("\n".join(shown)))
-        console.print(Text(f"{node} is empty{gone} after {time.monotonic() - begun:.1f} s"))
-    except TimeoutError:
-        if not shown:  # The time was over before the first look was.
-            shown = _left(await connected.state(), node)
-        why = "; ".join([NOBODY, *shown] if leaderless.now else shown)
-        raise Fail(
-            f"{node} is not empty after {timeout:g} s, and stays drained: {why}", code="node.not_empty"
-        ) from None
+    Only a node of which nothing can run any more is forgotten: it has left, or its lease has ended after it was lost. Its past
+    stays on the log. If its agent comes back, it joins as a new node; `dorm node expel` keeps it out.
+
+    [bold]Example[/]
+
+      dorm nodes forget node-9 --reason "scrapped"
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            for node in dict.fromkeys(nodes):
+                await operating.forget(connected, node, reason)
+                console.print(Text(f"{node} is forgotten"))
+
+    run(work())
