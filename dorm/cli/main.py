@@ -25,12 +25,12 @@ _COMMANDS = {
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
-    "cluster.operating": ("drain", "pause", "resume"),
+    "operating.requests": ("drain", "pause", "resume"),
     "cluster.top": ("top",),
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
-    "cluster.doctor": ("doctor",),
+    "operating.doctor": ("doctor",),
     "cluster.serve": ("serve",),
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
@@ -41,7 +41,7 @@ _COMMANDS = {
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
-    "cluster.nodes": ("nodes", "Nodes and the cluster"),
+    "operating.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),
     "trust.users": ("user", "Users and access"),

@@ -90,7 +90,8 @@ def test_nodes() -> None:
     bench.conclude(a=20, b=1e6, d=1e6)
     bench.add(joined("a", identity="1" * 32), "a")
     assert bad(list(judge_nodes(bench.state, None)))[:-1] == [
-        ("wrong", "nodes", "a"), ("wrong", "nodes", "a"), ("note", "nodes", "b"), ("note", "nodes", "c"), ("wrong", "nodes", "d"),
+        ("wrong", "nodes", "a"), ("wrong", "nodes", "a"), ("note", "nodes", "b"), ("note", "nodes", "c"),
+        ("wrong", "nodes", "d"),
     ]  # fmt: skip
     assert bad(list(judge_nodes(Bench().state, {}))) == [("wrong", "nodes", "nodes")]
 

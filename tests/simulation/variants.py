@@ -427,6 +427,8 @@ VARIANTS: dict[str, Variant] = {
 
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a reader skips records, and nobody sees the gap": (2, 1),
+    "decisions are made while scheduling is paused": (22,),
+    "a node is forgotten while its lease lasts": (23,),
     "the server stores repeats": (11, 23),
     "a master gives up when its first look at the log gets no answer": (51,),
     "an agent gives up when its first look at the log gets no answer": (29,),

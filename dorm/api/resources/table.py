@@ -15,7 +15,6 @@ from dorm.api.resources import (
     nodes,
     plan,
     policy,
-    scheduling,
     whatif,
 )
 
@@ -30,7 +29,6 @@ ROUTES: list[Route] = [
     *decisions.ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
-    *scheduling.ROUTES,
     *plan.ROUTES,
     *whatif.ROUTES,
     *health.ROUTES,

@@ -2,9 +2,8 @@
 
 up, demo        a whole cluster on this machine
 master, agent   one process of a cluster
-masters         which master leads, and which follow;  doctor: what is wrong, and what to do
+masters         which master leads, and which follow;  metrics: the option `--metrics`
 serve           the HTTP API and the dashboard;  tokens: with which programs call it
-nodes           list nodes, take them out for maintenance, forget them;  operating: drain, pause, resume
 top             the cluster as it changes;  top_view: its picture;  top_keys: its keys
 policy          show and change settings;  policy_dry_run: what a change would do
 """

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.cluster.operating import NodeNames, Reason, Selector, chosen, until_empty
 from dorm.cli.connect import ClusterName, Url, User, client
 from dorm.cli.errors import run
+from dorm.cli.operating.requests import NodeNames, Reason, Selector, chosen, until_empty
 from dorm.cli.output import Format, Output, console, counted, show
 from dorm.cli.tables import show_nodes, show_pause
 
