@@ -1,7 +1,8 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
-    clients    AppSubmitted AppUpdated AppCancelRequested
-    operators  NodeDrainRequested PolicyChanged SealRequested WebhookSet WebhookRemoved WebhookTestRequested
+    clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested
+    operators  NodeDrainRequested NodeForgetRequested SchedulingPaused SchedulingResumed PolicyChanged SealRequested WebhookSet
+               WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
@@ -14,7 +15,7 @@ Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
 devices, counts), times UTC nanoseconds.
 
-The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
+The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
 what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `base` the
 fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
 from here.
@@ -97,6 +98,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.webhooks import (
     AppWaitsLong,
     OfWebhooks,
@@ -126,6 +128,7 @@ __all__ = [
     "AppProgressed",
     "AppRejected",
     "AppResizeRequested",
+    "AppRetryRequested",
     "AppSubmitted",
     "AppUpdated",
     "AppWaitsLong",
@@ -156,6 +159,7 @@ __all__ = [
     "NodeDrainRequested",
     "NodeEnrolled",
     "NodeExpelled",
+    "NodeForgetRequested",
     "NodeJoined",
     "NodeLeaseEnded",
     "NodeLeft",
@@ -178,6 +182,8 @@ __all__ = [
     "Resized",
     "Role",
     "Round",
+    "SchedulingPaused",
+    "SchedulingResumed",
     "SealRequested",
     "Step",
     "TokenAdded",

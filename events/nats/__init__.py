@@ -14,6 +14,7 @@
     leadership     the masters' lease as a key in a KV bucket
     stream_state   the state that a server reports of a stream, and when to believe it
     settings/      limits of streams, and compression of those of earlier releases
+    inspection/    how servers, streams and processes are
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
 

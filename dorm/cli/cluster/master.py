@@ -124,6 +124,7 @@ def master(
     async def work() -> None:
         from dorm.client.client import Client
         from dorm.health.parts import master_checks
+        from dorm.health.status import answering_status
         from dorm.local.home import key_file, metrics_file, witness_file
         from dorm.master.computing import LIMIT_S
         from dorm.master.master import Master
@@ -167,6 +168,16 @@ def master(
             )
             masters.append(one)
             health.watch(master_checks(one, connection.log))
+            answering = answering_status(
+                connection.bus,
+                cluster_name,
+                one,
+                connection.log,
+                build=BUILD,
+                clock=time.time_ns,
+                folders=[file.parent],
+            )
+            await stack.enter_async_context(answering)
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
             if change is None or first is not None:

@@ -6,9 +6,9 @@ authority changes nothing; the state remembers why (`Identities.refusals`), and 
 answer.
 
     submissions            users, operators, admins; in the own name
-    updates, cancels       the app's tenant, operators, admins
+    updates, cancels, retries  the app's tenant, operators, admins
     drains                 operators, admins; a node drains itself before it stops
-    settings, seals        operators, admins
+    settings, seals, pauses, forgotten nodes  operators, admins
     webhooks               operators, admins, as which the delivering process runs
     identities             admins (`events.identities`)
     facts about a node     this node; what it claims when it joins stays within its enrolment
@@ -120,7 +120,7 @@ def _submits(state: State, known: Identities, event: k.AppSubmitted, who: str) -
 
 
 def _changes_app(
-    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested, who: str
+    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested, who: str
 ) -> NotAllowed | None:
     """An app that does not exist is the handler's to refuse."""
     role = known.role_of(who)
@@ -237,9 +237,20 @@ _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
     k.AppUpdated: _changes_app,
     k.AppCancelRequested: _changes_app,
+    k.AppRetryRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
-    **dict.fromkeys((k.PolicyChanged, k.SealRequested, *get_args(k.OfWebhooks)), _operates),
+    **dict.fromkeys(
+        (
+            k.PolicyChanged,
+            k.SealRequested,
+            k.NodeForgetRequested,
+            k.SchedulingPaused,
+            k.SchedulingResumed,
+            *get_args(k.OfWebhooks),
+        ),
+        _operates,
+    ),
     **dict.fromkeys(
         (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
     ),
