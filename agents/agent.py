@@ -32,6 +32,7 @@ from agents.reporting.heartbeat import Heartbeat
 from agents.reporting.logs import LogAnswerer
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
+from agents.reporting.status import StatusAnswerer, answer_if_allowed
 from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from events import subjects
@@ -118,6 +119,7 @@ class Agent:
             seen=lambda: self._seen,
             wake=self._wake,
         )
+        self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -158,6 +160,7 @@ class Agent:
                 tasks.create_task(self._watch_folder())
                 answerer = LogAnswerer(self._runtime, self.desired)
                 tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
+                tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
                 await self._converge(tasks)
         finally:
             self._follower.save()

@@ -17,6 +17,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     webhooks/   events to people's own programs, over HTTP
     security/   who may do what on a cluster's NATS servers: roles, keys, certificates
     deploy/     a cluster on machines of its own: units, configuration, keys, backups
+    doctor/     what is wrong with a cluster, and what to do
     local/      a whole cluster on this machine, built from its real parts
     api/        the HTTP API over a fold of its own
     web/        the dashboard: the page that `dorm serve` serves and an archive becomes

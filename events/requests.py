@@ -1,4 +1,7 @@
-"""Questions to agents, as JSON maps beside the log.  Container output is not an event; it is read where it is stored."""
+"""Questions to agents and masters, and their answers, as JSON maps beside the log.
+
+Container output is not an event; it is read where it is stored.  Nor is how a process is: it is asked.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +19,58 @@ class LogQuestion(msgspec.Struct, frozen=True):
     follow: bool = False
     tail: Number | None = None
     """Lines from the end; None for all."""
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """A file system."""
+
+    path: str
+    """A folder of the process that is on it."""
+    free: int
+    """Bytes."""
+    total: int
+
+
+class MasterStatus(msgspec.Struct, frozen=True):
+    """How a master is."""
+
+    name: str
+    build: str
+    at: int
+    """Its clock, UTC ns."""
+    leading: bool
+    epoch: int
+    """Of the last election that it has folded."""
+    seq: int
+    """The last record that it has folded."""
+    end: int | None
+    """The last record of the log; None where the log did not tell it."""
+    lease_left_s: float
+    """Seconds for which it surely leads; 0 while it follows."""
+    disks: list[Disk] = []
+
+    @property
+    def lag(self) -> int | None:
+        """Records that it has yet to fold."""
+        return max(0, self.end - self.seq) if self.end is not None else None
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    """How an agent is."""
+
+    node: str
+    build: str
+    at: int
+    """Its clock, UTC ns."""
+    joined: bool
+    seq: int
+    """The last record about its node that it has folded."""
+    lease_left_s: float
+    lease_s: float
+    """The node's lease as the settings have it."""
+    silence_s: float
+    """Seconds since the engine last listed its containers."""
+    pending: int
+    """Facts that the log does not have yet."""
+    runtime: str
+    disks: list[Disk] = []

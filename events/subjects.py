@@ -6,6 +6,7 @@
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
+    dorm.<cluster>.masters.all.status           a question to all masters, how they are: not kept; `agents.all` to agents
 
 App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
 in the subject, where a server's permissions can check them; a kind is only believed on its own subject.
@@ -97,6 +98,16 @@ def shadows(cluster: str) -> str:
 
 def ask(cluster: str, node: str, what: str) -> str:
     return f"dorm.{cluster}.ask.{token(node)}.{what}"
+
+
+def ask_masters(cluster: str) -> str:
+    """Return the subject on which all masters are asked how they are."""
+    return f"dorm.{cluster}.masters.all.status"
+
+
+def ask_agents(cluster: str) -> str:
+    """Return the subject on which all agents are asked how they are."""
+    return f"dorm.{cluster}.agents.all.status"
 
 
 @lru_cache(maxsize=65536)

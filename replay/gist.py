@@ -33,7 +33,7 @@ def _fields(event: Any, whole: bool) -> str:
     return " ".join(
         f"{name}={_short(value, whole)}"
         for name, value in fields.items()
-        if value not in (None, "", [], {}) and not (name == "kill" and value is False)
+        if value not in (None, "", [], {}) and not (name in ("kill", "maintenance") and value is False)
     )
 
 

@@ -5,7 +5,7 @@
     outbox       facts on their way to the log
     heartbeat    the node's periodic report
     logs         requests for container output
-    vitals       how the agent's process is, for metrics
+    vitals       how the agent's process is, for metrics;  status: the same, for who asks
 
 Start with `reporter`.  Imports `events`, and of the agent what it reports on (`desired`, `progress`, `identity`, `ledger`,
 `runtime`); `agents.agent` drives it.

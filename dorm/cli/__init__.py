@@ -13,7 +13,8 @@
     schema       `dorm schema`;  completion: `dorm completion`
 
     apps/        submit, ps, describe, explain, story, plan
-    cluster/     up, demo, master, masters, agent, nodes, policy
+    cluster/     up, demo, master, masters, agent, policy
+    operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup
     webhooks/    webhooks

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "cluster.up": ("up",),
     "apps.commands": ("submit", "ps", "logs", "update", "cancel", "kill"),
+    "apps.retry": ("retry",),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),
@@ -24,11 +25,12 @@ _COMMANDS = {
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
-    "cluster.nodes": ("nodes", "drain"),
+    "operating.requests": ("drain", "pause", "resume"),
     "cluster.top": ("top",),
     "log.events": ("events",),
     "cluster.master": ("master",),
     "cluster.masters": ("masters",),
+    "operating.doctor": ("doctor",),
     "cluster.serve": ("serve",),
     "cluster.dashboard": ("dashboard",),
     "cluster.agent": ("agent",),
@@ -41,6 +43,7 @@ _COMMANDS = {
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
+    "operating.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),
     "trust.users": ("user", "Users and access"),

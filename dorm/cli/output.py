@@ -173,7 +173,7 @@ def table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> Table:
 _PHASE_STYLES = {
     "running": "green", "completed": "green", "waiting": "yellow", "starting": "cyan", "adjusting": "cyan",
     "stopping": "cyan", "retrying": "yellow", "failed": "red", "cancelled": "dim", "lost": "red", "up": "green",
-    "draining": "yellow", "left": "dim",
+    "draining": "yellow", "maintenance": "yellow", "left": "dim",
 }  # fmt: skip
 
 

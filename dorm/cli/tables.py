@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.core.query.views import AppRow, NodeRow
+    from dorm.core.state import State
 
 _APPS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
@@ -58,6 +59,14 @@ def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
     columns = [*_NODES, *((name.upper(), f"of {name}") for name in resources)]
     plain = [_with_shares(msgspec.to_builtins(row)) for row in rows]
     show(plain, columns, output, wide=_NODES_WIDE, note=_NOTE)
+
+
+def show_pause(state: State) -> None:
+    """Print that scheduling is paused, if it is."""
+    from dorm.core.query.views import paused_text
+
+    if text := paused_text(state):
+        console.print(Text(f"\n{text}; nothing new is decided until `dorm resume`"))
 
 
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:

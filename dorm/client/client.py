@@ -346,13 +346,16 @@ class Client:
         await self._publish(AppCancelRequested(app=app.id, kill=kill, **said))
         return app
 
-    async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:
-        """Empty a node by adjustments, or use it again.  Raises NotFound."""
+    async def drain(self, node: str, *, drain: bool = True, reason: str = "", maintenance: bool = False) -> None:
+        """Empty a node by adjustments, for `maintenance` of the machine or otherwise, or use it again.  Raises NotFound."""
         if not await self.look(lambda state: node in state.nodes):
             raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them", code="node.not_found")
-        await self._publish(
-            NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
-        )
+        await self.ask(NodeDrainRequested, node=node, drain=drain, reason=reason, maintenance=maintenance)
+
+    async def ask(self, kind: type[Event], **fields: Any) -> int:
+        """Publish a request of this user under a new id; return its sequence.  Raises Refused, Unsettled, and the log's
+        errors."""
+        return await self._publish(kind(id=self._new_id(), at=self._clock(), by=self.user, **fields))
 
     async def last_heard(self, node: str) -> int:
         """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""

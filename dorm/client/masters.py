@@ -1,4 +1,4 @@
-"""Which master leads a cluster: by its lease, and since when by the log."""
+"""Which master leads a cluster: by its lease, and since when by the log; and which follow, by their own word."""
 
 from __future__ import annotations
 
@@ -6,9 +6,66 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events import subjects
+from events.log.records import LogError
+from events.requests import MasterStatus
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dorm.core.state import State
     from events.log.leadership import Held
+    from events.nats.log import Connection
+
+ANSWER_S = 1.0
+"""Seconds within which masters answer: they look up the log's end first."""
+
+
+class MasterRow(msgspec.Struct, frozen=True):
+    """A master that answers."""
+
+    name: str
+    condition: str
+    """`leads` or `follows`."""
+    build: str
+    seq: int
+    """The last record that it has folded."""
+    lag: int | None
+    """Records of the log that it has yet to fold; None where the log did not tell it."""
+    lease_left_s: float
+    """Seconds for which it surely leads; 0 while it follows."""
+
+
+async def answering(connection: Connection, *, wait_s: float = ANSWER_S) -> list[MasterRow] | None:
+    """Ask all masters how they are; None where this identity may not, or the server has older permissions."""
+    try:
+        said = await connection.everyone(subjects.ask_masters(connection.cluster), wait_s=wait_s)
+    except LogError:
+        return None
+    return rows_of([one for answer in said if (one := read_status(answer.body)) is not None])
+
+
+def read_status(body: bytes) -> MasterStatus | None:
+    """Read an answer; None for what no master of this or a neighboring release says."""
+    try:
+        return msgspec.json.decode(body, type=MasterStatus)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def rows_of(statuses: Iterable[MasterStatus]) -> list[MasterRow]:
+    found = [
+        MasterRow(
+            name=one.name,
+            condition="leads" if one.leading else "follows",
+            build=one.build,
+            seq=one.seq,
+            lag=one.lag,
+            lease_left_s=round(one.lease_left_s, 1),
+        )
+        for one in statuses
+    ]
+    return sorted(found, key=lambda row: (row.condition != "leads", row.name))
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -34,6 +91,10 @@ class Leader(msgspec.Struct, frozen=True):
     """The lease duration in seconds, after which another master takes over; 0 if there is no lease."""
     danger: str = ""
     """What threatens the log's copies, and what to do; "" for no known danger."""
+    masters: list[MasterRow] | None = None
+    """All masters that answer, the leader first; None where they may not be asked."""
+    paused: str = ""
+    """Who paused scheduling and why; "" while decisions are made."""
 
 
 def row_of(state: State, held: Held | None, written_at: int, now: int, *, seen: bool) -> Leader:

@@ -135,7 +135,7 @@ class App(msgspec.Struct):
     cancel_requested: bool = False
     cancel_reason: str = ""
     kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
-    """Whether somebody asked to kill it (`dorm.core.fold.killing`), and whether the master has answered.  Unset where nobody
+    """Whether somebody asked to kill it (`dorm.core.fold.operating`), and whether the master has answered.  Unset where nobody
     did, so that such a state has the digest that it had before there were kills."""
     ended: Ended = ""
     ended_at: int = 0

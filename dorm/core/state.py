@@ -39,11 +39,13 @@ __all__ = [
     "Node",
     "NodeCondition",
     "Pace",
+    "Pause",
     "Promise",
     "Refused",
     "RefusedChange",
     "Settings",
     "ShortenedTime",
+    "ShownCondition",
     "SizeRequest",
     "State",
     "Submission",
@@ -114,6 +116,16 @@ class FailedPolicy(msgspec.Struct, frozen=True):
     """How many idle ticks have tried in vain; the next one comes later for each."""
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """Scheduling is paused (`SchedulingPaused`): nothing new is decided."""
+
+    seq: int
+    at: int
+    """Log time."""
+    by: str
+    reason: str
+
+
 REFUSED_CHANGES = 8
 """How many refused changes are kept."""
 
@@ -145,6 +157,7 @@ MOST = 2**62
 """Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
+ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "lost", "left"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -166,7 +179,7 @@ class Node(msgspec.Struct):
     ports: tuple[int, int]
     runtime: str
     condition: NodeCondition = "up"
-    draining: Literal["", "operator", "shutdown"] = ""
+    draining: Literal["", "operator", "maintenance", "shutdown"] = ""
     joined_at: int = 0
     up_at: int = 0
     """Since when it has been heard: when it joined or recovered."""
@@ -198,6 +211,15 @@ class Node(msgspec.Struct):
     def gone(self) -> bool:
         """Nothing of it can run any more: it has left cleanly, or its lease has ended."""
         return self.condition == "left" or self.lease_ended
+
+    @property
+    def shown(self) -> ShownCondition:
+        """Its condition as lists show it.  In maintenance it may be silent."""
+        if self.draining == "maintenance":
+            return "maintenance"
+        if self.condition != "up":
+            return self.condition
+        return "draining" if self.draining else "unmounted" if self.foreign else "up"
 
     @property
     def usable(self) -> bool:
@@ -270,6 +292,13 @@ class State(msgspec.Struct):
     """Unset while the policy works."""
     identities: Identities | msgspec.UnsetType = msgspec.UNSET
     """Unset while the cluster is open."""
+    pause: Pause | msgspec.UnsetType = msgspec.UNSET
+    """Unset unless scheduling is paused."""
+
+    @property
+    def paused(self) -> Pause | None:
+        """Since when nothing new is decided; None while decisions are made."""
+        return self.pause if isinstance(self.pause, Pause) else None
 
     @property
     def policy_plugins(self) -> dict[str, PolicyPlugin]:

@@ -2,6 +2,7 @@
 
     checks    a `Check`, a `Report` of several, and the `Health` of a process.  Start here
     parts     what is checked of a master, and of agents
+    status    what a master answers to `dorm masters` and `dorm doctor`
     pages     `/healthz` and `/readyz` over HTTP
     systemd   sd_notify: readiness, status and watchdog of a unit of `Type=notify`
 

@@ -20,6 +20,7 @@ import structlog
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client.client import Client, login_name
+from dorm.health.status import answering_status
 from dorm.history import with_history
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
@@ -169,6 +170,16 @@ class LocalCluster:
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
             self._runtimes.append(runtime)
             self.agents.append(await self._agent(config, runtime, self._node_root(index)))
+        answering = answering_status(
+            connection.bus,
+            self.options.cluster,
+            self.master,
+            connection.log,
+            build=BUILD,
+            clock=time.time_ns,
+            folders=[self.options.data],
+        )
+        await self._stack.enter_async_context(answering)
         client = await self._connect("client", self.admin)
         self.client = Client(client.log, client.bus, self.options.cluster, user=self.admin, connection=None)
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from dorm.core.state import App, Node, State
+    from dorm.core.state import App, State
     from dorm.metrics.tally import Histogram, Tally
     from events.nats.settings.limits import Room
 
@@ -114,7 +114,7 @@ def _apps(state: State, now: int) -> Iterator[Metric]:
 def _nodes(state: State) -> Iterator[Metric]:
     conditions = dict.fromkeys(CONDITIONS, 0)
     for node in state.nodes.values():
-        conditions[_condition(node)] += 1
+        conditions[node.shown] += 1
     yield gauge("dorm_nodes", conditions)
     live = [state.apps[name] for name in state.names.values()]
     closed = {node.id for node in state.nodes.values() if not node.usable}
@@ -143,12 +143,6 @@ def _placed(app: App) -> int:
     return len(current.containers) if current.change is None else len(current.planned)
 
 
-def _condition(node: Node) -> str:
-    if node.condition != "up":
-        return node.condition
-    return "draining" if node.draining else "unmounted" if node.foreign else "up"
-
-
 def _base(kind: str, amount: int) -> float:
     """Return an amount in base units: the state counts milli-cores."""
     return amount / 1000 if kind == CPU else amount
@@ -164,6 +158,7 @@ def _decisions(state: State, tally: Tally) -> Iterator[Metric]:
         yield gauge("dorm_overhead_budget_apps", last.overhead_budget)
     failure = state.policy_failure
     yield gauge("dorm_policy_failing", bool(failure))
+    yield gauge("dorm_scheduling_paused", state.paused is not None)
     yield gauge("dorm_epoch", state.epoch)
     yield gauge("dorm_folded_sequence", state.seq)
     yield gauge("dorm_counted_from_sequence", tally.since)

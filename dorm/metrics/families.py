@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
+from dorm.core.state import ShownCondition
 from events.kinds import Adjustment, Failure, Trigger
 
 OTHER = "other"
@@ -32,8 +33,9 @@ REASONS = (
     "unsaid", OTHER,
 )  # fmt: skip
 """Why apps wait: codes of `Waiting`."""
-CONDITIONS = ("up", "draining", "unmounted", "lost", "left")
-"""Of nodes; one that is up and drained, or has another folder of checkpoints mounted, counts as that."""
+CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
+"""Of nodes; one that is up and drained, or has another folder of checkpoints mounted, counts as that, and so does one in
+maintenance, which may be silent."""
 FAILURES = (*(one or "unknown" for one in get_args(Failure) if one != "unknown"), OTHER)
 TRIGGERS = get_args(Trigger)
 ADJUSTMENTS = get_args(Adjustment)
@@ -82,6 +84,7 @@ CLUSTER = (
     Family(
         "dorm_policy_failing", "gauge", "1 while the policy gives no usable answer and every app keeps what it has."
     ),
+    Family("dorm_scheduling_paused", "gauge", "1 while an operator has paused scheduling: nothing new is decided."),
     Family("dorm_epoch", "gauge", "Epoch of the leading master; it grows with each election."),
     Family("dorm_folded_sequence", "gauge", "The last record that these figures contain."),
     Family("dorm_counted_from_sequence", "gauge", "The record after which the counters below count."),

@@ -2,8 +2,8 @@
 
     role       account   may
     reader     USERS     read the log
-    user       USERS     and submit apps, change and cancel own ones, read containers' output
-    operator   USERS     and drain nodes, change settings and webhooks, seal the log
+    user       USERS     and submit apps, change, cancel and retry own ones, read containers' output
+    operator   USERS     and drain and forget nodes, pause scheduling, change settings and webhooks, seal the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
     node       NODES     read the log, and publish facts about itself and its containers
     joining    NODES     present the key of one new node, once
@@ -45,10 +45,11 @@ def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
 
 _OF_TOKENS = _names(k.TokenAdded, k.TokenRemoved)
 _OF_READERS = _OF_TOKENS
-_OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested))
+_OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested))
 _OF_OPERATORS = (
     *_OF_USERS,
-    *_names(k.NodeDrainRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),
+    *_names(k.NodeDrainRequested, k.NodeForgetRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),
+    *_names(k.SchedulingPaused, k.SchedulingResumed),
     *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
 )
 _OF_NODES = _names(
@@ -117,7 +118,10 @@ def access(cluster: str, role: str, name: str) -> Access:
     services = reading(cluster)
     read = [*services.single, *services.many]
     if role == "master":
-        return Access([*read, *_of_masters(cluster)], [inbox, names.reports(cluster)])
+        answers = [_RESPONSES, f"{inbox_prefix('admin', '*')}.>"]
+        return Access(
+            [*read, *_of_masters(cluster), *answers], [inbox, names.reports(cluster), names.ask_masters(cluster)]
+        )
     if role == "restorer":
         return Access([f"{OWN_API}.>", f"dorm.{cluster}.>"], [inbox])
     if role == "admin":
@@ -128,6 +132,7 @@ def access(cluster: str, role: str, name: str) -> Access:
                 names.facts_by(cluster, name),
                 f"dorm.{cluster}.shadow.*.{name}",
                 _asking(cluster),
+                *_status(cluster),
                 _RESPONSES,
             ],
             [inbox, enrollment(cluster, "*")],
@@ -136,7 +141,9 @@ def access(cluster: str, role: str, name: str) -> Access:
     publish = [subject.replace(OWN_API, IMPORTED_API, 1) for subject in read]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
-        return Access([*publish, names.report(cluster, name), _RESPONSES], [inbox, names.ask(cluster, name, "logs")])
+        listens = [inbox, names.ask(cluster, name, "logs"), names.ask_agents(cluster)]
+        return Access([*publish, names.report(cluster, name), _RESPONSES], listens)
+    publish += _status(cluster)
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
     if role != "reader":
@@ -147,6 +154,11 @@ def access(cluster: str, role: str, name: str) -> Access:
 def _asking(cluster: str) -> str:
     """Return the subjects on which agents are asked for containers' output."""
     return f"dorm.{cluster}.ask.*.logs"
+
+
+def _status(cluster: str) -> list[str]:
+    """Return the subjects on which masters and agents are asked how they are."""
+    return [names.ask_masters(cluster), names.ask_agents(cluster)]
 
 
 def _of_masters(cluster: str) -> list[str]:
@@ -176,10 +188,10 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES] + [names.reports(cluster)]
-    asking = Services([], [_asking(cluster)])
+    asking = Services([], [_asking(cluster), names.ask_agents(cluster)])
     return {
         LOG: {
-            USERS: Services([*read.single, *of_users], read.many),
+            USERS: Services([*read.single, *of_users], [*read.many, names.ask_masters(cluster)]),
             NODES: Services([*read.single, *of_nodes], [*read.many, enrollment(cluster, "*")]),
         },
         NODES: {USERS: asking, LOG: asking},

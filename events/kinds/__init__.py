@@ -1,8 +1,8 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
-    clients    AppSubmitted AppUpdated AppCancelRequested
-    operators  NodeDrainRequested PolicyChanged SealRequested RotationRequested WebhookSet WebhookRemoved
-               WebhookTestRequested
+    clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested
+    operators  NodeDrainRequested NodeForgetRequested SchedulingPaused SchedulingResumed PolicyChanged SealRequested
+               RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
@@ -16,7 +16,7 @@ Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
 devices, counts), times UTC nanoseconds.
 
-The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `webhooks` has
+The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
 what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
 the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
 message on the log may hold.  Import the names from here.
@@ -99,6 +99,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
 from events.kinds.webhooks import (
     AppWaitsLong,
@@ -129,6 +130,7 @@ __all__ = [
     "AppProgressed",
     "AppRejected",
     "AppResizeRequested",
+    "AppRetryRequested",
     "AppSubmitted",
     "AppUpdated",
     "AppWaitsLong",
@@ -160,6 +162,7 @@ __all__ = [
     "NodeDrainRequested",
     "NodeEnrolled",
     "NodeExpelled",
+    "NodeForgetRequested",
     "NodeJoined",
     "NodeLeaseEnded",
     "NodeLeft",
@@ -185,6 +188,8 @@ __all__ = [
     "RotationFailed",
     "RotationRequested",
     "Round",
+    "SchedulingPaused",
+    "SchedulingResumed",
     "SealRequested",
     "Step",
     "TokenAdded",

@@ -44,6 +44,8 @@ class NodeDrainRequested(Event, frozen=True):
     until_rejoin: bool = False
     """Set by an agent that is about to stop: its next NodeJoined ends this drain.  An operator's drain is never ended so."""
     reason: str = ""
+    maintenance: bool = False
+    """Somebody works on the machine: it may be silent, which is then no cause for an alarm."""
     identity: Identity = ""
     """With `until_rejoin`: the identity of the agent that stops.  Another machine of the same name is not drained."""
 

@@ -30,6 +30,7 @@ from events.kinds.clients import (
 )
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
+from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.rotation import OfRotation
 from events.kinds.webhooks import OfWebhooks
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
@@ -71,7 +72,11 @@ Published = (
     AppSubmitted
     | AppUpdated
     | AppCancelRequested
+    | AppRetryRequested
     | NodeDrainRequested
+    | NodeForgetRequested
+    | SchedulingPaused
+    | SchedulingResumed
     | PolicyChanged
     | SealRequested
     | OfRotation

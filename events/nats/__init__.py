@@ -15,6 +15,7 @@
     stream_state   the state that a server reports of a stream, and when to believe it
     settings/      limits of streams, and compression of those of earlier releases
     rotated        what of the log lies in archives, and the removal of that
+    inspection/    how servers, streams and processes are
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
 

@@ -33,6 +33,9 @@ from events.nats.access.message_ids import message_id
 from events.nats.access.names import ADMIN
 from events.nats.bus import NatsBus
 from events.nats.direct import read_directly
+from events.nats.inspection.everyone import Said, ask_everyone
+from events.nats.inspection.servers import ClockState, ServerState, server_clock, server_states
+from events.nats.inspection.streams import StreamState, stream_states
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
@@ -183,6 +186,19 @@ class Connection:
         reached; "" if nothing does.  Raises LogUnavailable, LogRefused."""
         return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S) or nearly_full(
             await self.stream.room()
+        )
+
+    async def everyone(self, subject: str, *, wait_s: float) -> list[Said]:
+        """Ask all who listen on a subject; return what they answer within so many seconds.  Raises LogUnavailable,
+        LogRefused."""
+        return await ask_everyone(self._link, subject, b"{}", wait_s=wait_s)
+
+    async def inspect(self) -> tuple[list[ServerState], list[StreamState], ClockState | None]:
+        """Return how the servers and the streams are, and the clock of the server that leads the log."""
+        return (
+            await server_states(self._link),
+            await stream_states(self._link, self.cluster),
+            await server_clock(self._link, self.cluster),
         )
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:

@@ -43,7 +43,10 @@ _GROUP = 32_768
 """Rows that are written to Parquet at once."""
 _REMEMBERED = 100_000
 """Apps, and unanswered submissions, whose users are remembered at a time."""
-_CLIENTS = (k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged, k.SealRequested)
+_CLIENTS = (
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
+)  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 
 

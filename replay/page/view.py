@@ -21,6 +21,7 @@ from dorm.core.apps.costs import is_live
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.standing import standings
+from dorm.core.query.views import paused_text
 from events.cloudevents import rfc3339
 from events.kinds import Resized, Waiting
 from events.positions import Logged, logged
@@ -64,7 +65,7 @@ class NodeView(msgspec.Struct, frozen=True):
     used: dict[str, int]
     """What its containers take, or are to take."""
     state: str
-    """`up`, `draining`, `unmounted` (its checkpoint folder is not the cluster's), `lost` or `left`."""
+    """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `lost` or `left`."""
     containers: list[Held]
     address: str = ""
     runtime: str = ""
@@ -137,6 +138,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     decisions: int
     policy_failure: str = ""
     """Why the policy's last answer was not usable; "" while it works."""
+    paused: str = ""
+    """Who paused scheduling, and why; "" while decisions are made."""
 
 
 class ChangeView(msgspec.Struct, frozen=True):
@@ -354,20 +357,12 @@ def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None
         labels=node.labels,
         capacity=node.capacity,
         used=used,
-        state=_condition(node),
+        state=node.shown,
         containers=containers,
         address=node.address,
         runtime=node.runtime,
         note=trouble(state, node),
     )
-
-
-def _condition(node: Node) -> str:
-    if node.condition != "up":
-        return node.condition
-    if node.draining:
-        return "draining"
-    return "unmounted" if node.foreign else "up"
 
 
 # --- the cluster and its decisions --------------------------------------------------------------------------------------
@@ -409,6 +404,7 @@ def cluster_view(state: State, decided: Logged | None) -> ClusterView:
         waiting=sum(1 for _, current in placed if current is None),
         decisions=state.figures.decisions,
         policy_failure=failure.reason if isinstance(failure, msgspec.Struct) else "",
+        paused=paused_text(state),
     )
 
 

@@ -82,7 +82,9 @@ class VirtualMaster:
         """Mark a node as silent since then (UTC ns)."""
         settings = self._state.settings
         self._silence.since[node] = since
-        lease_s = max(self._state.nodes[node].lease_s, settings.node_grace_s) + LEASE_MARGIN_S
+        known = self._state.nodes.get(node)  # One that was forgotten is silent all the same.
+        held_s = known.lease_s if known is not None else settings.node_lease_s
+        lease_s = max(held_s, settings.node_grace_s) + LEASE_MARGIN_S
         for silent_s in (settings.node_grace_s, lease_s):
             self._agenda.at(since + int(silent_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
 

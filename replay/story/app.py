@@ -7,7 +7,7 @@ The story is that of the newest app of a name, from its submission on; refused s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -162,7 +162,7 @@ class AppTeller:
     def _submitted(self, state: State, event: k.AppSubmitted) -> None:
         name = name_of(event.spec)
         if event.id in state.submissions and self.wanted in (name, app_id(name, event.id)) and name:
-            user = _user_of(event.spec)
+            user = words.user_of(event.spec)
             text = f"submitted by {event.by}" + (f" for {user}" if user and user != event.by else "")
             self._pending[event.id] = Chapter(
                 position=str(state.seq), time=state.time, what="submitted", text=text, by=event.by
@@ -185,6 +185,10 @@ class AppTeller:
         asked = "asked to kill it" if event.kill else "asked to cancel it"
         text = f"{event.by} {asked}{words.why(event.reason)}"
         self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
+
+    def _operated(self, state: State, event: words.Operated) -> None:
+        if self._app is not None and (told := words.operated(state, event, self._app)) is not None:
+            self._tell(state, str(state.seq), *told, by=event.by)
 
     # --- containers and progress ----------------------------------------------------------------------------------------
 
@@ -466,6 +470,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.AppSubmitted: AppTeller._submitted,
     k.AppUpdated: AppTeller._updated,
     k.AppCancelRequested: AppTeller._cancel_requested,
+    **dict.fromkeys(get_args(words.Operated), AppTeller._operated),
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
     k.MembershipChanged: AppTeller._membership,
@@ -491,9 +496,3 @@ def _what(change: Changed, *, first: bool) -> str:
     if not before or change.before == change.after:
         return "started" if first else "restarted"
     return "moved" if before == after else "grown" if after > before else "shrunk"
-
-
-def _user_of(document: Any) -> str:
-    """Return the user that a submission names, checked or not; '' if it names none or the name is not printable."""
-    user = document.get("user") if isinstance(document, dict) else None
-    return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events.quantities import SECOND
+from replay.story.words import paused
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
         sentences = [
             _size(state, app, found),
             *_why_not_more(app, found),
+            *_paused(state, found),
             *_by_plan(app, found),
             *_on_its_way(state, app),
         ]
@@ -107,6 +109,14 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     have = "is below its n_max" if found.containers else "waits"
     since = f"first given {_ago(reason.since, found)}, and last by {by}"
     return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
+
+
+def _paused(state: State, found: Explanation) -> list[str]:
+    pause = state.paused
+    if pause is None or found.containers >= found.n_max:
+        return []
+    text = paused(pause)
+    return [f"{text[0].upper()}{text[1:]}."]
 
 
 def _by_plan(app: App, found: Explanation) -> list[str]:

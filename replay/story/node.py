@@ -205,7 +205,12 @@ class NodeTeller:
 
     def _account(self, state: State) -> None:
         node = state.nodes.get(self.wanted)
-        if node is None:
+        if node is None and not self._doing:
+            return
+        if node is None:  # It was forgotten.
+            for what in self._doing:
+                self._spent[what] += state.time - self._since
+            self._doing = []
             return
         doing = [node.condition, *(["drained"] if node.condition == "up" and node.draining else [])]
         if doing != self._doing:
@@ -258,6 +263,9 @@ class NodeTeller:
         what = "drained" if event.drain else "undrained"
         cause = self._tell(state, str(state.seq), what, words.drain(event), by=event.by)
         self._trouble = cause
+
+    def _forgotten(self, state: State, event: k.NodeForgetRequested) -> None:
+        self._trouble = self._tell(state, str(state.seq), "forgotten", words.forgotten(event), by=event.by)
 
     def _left(self, state: State, event: k.NodeLeft) -> None:
         ended = self._release_all()
@@ -386,6 +394,7 @@ _HANDLERS: dict[type, Callable[[NodeTeller, State, Any], None]] = {
     k.NodeJoined: NodeTeller._joined,
     k.NodeLeft: NodeTeller._left,
     k.NodeDrainRequested: NodeTeller._drained,
+    k.NodeForgetRequested: NodeTeller._forgotten,
     k.ContainerStarted: NodeTeller._container_started,
     k.ContainerExited: NodeTeller._container_exited,
 }

@@ -17,7 +17,7 @@ from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
-from replay.story.words import drain, settings, short_name
+from replay.story.words import drain, forgotten, scheduling, settings, short_name
 from replay.words import containers
 
 if TYPE_CHECKING:
@@ -144,6 +144,18 @@ class Surroundings:
     def _drain(self, state: State, event: k.NodeDrainRequested) -> None:
         self._note_cause(state, str(state.seq), drain(event))
         self._all_places(state)
+
+    def _forget(self, state: State, event: k.NodeForgetRequested) -> None:
+        self._note_cause(state, str(state.seq), forgotten(event))
+        self._all_places(state)
+
+    def _resumed(self, state: State, event: k.SchedulingResumed) -> None:
+        self._note_cause(state, str(state.seq), scheduling(event))
+
+    def _retry(self, state: State, event: k.AppRetryRequested) -> None:
+        app = app_of_request(state, event.app, event.by)
+        if app is not None:
+            self._note_cause(state, str(state.seq), f"{event.by} asked to retry {app.name} now", app=app.id)
 
     def _settings(self, state: State, event: k.PolicyChanged) -> None:
         self._note_cause(state, str(state.seq), settings(event))
@@ -329,5 +341,8 @@ _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.NodeJoined: Surroundings._node,
     k.NodeLeft: Surroundings._node,
     k.NodeDrainRequested: Surroundings._drain,
+    k.NodeForgetRequested: Surroundings._forget,
+    k.SchedulingResumed: Surroundings._resumed,
+    k.AppRetryRequested: Surroundings._retry,
     k.PolicyChanged: Surroundings._settings,
 }

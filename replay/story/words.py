@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.failures import SHARED, counts_against
 from dorm.core.apps.size_requests import counts_at
+from dorm.core.fold.trust.authority import app_of_request
+from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.words import containers, moment, span
@@ -13,8 +15,7 @@ from replay.words import containers, moment, span
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dorm.core.state import App
-    from events import kinds as k
+    from dorm.core.state import App, Pause, State
     from replay.story.chapters import AppTotals, Changed, Exit, Phases, Places, Took, Work
 
 SHOWN = 6
@@ -86,8 +87,51 @@ def settings(event: k.PolicyChanged) -> str:
 def drain(event: k.NodeDrainRequested) -> str:
     if not event.drain:
         return f"{event.by} ended the drain of {event.node}"
+    if event.maintenance:
+        return f"{event.by} put {event.node} into maintenance{why(event.reason)}"
     how = " until its agent is back" if event.until_rejoin else ""
     return f"{event.by} started draining {event.node}{how}{why(event.reason)}"
+
+
+def forgotten(event: k.NodeForgetRequested) -> str:
+    return f"{event.by} had {event.node} forgotten{why(event.reason)}"
+
+
+def scheduling(event: k.SchedulingPaused | k.SchedulingResumed) -> str:
+    """`ann paused scheduling (a new switch)`."""
+    done = "paused" if isinstance(event, k.SchedulingPaused) else "resumed"
+    return f"{event.by} {done} scheduling{why(event.reason)}"
+
+
+def paused(pause: Pause) -> str:
+    """Describe a pause that lasts, and how it ends."""
+    return (
+        f"scheduling is paused since {moment(pause.at)} by {pause.by}{why(pause.reason)}, so nothing new is decided; "
+        "`dorm resume` goes on"
+    )
+
+
+Operated = k.AppRetryRequested | k.SchedulingPaused | k.SchedulingResumed
+"""What people ask of one app, or of the whole cluster, beside settings."""
+
+
+def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
+    """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
+    keeps them, so a pause concerns those without."""
+    if app.ended:
+        return None
+    if isinstance(event, k.AppRetryRequested):
+        asked = app_of_request(state, event.app, event.by)
+        return ("retry_requested", f"{event.by} asked to retry it now") if asked is app else None
+    if app.current is not None:
+        return None
+    return "paused" if isinstance(event, k.SchedulingPaused) else "scheduling_resumed", scheduling(event)
+
+
+def user_of(document: Any) -> str:
+    """Return the user that a submission names, checked or not; '' if it names none or the name is not printable."""
+    user = document.get("user") if isinstance(document, dict) else None
+    return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from replay.timeline.model import (
     Timeline,
     find_apps,
 )
-from replay.timeline.words import duration, exit_text, plans_text, settings_text
+from replay.timeline.words import duration, exit_text, plans_text, scheduling_text, settings_text
 from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 CHANGES = 40
 """Most changes of a decision that are kept, and most reasons; the totals are kept too."""
 REASONS = 12
-_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested)
+_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested, k.NodeForgetRequested)
 """Events that may affect any app: plans become void, containers end."""
 _NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _NODE_WORDS = {
@@ -193,7 +193,10 @@ class Watcher:
         elif isinstance(event, k.PolicyChanged):
             self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
             return
-        elif isinstance(event, k.AppUpdated | k.AppCancelRequested):
+        elif isinstance(event, k.SchedulingPaused | k.SchedulingResumed):
+            self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
+            return
+        elif isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested):
             app = app_of_request(state, event.app, event.by)
             if app is not None:
                 self._look_at(app, cause)
@@ -267,9 +270,12 @@ class Watcher:
 
     def _node_event(self, state: State, event: Any, cause: str) -> None:
         node = state.nodes.get(event.node)
+        known = self.picture.nodes.get(event.node)
         if node is None:
+            if known is not None:
+                known.conditions.put(self._time, "left")
+                self._mark("node", str(state.seq), "forgotten", getattr(event, "reason", ""), node=known.id, weight=20)
             return
-        known = self.picture.nodes.get(node.id)
         before = known.conditions.last if known else None
         self._look_at_node(node)
         self._figures.count(state)
@@ -429,7 +435,8 @@ class Watcher:
     def _look_at_node(self, node: Node) -> None:
         lane = self.picture.nodes.setdefault(node.id, NodeLane(id=node.id, capacity=node.capacity))
         lane.capacity = node.capacity
-        lane.conditions.put(self._time, "draining" if node.condition == "up" and node.draining else node.condition)
+        drained = "maintenance" if node.draining == "maintenance" else "draining"
+        lane.conditions.put(self._time, drained if node.condition == "up" and node.draining else node.condition)
 
     # --- decisions and marks --------------------------------------------------------------------------------------------
 

@@ -204,7 +204,8 @@ class AppLane(msgspec.Struct):
 
 
 class NodeLane(msgspec.Struct):
-    """A node: its condition (`up`, `draining`, `lost`, `left`), and how many containers of each app may run there."""
+    """A node: its condition (`up`, `draining`, `maintenance`, `lost`, `left`), and how many containers of each app may run
+    there."""
 
     id: str
     capacity: dict[str, int]

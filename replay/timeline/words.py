@@ -125,6 +125,10 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
     return lines
 
 
+def scheduling_text(event: k.SchedulingPaused | k.SchedulingResumed) -> str:
+    return f"scheduling {type(event).__name__.removeprefix('Scheduling').lower()}"
+
+
 def settings_text(event: k.PolicyChanged) -> str:
     """Describe a change of settings, and who made it."""
     said = {

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from events.codec import decode
-from events.kinds import AppCancelRequested, AppSubmitted, AppUpdated, NodeDrainRequested, PolicyChanged
+from events.kinds import (
+    AppCancelRequested,
+    AppSubmitted,
+    AppUpdated,
+    GenerationReleased,
+    NodeDrainRequested,
+    PolicyChanged,
+    Round,
+)
 from tests.api.served import connected, led, served
 from tests.core.records import document
 
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 
-async def said(log: ReadableLog, kind: type) -> list[object]:
+async def said(log: ReadableLog, kind: type) -> list[Any]:
     return [event async for batch in log.read() for event in map(decode, batch) if isinstance(event, kind)]
 
 
@@ -45,12 +53,17 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
         assert {one["name"]: one["value"] for one in found["parameters"]}["theta1"] == 0.3
         plan = await api.send("POST", "/v1/plan", {"cancel": "digits"}, 200)
         assert [(one["name"], one["end"]) for one in plan["changes"]] == [("digits", "cancelled")]
+        paused = await api.send("POST", "/v1/scheduling/pause", {"reason": "a switch"})
+        found = await api.get(f"/v1/scheduling?min_seq={paused['position']}")
+        assert (found["paused"], found["reason"]) == (True, "a switch")
+        resumed = await api.send("POST", "/v1/scheduling/resume")
+        assert (await api.get(f"/v1/scheduling?min_seq={resumed['position']}"))["paused"] is False
         cancelled = await api.send("POST", f"{path}/cancel", {"reason": "enough"})
         assert cancelled["id"] == submitted["id"]
-        assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]  # type: ignore[attr-defined]
-        assert [(one.weight, one.n_max) for one in await said(log, AppUpdated)] == [(2.5, 3)]  # type: ignore[attr-defined]
-        assert [one.drain for one in await said(log, NodeDrainRequested)] == [True, False]  # type: ignore[attr-defined]
-        assert [one.reason for one in await said(log, AppCancelRequested)] == ["enough"]  # type: ignore[attr-defined]
+        assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]
+        assert [(one.weight, one.n_max) for one in await said(log, AppUpdated)] == [(2.5, 3)]
+        assert [one.drain for one in await said(log, NodeDrainRequested)] == [True, False]
+        assert [one.reason for one in await said(log, AppCancelRequested)] == ["enough"]
         assert len(await said(log, PolicyChanged)) == 2
 
 
@@ -69,6 +82,11 @@ async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) ->
 async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
         await api.send("POST", "/v1/apps", document("taken"))
+        async with asyncio.timeout(20):  # Nothing more follows from it then.
+            while not any(
+                isinstance(fact, GenerationReleased) for one in await said(connection.log, Round) for fact in one.events
+            ):
+                pass
         asked = [
             ("POST", "/v1/apps", document("huge", cpu=400), 409, "spec.demand.too_large"),
             ("POST", "/v1/apps", document("taken"), 409, "spec.name.taken"),
@@ -78,6 +96,9 @@ async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsSer
             ("PATCH", "/v1/apps/taken", {"weight": -1}, 422, "api.body.invalid"),
             ("PATCH", "/v1/apps/taken", {"wait": 1}, 422, "api.body.invalid"),
             ("PATCH", "/v1/apps/nobody", {"weight": 2}, 404, "app.not_found"),
+            ("POST", "/v1/apps/taken/retry", None, 409, "app.not_pausing"),
+            ("POST", "/v1/nodes/a/forget", {}, 409, "node.may_run"),
+            ("POST", "/v1/scheduling/resume", {}, 409, "scheduling.not_paused"),
             ("POST", "/v1/apps/nobody/cancel", {}, 404, "app.not_found"),
             ("POST", "/v1/nodes/none/drain", {}, 404, "node.not_found"),
             ("PUT", "/v1/policy", {"policy": "none"}, 409, "policy.unknown"),

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "up", "master", "masters", "agent", "dashboard", "submit", "update", "ps", "describe", "explain", "plan",
-    "simulate", "whatif",
+    "up", "master", "masters", "doctor", "agent", "dashboard", "submit", "update", "ps", "describe", "explain",
+    "plan", "simulate", "whatif",
     "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",
-    "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
+    "logs", "events", "cancel", "nodes", "nodes maintenance", "nodes up", "nodes forget", "drain", "pause", "resume", "retry",
+    "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key", "log rotate", "log show",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
     "bench codec", "bench submit", "bench trust", "bench resize", "bench calibration", "bench simulate",

@@ -52,6 +52,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "nodes": [["nodes"]],
     "events": [["events", "--no-follow"]],
     "masters": [["masters"]],
+    "doctor": [["doctor", "--all"]],
     "state": [["state"], ["state", "one"], ["state", "n0"]],
     "diff": [["diff", "3"], ["diff", "5", "14"]],
     "policy show": [["policy", "show"]],
@@ -76,6 +77,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS),
+    **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
     **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),
@@ -110,6 +112,8 @@ def leaves(group: Any, path: str = "") -> Iterator[str]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, TyperGroup):
+            if command.invoke_without_command:
+                yield f"{path}{name}"
             yield from leaves(command, f"{path}{name} ")
         else:
             yield f"{path}{name}"

@@ -17,6 +17,7 @@ import pytest_asyncio
 from events import kinds as k
 from events.kinds.messages import Published
 from events.log.records import LogRefused
+from events.subjects import ask_agents, ask_masters
 from tests.errors import raises
 from tests.security.hostile import CLUSTER, EVERYONE, Guarded, consumers, witness
 
@@ -29,10 +30,10 @@ LOG, LEASE, SNAPSHOTS = f"DORM-{CLUSTER}", f"KV_DORM_leadership-{CLUSTER}", f"DO
 LEASE_KEY = f"$KV.DORM_leadership-{CLUSTER}.master"
 ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
-USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "TokenAdded", "TokenRemoved"}
+USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "TokenAdded", "TokenRemoved"}
 OPERATOR = USER | {
-    "NodeDrainRequested", "PolicyChanged", "SealRequested", "RotationRequested", "WebhookSet", "WebhookRemoved",
-    "WebhookTestRequested",
+    "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged", "SealRequested",
+    "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
 }  # fmt: skip
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
@@ -302,6 +303,36 @@ async def test_only_a_node_answers_for_itself_and_only_users_ask(guarded: Guarde
                 else:
                     assert [piece async for piece in one.bus.ask(subject, b"alice")] == [b"lines of alice"]
         answering.cancel()
+
+
+async def test_users_ask_how_masters_and_agents_are_and_nobody_else_answers(guarded: Guarded) -> None:
+    async def answerer(question: bytes) -> AsyncIterator[bytes]:
+        yield b"well"
+
+    masters, agents = ask_masters(CLUSTER), ask_agents(CLUSTER)
+    async with guarded.connection("master") as master, guarded.connection("node-1") as node:
+        for stranger, subject in ((master, agents), (node, masters)):
+            with raises(LogRefused, "log.no_permission"):
+                await stranger.bus.answer(subject, answerer)
+        answering = [
+            asyncio.create_task(one.bus.answer(subject, answerer))
+            for one, subject in ((master, masters), (node, agents))
+        ]
+        for name, role in EVERYONE.items():
+            if role == "joining":
+                continue
+            async with guarded.connection(name) as one:
+                for subject in (masters, agents):
+                    if role in ("master", "node"):
+                        with raises(LogRefused, "log.no_permission"):
+                            await one.everyone(subject, wait_s=0.2)
+                    else:
+                        async with asyncio.timeout(20):
+                            while not (said := await one.everyone(subject, wait_s=0.2)):
+                                pass
+                        assert [answer.body for answer in said] == [b"well"]
+        for task in answering:
+            task.cancel()
 
 
 async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guarded) -> None:

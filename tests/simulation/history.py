@@ -18,7 +18,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.policies import any_policy
-from tests.simulation.attack import misuse, neighbors, replacing
+from tests.simulation.attack import misuse, neighbors, operators, replacing
 from tests.simulation.attack.attack import Attack
 from tests.simulation.attack.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.checks import ending
@@ -383,6 +383,7 @@ class History:
         world.trace("FAULTS END")
         world.server.full = False
         replacing.settle_names(self)
+        operators.come_to_rest(self)
         world.after(0.0, misuse.settle_folders, self)
         for host in self.hosts.values():
             host.heal()

@@ -23,10 +23,10 @@ from agents.reporting.reporter import Reporter
 from agents.runtime.interface import Key
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
+from dorm.core.decide import allocation, placement
 from dorm.core.decide import next_round as decide
-from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
-from dorm.core.fold import rounds, submissions
+from dorm.core.fold import operating, rounds, submissions
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
@@ -298,6 +298,12 @@ VARIANTS: dict[str, Variant] = {
             code(claims.held_back_for, ("if until is not None and now < until", "if False")),
         )
     ),
+    "decisions are made while scheduling is paused": Variant(
+        code(allocation.allocate_now, ("if state.paused or _waits", "if _waits"))
+    ),
+    "a node is forgotten while its lease lasts": Variant(
+        code(operating.may_be_forgotten, ("return node is not None and node.gone", "return node is not None"))
+    ),
     # agents
     "an agent gives up when its first look at the log gets no answer": Variant(
         code(
@@ -421,6 +427,8 @@ VARIANTS: dict[str, Variant] = {
 
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a reader skips records, and nobody sees the gap": (2, 1),
+    "decisions are made while scheduling is paused": (22,),
+    "a node is forgotten while its lease lasts": (23,),
     "the server stores repeats": (11, 23),
     "a master gives up when its first look at the log gets no answer": (51,),
     "an agent gives up when its first look at the log gets no answer": (29,),

@@ -1,11 +1,11 @@
 """What the routes answer.
 
-apps       apps: list, submit, change, cancel;  app_stories: why and how, curves, container output
-nodes      nodes: list, story, usage, drain
+apps       apps: list, submit, change, cancel, retry;  app_stories: why and how, curves, container output
+nodes      nodes: list, story, usage, drain, forget
 events     the log: lists and streams
 decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences
-policy     settings: those in force, those to choose from, changing and trying them
+policy     settings: those in force, those to choose from, changing and trying them; pause and resume
 plan       what the next decision would be, and when waiting apps start;  whatif: the log played on with a change
 session    signing in from a browser
 health     whether this process is up to date, who leads, schemas;  metrics: the same for Prometheus

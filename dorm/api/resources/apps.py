@@ -11,6 +11,7 @@ from dorm.api.looking import Seen, seen
 from dorm.api.resources.pages import Limit, Page, paged
 from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
 from dorm.api.routes import Call, Header, Link, Parameters, Route
+from dorm.client import operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
@@ -261,6 +262,13 @@ async def kill_app(call: Call[Parameters, Why]) -> Answer:
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
+async def retry_app(call: Call[Parameters, None]) -> Answer:
+    """One that pauses after a failure; its failures still count."""
+    async with requester(call) as client:
+        app = await operating.retry(client, call.path("app"))
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
 _LISTED = "$response.body#/items/0/id"
 _APP = (
     Link("get_app", "app", "$response.body#/id"),
@@ -295,6 +303,10 @@ ROUTES = [
     ),
     Route(
         "POST", "/v1/apps/{app}/kill", kill_app, "Kill an app", body=Why, answer=Asked, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/retry", retry_app, "Retry an app now", answer=Asked, status=202, tag="apps",
         problems=(409, 504), links=_APP[:1],
     ),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from dorm.api.resources.apps import Why
 from dorm.api.resources.pages import Limit, Page, paged
 from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.client import operating
 from dorm.client.errors import NotFound
 from dorm.core.query.views import NodeRow, leaving, node_rows
 from events.cloudevents import rfc3339
@@ -61,11 +62,24 @@ class NodeDetails(NodeRow, frozen=True, kw_only=True):
     """Of a node that is being drained."""
 
 
+class Draining(Why, frozen=True, forbid_unknown_fields=True):
+    """How a node is emptied."""
+
+    maintenance: bool = False
+    """Somebody works on the machine: it may be silent."""
+
+
 class Drained(Stored, frozen=True, kw_only=True):
     """A request is stored; the next decision takes it up."""
 
     node: str
     drain: bool
+
+
+class Forgotten(Stored, frozen=True, kw_only=True):
+    """The node is no longer listed."""
+
+    node: str
 
 
 class UsageQuery(Parameters, frozen=True, kw_only=True):
@@ -203,9 +217,9 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
     return answer(made, position, pack=call.packs)
 
 
-async def drain_node(call: Call[Parameters, Why]) -> Answer:
+async def drain_node(call: Call[Parameters, Draining]) -> Answer:
     """Empty it by adjustments; it takes nothing new until it is used again."""
-    return await _drain(call, drain=True)
+    return await _drain(call, drain=True, maintenance=call.body.maintenance)
 
 
 async def undrain_node(call: Call[Parameters, Why]) -> Answer:
@@ -213,10 +227,18 @@ async def undrain_node(call: Call[Parameters, Why]) -> Answer:
     return await _drain(call, drain=False)
 
 
-async def _drain(call: Call[Parameters, Why], *, drain: bool) -> Answer:
+async def forget_node(call: Call[Parameters, Why]) -> Answer:
+    """Only one of which nothing can run any more: it has left, or its lease has ended."""
     node = call.path("node")
     async with requester(call) as client:
-        await client.drain(node, drain=drain, reason=call.body.reason)
+        await operating.forget(client, node, call.body.reason)
+        return stored(Forgotten(position=str(client.stored), node=node), client)
+
+
+async def _drain(call: Call[Parameters, Any], *, drain: bool, maintenance: bool = False) -> Answer:
+    node = call.path("node")
+    async with requester(call) as client:
+        await client.drain(node, drain=drain, reason=call.body.reason, maintenance=maintenance)
         return stored(Drained(position=str(client.stored), node=node, drain=drain), client)
 
 
@@ -235,11 +257,15 @@ ROUTES = [
         tag="nodes",
     ),
     Route(
-        "POST", "/v1/nodes/{node}/drain", drain_node, "Drain a node", body=Why, answer=Drained, status=202, tag="nodes",
+        "POST", "/v1/nodes/{node}/drain", drain_node, "Drain a node", body=Draining, answer=Drained, status=202, tag="nodes",
         problems=(504,), links=(Link("undrain_node", "node", "$response.body#/node"),),
     ),
     Route(
         "POST", "/v1/nodes/{node}/undrain", undrain_node, "Use a node again", body=Why, answer=Drained, status=202,
         tag="nodes", problems=(504,), links=(Link("get_node", "node", "$response.body#/node"),),
+    ),
+    Route(
+        "POST", "/v1/nodes/{node}/forget", forget_node, "Forget a node", body=Why, answer=Forgotten, status=202,
+        tag="nodes", problems=(409, 504),
     ),
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""The settings that the cluster decides by: those in force, those to choose from, trying others, and changing them."""
+"""The settings that the cluster decides by: those in force, those to choose from, trying others, and changing them; and
+whether anything is decided at all."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.looking import Seen, seen
+from dorm.api.resources.apps import Why
 from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.client import operating
 from dorm.core.query.in_force import Setting, gist_of, in_force
 from dorm.core.query.offered import Offered, offered
 from dorm.core.query.trying import Tried, tried
@@ -161,6 +164,52 @@ async def try_policy(call: Call[Parameters, PolicyChange]) -> Answer:
         return await services.heavy.run(work)
 
 
+# --- whether anything is decided ------------------------------------------------------------------------------------------
+
+
+class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether decisions are made."""
+
+    position: str
+    paused: bool
+    """Nothing new is decided.  Submissions are accepted, and what was decided is carried out."""
+    since: str | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class Paused(Stored, frozen=True, kw_only=True):
+    """A request is stored, and in force from there on."""
+
+    paused: bool
+
+
+async def get_scheduling(call: Call[Seen, None]) -> Answer:
+    """With who paused it, since when and why."""
+
+    def build(state: State) -> Scheduling:
+        pause, position = state.paused, str(state.seq)
+        if pause is None:
+            return Scheduling(position=position, paused=False)
+        return Scheduling(position=position, paused=True, since=rfc3339(pause.at), by=pause.by, reason=pause.reason)
+
+    return await seen(call, build)
+
+
+async def pause_scheduling(call: Call[Parameters, Why]) -> Answer:
+    """Nothing new is decided until it is resumed."""
+    async with requester(call) as client:
+        await operating.pause(client, call.body.reason)
+        return stored(Paused(position=str(client.stored), paused=True), client)
+
+
+async def resume_scheduling(call: Call[Parameters, Why]) -> Answer:
+    """Decisions are made again."""
+    async with requester(call) as client:
+        await operating.resume(client, call.body.reason)
+        return stored(Paused(position=str(client.stored), paused=False), client)
+
+
 ROUTES = [
     Route(
         "GET", "/v1/policies", list_policies, "Policies and their parameters", query=Seen, answer=PoliciesDocument,
@@ -174,5 +223,17 @@ ROUTES = [
     Route(
         "POST", "/v1/policy/try", try_policy, "Try settings", body=PolicyChange, answer=TriedDocument, tag="policy",
         long=True,
+    ),
+    Route(
+        "GET", "/v1/scheduling", get_scheduling, "Whether scheduling is paused", query=Seen, answer=Scheduling,
+        tag="policy",
+    ),
+    Route(
+        "POST", "/v1/scheduling/pause", pause_scheduling, "Pause scheduling", body=Why, answer=Paused, status=202,
+        tag="policy", problems=(409, 504),
+    ),
+    Route(
+        "POST", "/v1/scheduling/resume", resume_scheduling, "Resume scheduling", body=Why, answer=Paused, status=202,
+        tag="policy", problems=(409, 504),
     ),
 ]  # fmt: skip

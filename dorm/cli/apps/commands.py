@@ -14,7 +14,7 @@ from rich.text import Text
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
-from dorm.cli.tables import show_apps
+from dorm.cli.tables import show_apps, show_pause
 
 if TYPE_CHECKING:
     from dorm.client.client import Client
@@ -157,6 +157,8 @@ def ps(
                     else "; submit one with `dorm submit app.yaml`"
                 )
                 console.print(Text("no app is running or waiting" + hint))
+            if output not in (Format.json, Format.yaml):
+                show_pause(state)
 
     run(work())
 

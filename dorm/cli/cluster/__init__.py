@@ -2,10 +2,9 @@
 
 up, demo        a whole cluster on this machine
 master, agent   one process of a cluster
-masters         which master leads;  metrics: the option `--metrics`
+masters         which master leads, and which follow;  metrics: the option `--metrics`
 rotation        the options `--archives`, `--rotate-size`, `--rotate-age` and `--keep`
 serve           the HTTP API and the dashboard;  tokens: with which programs call it
-nodes           list nodes, drain them
 top             the cluster as it changes;  top_view: its picture;  top_keys: its keys
 policy          show and change settings;  policy_dry_run: what a change would do
 """

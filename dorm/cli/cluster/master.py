@@ -132,6 +132,7 @@ def master(
     async def work() -> None:
         from dorm.client.client import Client
         from dorm.health.parts import master_checks
+        from dorm.health.status import answering_status
         from dorm.local.home import key_file, metrics_file, witness_file
         from dorm.master.computing import LIMIT_S
         from dorm.master.master import Master
@@ -182,6 +183,16 @@ def master(
             apart = await found.connection("dorm-rotation", patient=True)
             stack.push_async_callback(apart.close)
             await stack.enter_async_context(rotating_beside(one, apart, rotation, seal_key))
+            answering = answering_status(
+                connection.bus,
+                cluster_name,
+                one,
+                connection.log,
+                build=BUILD,
+                clock=time.time_ns,
+                folders=[file.parent],
+            )
+            await stack.enter_async_context(answering)
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
             if change is None or first is not None:

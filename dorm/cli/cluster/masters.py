@@ -30,10 +30,11 @@ def register(app: typer.Typer) -> None:
 
 
 def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """Show which master leads, since when, and whether it is seen to be there.
+    """Show which master leads, since when, and whether it is seen to be there; and which follow, and how far behind.
 
-    Masters that follow say nothing on the log, so they are not listed. It warns where the log's copies on several NATS servers
-    are in danger, as they may be in a cluster that an earlier release made.
+    Masters that follow say nothing on the log, so they are asked: one that does not answer within a second is not listed. It
+    warns where the log's copies on several NATS servers are in danger, as they may be in a cluster that an earlier release
+    made.
 
     [bold]Example[/]
 
@@ -42,22 +43,26 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
 
     async def work() -> None:
         from dorm.client.client import Client
-        from dorm.client.masters import row_of
+        from dorm.client.masters import answering, row_of
+        from dorm.core.query.views import paused_text
 
         connection = await target(url, cluster).connection("dorm-client")
         async with Client(connection.log, connection.bus, connection.cluster, connection=connection) as connected:
             first = await connection.leadership.look()
-            await _watch(connection.leadership, first)
+            every, _ = await asyncio.gather(answering(connection), watch_lease(connection.leadership, first))
             state = await connected.state()
             # Looked up again: the lease precedes the election, so its holder may not be on the log yet.
             held = await connection.leadership.look()
             danger = await _danger(connection)
             row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
-        row = msgspec.structs.replace(row, danger=danger)
+        row = msgspec.structs.replace(row, danger=danger, masters=every, paused=paused_text(state))
         if output in (Format.json, Format.yaml):
             show_document(row, output)
         else:
             _print(row)
+            _print_followers(row)
+            if row.paused:
+                console.print(Text(f"\n{row.paused}; nothing new is decided until `dorm resume`"))
             if danger:
                 console.print(Text(f"\nwarning: {danger}"), soft_wrap=True)
 
@@ -72,7 +77,7 @@ async def _danger(connection: Connection) -> str:
         return f"whether the log's copies are compressed is not known: {error}"
 
 
-async def _watch(leadership: Leadership, first: Held | None) -> None:
+async def watch_lease(leadership: Leadership, first: Held | None) -> None:
     """Wait until the lease changes, or should have: the leading master renews it several times before it expires."""
     if first is None or not first.holder:
         return
@@ -104,3 +109,13 @@ def _print(row: Leader) -> None:
     print_table([shown], [*columns, ("LEASE s", "lease_s")])
     if row.condition == "taking over" and row.last:
         console.print(Text(f"\n{row.last} was elected last, {ago(row.age_s)} ago"))
+
+
+def _print_followers(row: Leader) -> None:
+    if row.masters is None:
+        console.print(Text("\nwhich masters follow is not known: they may not be asked with these credentials"))
+        return
+    following = [msgspec.to_builtins(one) for one in row.masters if one.name != row.leader]
+    if following:
+        console.print()
+        print_table(following, [("FOLLOWER", "name"), ("BEHIND", "lag"), ("FOLDED", "seq"), ("BUILD", "build")])

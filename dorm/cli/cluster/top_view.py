@@ -140,6 +140,8 @@ def _heading(state: State, look: Look, cluster: str) -> Text:
         f"record {total.seq}",
     ]
     line.append("  " + "  ".join(parts), style="not bold")
+    if state.paused is not None:
+        line.append("  scheduling is paused", style="bold yellow")
     if look.lost:
         line.append("  the log does not answer", style="bold red")
     return line

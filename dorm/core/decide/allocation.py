@@ -47,9 +47,10 @@ def allocate_now(state: State, now: int) -> list[Decided]:
     Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an `IdleTicked`
     if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.  A policy that fails
     changes nothing either, which is recorded unless the log already says so.  One that took too long is asked by ticks alone:
-    nothing else is published while it computes, so it must not be asked after each event.
+    nothing else is published while it computes, so it must not be asked after each event.  While scheduling is paused, nothing
+    is decided.
     """
-    if _waits_for_a_tick(state, now):
+    if state.paused or _waits_for_a_tick(state, now):
         return []
     try:
         return _allocate(state, now)
@@ -59,7 +60,9 @@ def allocate_now(state: State, now: int) -> list[Decided]:
 
 def gave_up(state: State, now: int, why: str) -> list[Decided]:
     """Return what follows where the caller waits no longer for `allocate_now`: the policy took too long."""
-    return [] if _waits_for_a_tick(state, now) else _failed(state, now, PolicyFailure(why, code=TOO_SLOW))
+    return (
+        [] if state.paused or _waits_for_a_tick(state, now) else _failed(state, now, PolicyFailure(why, code=TOO_SLOW))
+    )
 
 
 def _waits_for_a_tick(state: State, now: int) -> bool:

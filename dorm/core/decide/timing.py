@@ -19,6 +19,8 @@ filled decision by decision, and ticks take over where no events follow.
     end        a tick that changes nothing is the last, until there is a new cause
     failure    a policy that failed is asked again by a tick, then after twice the time, and so on (`_MOST_DOUBLINGS`)
 
+While scheduling is paused, only deadlines are due: they cost no allocation.
+
 All of it follows from the state alone, so a new master continues it and an audit decides the same.
 """
 
@@ -53,7 +55,7 @@ def next_deadline(state: State, after: int) -> int | None:
     `after` is the time of the last allocation, which has seen pauses and waits that were over by then.  Ticks and missed
     deadlines are recorded on the log, so they stay due until they are there.
     """
-    due = [at for at in _ends_of_waits(state, after) if at > after]
+    due = [] if state.paused else [at for at in _ends_of_waits(state, after) if at > after]
     due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)
@@ -73,6 +75,8 @@ def trigger(state: State, now: int) -> Trigger:
 
 
 def _next_tick(state: State) -> int | None:
+    if state.paused:
+        return None
     idle_ns, failed = int(state.settings.idle_s * SECOND), state.policy_failure
     if not isinstance(failed, msgspec.UnsetType) and state.names:
         # Not put off by other events: after a failure to answer in time, it is asked by ticks alone.

@@ -4,7 +4,7 @@
     rounds    the master's rounds, fact by fact
     membership   live adjustments: a generation goes on with other members
     batches   the noise that apps report, and their batch sizes
-    killing   an operator ends an app without its grace time
+    operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
     trust/    whose records count: what an author may say, who is known
     submissions   what waits for an answer
     folded    what became of a record, and who watches

@@ -11,7 +11,7 @@ costs as much as several plain statements.  `dorm bench codec` measures the fold
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from msgspec import UNSET
 
@@ -29,8 +29,15 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
-from dorm.core.fold.killing import request_kill
 from dorm.core.fold.membership import epoch_completed, membership_changed
+from dorm.core.fold.operating import (
+    drain_requested,
+    forget_requested,
+    request_kill,
+    retry_requested,
+    scheduling_paused,
+    scheduling_resumed,
+)
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
@@ -177,24 +184,6 @@ def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Rec
     return "applied"
 
 
-def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> Folded:
-    node = state.nodes.get(event.node)
-    wanted: Literal["", "operator", "shutdown"] = "shutdown" if event.until_rejoin else "operator"
-    if not event.drain:
-        wanted = ""
-    stale = node is not None and wanted == "shutdown" and event.identity != node.identity
-    if node is None or stale or node.draining == wanted or (wanted and node.draining == "operator"):
-        return ignored(state)
-    node.draining = wanted
-    node.changed_seq = state.seq
-    if node.usable:
-        request_rebalance(state)
-        mark_dirty(state)
-    else:
-        void_plans_on(state, node)
-    return "applied"
-
-
 def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Folded:
     """Harmful times refuse the whole change, here as on every agent.  An unknown policy or refused parameters leave the old
     ones in force, and so does a folder of checkpoints that no node has.  The times hold even then: agents know neither
@@ -277,7 +266,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         labels=dict(sorted(event.labels.items())),
         ports=event.ports,
         runtime=event.runtime,
-        draining="operator" if old and old.draining == "operator" else "",
+        draining=old.draining if old and old.draining != "shutdown" else "",
         joined_at=state.time,
         up_at=state.time,
         lease_s=max(state.settings.node_lease_s, event.lease_s),
@@ -453,7 +442,11 @@ _HANDLERS: dict[type, Handler] = {
     k.AppSubmitted: _app_submitted,
     k.AppUpdated: _app_updated,
     k.AppCancelRequested: _app_cancel_requested,
-    k.NodeDrainRequested: _node_drain_requested,
+    k.AppRetryRequested: retry_requested,
+    k.NodeDrainRequested: drain_requested,
+    k.NodeForgetRequested: forget_requested,
+    k.SchedulingPaused: scheduling_paused,
+    k.SchedulingResumed: scheduling_resumed,
     k.PolicyChanged: _policy_changed,
     k.NodeJoined: _node_joined,
     k.NodeLeft: _node_left,

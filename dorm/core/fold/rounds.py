@@ -22,7 +22,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
-from dorm.core.fold.killing import app_killed
+from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_reasons

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _ID = re.compile(rf"(.+)-({ID_DIGITS})")
-_REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRejected)
+_REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppRejected)
 """Events that may name an app by its name."""
 _AGENTS = (
     "NodeJoined",
@@ -117,7 +117,8 @@ class Concerns:
 
     def _subjects_of_nodes(self, cluster: str) -> list[str]:
         own = [subjects.fact(cluster, kind, node) for kind in _AGENTS for node in sorted(self._node_tokens)]
-        return sorted({*own, subjects.fact_pattern(cluster, "NodeDrainRequested"), *self.knowledge(cluster)})
+        about = [subjects.fact_pattern(cluster, kind) for kind in ("NodeDrainRequested", "NodeForgetRequested")]
+        return sorted({*own, *about, *self.knowledge(cluster)})
 
     def know(self, state: State) -> None:
         """Learn from a state what all events before it would have taught."""

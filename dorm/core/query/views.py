@@ -124,13 +124,10 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
     for app, count in held:
         for name, amount in app.demand.items():
             used[name] = used.get(name, 0) + amount * count
-    condition: str = "draining" if node.condition == "up" and node.draining else node.condition
-    if condition == "up" and node.foreign:
-        condition = "unmounted"
     return NodeRow(
         name=node.id,
         address=node.address,
-        condition=condition,
+        condition=node.shown,
         runtime=node.runtime,
         containers=sum(count for _, count in held),
         capacity=node.capacity,
@@ -217,6 +214,14 @@ def summary(state: State) -> Summary:
         adjustments=sum(app.adjustments for app in state.apps.values()),
         decisions=state.figures.decisions,
     )
+
+
+def paused_text(state: State) -> str:
+    """Return who paused scheduling and why, in words; "" while decisions are made."""
+    pause = state.paused
+    if pause is None:
+        return ""
+    return f"scheduling is paused by {pause.by}" + (f": {pause.reason}" if pause.reason else "")
 
 
 def describe(app: App, now: int, state: State | None = None) -> dict[str, Any]:

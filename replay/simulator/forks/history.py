@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
     from replay.simulator.timings import Timings
 
-_CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
+_CLIENTS = (
+    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
+)  # fmt: skip
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that the cluster caused."""
 _NODES = (k.NodeJoined, k.NodeLeft)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from dorm.client.client import Client
 from dorm.core.query.views import sizes
 from dorm.elastic import ledger
 from events.nats.log import Connection
-from tests.e2e.commands import done, processes_of, refused, running, until_said
+from tests.e2e.commands import done, dorm, processes_of, refused, running, until_said
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
@@ -110,6 +111,14 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
         second_master = lab.master("second", "--param", "theta1=0.4", says="following", env=socket_of_manager)
         async with manager, second_master as (second, second_log):
             assert "follows" in await manager.said("READY=1")
+            shown = json.loads(await done(lab.home, "masters", "-o", "json", *lab.common))
+            assert [one["condition"] for one in shown["masters"]] == ["leads", "follows"]
+            assert shown["masters"][1]["lag"] is not None
+            code, out, _ = await dorm(lab.home, "doctor", "-o", "json", *lab.common)
+            found = json.loads(out)
+            assert (code, [one for one in found["findings"] if one["level"] == "wrong"]) == (0, [])
+            looked = {(one["check"], one["about"]) for one in found["findings"] if one["level"] == "ok"}
+            assert {("lease", "node-1"), ("engine", "node-2"), ("masters", shown["leader"])} <= looked
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 10.0) == 0
             await until_said(second_log, "leading", second)

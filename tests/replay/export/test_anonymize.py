@@ -258,6 +258,11 @@ def told(people: People, policy: str = "dorm") -> list[Record]:
     story.say(k.AppSubmitted(spec={"name": people.apps[0], "secret": people.words[5]}), people.users[0])
     story.say(k.PolicyChanged(policy=people.words[0], params={people.words[1]: people.words[2]}), people.users[1])
     story.say(k.NodeDrainRequested(node=people.nodes[0], reason=people.words[3]), people.users[0])
+    story.say(k.SchedulingPaused(reason=people.words[2]), people.users[1])
+    story.say(k.AppRetryRequested(app=people.apps[0]), people.users[0])
+    story.settle()
+    story.say(k.SchedulingResumed(reason=people.words[1]), people.users[0])
+    story.say(k.NodeForgetRequested(node=people.nodes[0], reason=people.words[4]), people.users[0])
     story.settle()
     for live in list(story.state.names):
         app = story.state.apps[story.state.names[live]]

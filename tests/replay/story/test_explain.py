@@ -141,6 +141,16 @@ def test_a_drained_node_is_named() -> None:
     assert "on n1 (2, drained)" in explained(bench).text
 
 
+def test_a_pause_is_why_nothing_happens() -> None:
+    bench = Bench(n1=4)
+    bench.add(k.SchedulingPaused(by="ops", reason="a new switch"), "ops")
+    bench.submit("app")
+    bench.settle()
+    text = explained(bench).text
+    assert "Scheduling is paused since " in text
+    assert "by ops: a new switch, so nothing new is decided; `dorm resume` goes on." in text
+
+
 def test_an_app_that_is_tried_again() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=1)

@@ -322,6 +322,24 @@ def test_a_drained_node() -> None:
     assert shrunk.causes == [Cause(drained.position, "ops started draining n2: new disk")]
 
 
+def test_a_pause_and_a_retry_now() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=1, retries={"backoff": "1h"})
+    bench.exited("app", code=1)
+    bench.settle()
+    bench.add(k.SchedulingPaused(by="ops", reason="a new switch"), "ops")
+    bench.add(k.AppRetryRequested(app="app", by="ann"), "ann")
+    bench.settle()
+    bench.add(k.SchedulingResumed(by="ops"), "ops")
+    bench.settle()
+    chapters = told(bench)
+    assert what(chapters)[-5:] == ["paused", "retry_requested", "scheduling_resumed", "restarted", "released"]
+    assert one(chapters, "paused").text == "ops paused scheduling: a new switch"
+    assert one(chapters, "retry_requested").by == "ann"
+    causes = [cause.text for cause in one(chapters, "restarted").causes]
+    assert (causes[0], causes[-1]) == ("ann asked to retry app now", "ops resumed scheduling")
+
+
 def test_a_decision_that_was_overtaken() -> None:
     bench = Bench(n1=4, n2=4)
     bench.submit("app", n_max=8)

@@ -126,6 +126,24 @@ def test_it_is_drained_lost_and_comes_back_with_less() -> None:
     assert totals.up_s == 116
 
 
+def test_a_node_in_maintenance_is_forgotten() -> None:
+    bench = Bench(n1=4, n2=4)
+    bench.add(k.NodeDrainRequested(node="n1", by="ops", reason="a fan is loud", maintenance=True), "ops")
+    bench.conclude(n1=20, n2=1)
+    bench.conclude(n1=420, n2=1)
+    bench.wait(5)
+    bench.add(k.NodeForgetRequested(node="n1", by="ops", reason="scrapped"), "ops")
+    bench.wait(50)
+    bench.add(joined("n2", 4))
+    chapters, totals = told(bench)
+    assert what(chapters) == ["joined", "drained", "lost", "lease_ended", "forgotten"]
+    assert chapters[1].text == "ops put n1 into maintenance: a fan is loud"
+    assert chapters[-1].text == "ops had n1 forgotten: scrapped"
+    assert totals.lost_s == 5
+    bench.add(joined("n1", 2))
+    assert what(told(bench)[0])[-1] == "rejoined"
+
+
 def test_a_node_that_is_heard_again() -> None:
     bench = Bench(n1=4)
     bench.conclude(n1=20)

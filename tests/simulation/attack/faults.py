@@ -99,6 +99,10 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "node impersonated": (NODE, 0.15),
     "agents dead before a start": (NOBODY, 0.15),
     "agent reads slowly": (NODE, 0.12),
+    "scheduling paused": (NOBODY, 0.12),
+    "node forgotten": (NODE, 0.15),
+    "node in maintenance": (NODE, 0.1),
+    "apps retried now": (NOBODY, 0.12),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -130,6 +134,9 @@ HARMLESS: Final = frozenset(
         "settings that would destroy",
         "crash loop",
         "node impersonated",
+        "scheduling paused",
+        "node forgotten",
+        "apps retried now",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -167,6 +174,8 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "cluster restarted": (1, 15),
     "agents dead before a start": (20, 50),
     "agent reads slowly": (3, 25),
+    "scheduling paused": (5, 40),
+    "node in maintenance": (5, 60),
 }
 
 

@@ -20,6 +20,7 @@ from agents.runtime.interface import Key
 from events import kinds as k
 from events.codec import decode
 from tests.simulation.attack.crowds import Spoken, needless_wait
+from tests.simulation.attack.operators import decided_while_paused
 from tests.simulation.machines.apps import PLAN
 
 if TYPE_CHECKING:
@@ -324,6 +325,8 @@ class Checks:
         elected = (self.whole.leader, self.whole.epoch) == (event.by, event.epoch)
         self.hold(elected, f"{event.by} writes a round of epoch {event.epoch}, and the log has no election of it")
         for fact in event.events:
+            if isinstance(fact, k.Resized):
+                self.hold(not (wrong := decided_while_paused(self.whole, event)), wrong)
             self._fact(fact)
 
     def _fact(self, fact: Any) -> None:

@@ -45,6 +45,8 @@ def check_end(history: History) -> None:
     for name, node in world.whole.nodes.items():
         if name in history.machines:
             hold(free[name] == node.capacity, f"nothing runs, and {name} has only {free[name]} free")
+    for name in history.machines_of():
+        hold(name in world.whole.nodes, f"{name} runs, has joined, and is not known")
     for stored in world.stored:
         kept = world.server.records[stored.seq - 1] if stored.seq <= len(world.server.records) else None
         hold(

@@ -6,10 +6,11 @@ authority changes nothing; the state remembers why (`Identities.refusals`), and 
 answer.
 
     submissions            users, operators, admins; in the own name
-    updates, cancels       the app's tenant, operators, admins
+    updates, cancels, retries  the app's tenant, operators, admins
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
-    rotations
+    rotations, pauses,
+    forgotten nodes
     archives               masters, with a signature of one of their keys
     webhooks               operators, admins, as which the delivering process runs
     identities             admins (`events.identities`)
@@ -122,7 +123,7 @@ def _submits(state: State, known: Identities, event: k.AppSubmitted, who: str) -
 
 
 def _changes_app(
-    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested, who: str
+    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested, who: str
 ) -> NotAllowed | None:
     """An app that does not exist is the handler's to refuse."""
     role = known.role_of(who)
@@ -252,11 +253,23 @@ _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
     k.AppUpdated: _changes_app,
     k.AppCancelRequested: _changes_app,
+    k.AppRetryRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
     k.LogRotated: _rotates,
     k.RotationFailed: _rotates,
-    **dict.fromkeys((k.PolicyChanged, k.SealRequested, k.RotationRequested, *get_args(k.OfWebhooks)), _operates),
+    **dict.fromkeys(
+        (
+            k.PolicyChanged,
+            k.SealRequested,
+            k.RotationRequested,
+            k.NodeForgetRequested,
+            k.SchedulingPaused,
+            k.SchedulingResumed,
+            *get_args(k.OfWebhooks),
+        ),
+        _operates,
+    ),
     **dict.fromkeys(
         (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
     ),

@@ -70,10 +70,11 @@ export function Figures({ model }) {
     <div class="tile">
       <h3>Nodes</h3>
       <p class="big">${number(cluster.nodes)}</p>
-      <p class="small">${["lost", "draining", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
+      <p class="small">${["lost", "draining", "maintenance", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.maintenance && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
       <p class="small dim">led by ${clean(cluster.leader) || "no master"}</p>
     </div>
   </section>
+  ${cluster.paused && html`<p class="banner warn" role="status">Nothing new is decided: ${clean(cluster.paused)}. <code>dorm resume</code> goes on.</p>`}
   ${cluster.policy_failure && html`<p class="banner bad" role="alert">The policy gives no usable answer, so every app keeps what it has: ${clean(cluster.policy_failure)}</p>`}`;
 }
 

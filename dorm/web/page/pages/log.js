@@ -13,7 +13,7 @@ const KINDS = {
   decisions: ["Resized", "GenerationReleased", "MembersReleased", "IdleTicked"],
   failures: ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed", "Unreadable"],
   apps: ["AppSubmitted", "AppAccepted", "AppRejected", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppFailed", "AppCancelled"],
-  nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeDrainRequested"],
+  nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeDrainRequested", "NodeForgetRequested"],
   containers: ["ContainerStarted", "ContainerExited", "ContainersPrepared"],
 };
 

@@ -21,7 +21,7 @@ export function Node() {
   return html`
     <header class="pagehead"><h1><span class="dim">Node</span> <bdi>${clean(id)}</bdi></h1>
       ${node && html`<${Chip} tone=${NODE_TONE[node.state]}>${node.state}<//>`}
-      <span class="buttons">${node && (node.state === "draining" ? html`<${Action} what="drain" node=${id} on=${false}>End the drain<//>` : html`<${Action} what="drain" node=${id} on=${true} tone="danger">Drain<//>`)}</span>
+      <span class="buttons">${node && (node.state === "draining" || node.state === "maintenance" ? html`<${Action} what="drain" node=${id} on=${false}>End the drain<//>` : html`<${Action} what="drain" node=${id} on=${true} tone="danger">Drain<//>`)}</span>
     </header>
     ${!node && html`<p class="banner">This node is not in the cluster at this moment.</p>`}
     ${node && html`

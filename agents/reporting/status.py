@@ -1,0 +1,89 @@
+"""Answer questions about how this agent is: what no event says, because it concerns the process and its machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from events.log.records import LogError
+from events.logger import Logger
+from events.requests import AgentStatus, Disk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from agents.config import NodeConfig
+    from agents.desired import Desired
+    from agents.reporting.vitals import Vitals
+    from events.log.interface import Bus
+
+_DISKS_S = 2.0
+"""Seconds within which file systems have to answer: a file server that hangs must not silence the agent."""
+_log = Logger(__name__)
+
+
+class StatusAnswerer:
+    """The answerer of one node.  `vitals` looks at the agent, `root` is its private folder, and `clock` returns UTC ns."""
+
+    def __init__(
+        self,
+        vitals: Callable[[], Vitals],
+        config: NodeConfig,
+        desired: Desired,
+        root: Path,
+        build: str,
+        runtime: str,
+        clock: Callable[[], int],
+    ) -> None:
+        self._vitals = vitals
+        self._folders = [root, config.checkpoints]
+        self._desired = desired
+        self._build = build
+        self._runtime = runtime
+        self._clock = clock
+
+    async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
+        del question
+        disks = await disks_of(self._folders)
+        now = self._vitals()
+        status = AgentStatus(
+            node=now.node,
+            build=self._build,
+            at=self._clock(),
+            joined=now.joined,
+            seq=now.seq,
+            lease_left_s=now.lease_left_s,
+            lease_s=self._desired.lease_s,
+            silence_s=now.silence_s,
+            pending=now.pending,
+            runtime=self._runtime,
+            disks=disks,
+        )
+        yield msgspec.json.encode(status)
+
+
+async def answer_if_allowed(bus: Bus, subject: str, answerer: StatusAnswerer) -> None:
+    """Serve questions until cancelled.  A server that forbids it, whose permissions are older, or a lost connection, ends
+    nothing but this."""
+    try:
+        await bus.answer(subject, answerer)
+    except LogError as error:
+        _log.warning("questions how this agent is are not answered", reason=str(error))
+
+
+async def disks_of(folders: Sequence[Path]) -> list[Disk]:
+    """Return the file systems of these folders; without those that do not answer in time."""
+    return [disk for disk in await asyncio.gather(*map(_disk, folders)) if disk is not None]
+
+
+async def _disk(folder: Path) -> Disk | None:
+    try:
+        async with asyncio.timeout(_DISKS_S):
+            used = await asyncio.to_thread(shutil.disk_usage, folder)
+    except (OSError, TimeoutError):
+        return None
+    return Disk(str(folder), used.free, used.total)

@@ -1,0 +1,35 @@
+"""`dorm retry`: do not wait for the pause after a failure to end."""
+
+from __future__ import annotations
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(retry)
+
+
+def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+    """Retry an app now that pauses after a failure, for example once its cause is gone.
+
+    Its failures still count: the next pause is as long as it would have been.  An app that has ended is submitted again.
+
+    [bold]Example[/]
+
+      dorm retry digits-mlp
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            found = await operating.retry(connected, app)
+        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it has its place"))
+
+    run(work())

@@ -1,0 +1,195 @@
+"""`dorm doctor`: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Target, Url, target
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, counted, print_table, show_document
+from dorm.local.home import home, key_file
+from events.log.records import LogError
+from events.requests import AgentStatus, MasterStatus
+
+if TYPE_CHECKING:
+    from dorm.client.masters import Leader
+    from dorm.core.state import State
+    from dorm.doctor.cluster import Asked
+    from dorm.doctor.findings import Finding
+    from dorm.doctor.machine import NodeHere
+    from events.nats.log import Connection
+
+Status = TypeVar("Status", MasterStatus, AgentStatus)
+_CONNECT_S = 5.0
+_ANSWER_S = 2.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(doctor)
+
+
+def doctor(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Show what is well, too.")] = False,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Node of this machine; default: the host's name.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this machine's node, as its agent has it.")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Shared folder of checkpoints, as this machine's agent has it.")
+    ] = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Look for what is wrong with a cluster, and say what to do; exit code 1 if something is wrong.
+
+    It asks the NATS servers, masters and agents: whether all answer, where every copy of the log is and whether it is whole,
+    who leads and who follows how closely, nodes and their leases, clocks, releases, disks, mounts and settings. On a node's own
+    machine it also looks at the folders, the mount, the ports and the engine there, even where no server answers.
+
+    [bold]Examples[/]
+
+      dorm doctor
+
+      dorm doctor --all -o json | jq -r '.findings[] | select(.level == "wrong") | .todo'
+
+      dorm doctor --node gpu-7 --data /var/lib/dorm/gpu-7 --checkpoints /mnt/shared/dorm
+    """
+
+    async def work() -> bool:
+        from dorm.doctor.findings import gravest_first
+
+        found = target(url, cluster)
+        looked = gravest_first(await _look(found, _here(node, data, checkpoints)))
+        _show(found, looked, output, every=every)
+        return any(one.level == "wrong" for one in looked)
+
+    if run(work()):
+        raise typer.Exit(1)
+
+
+def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
+    """Return the node of this machine, None if there is none."""
+    from dorm.doctor.machine import NodeHere
+
+    name = node or socket.gethostname().split(".")[0]
+    root = (data or home() / "nodes" / name).absolute()
+    if not root.exists() and node is None and data is None:
+        return None
+    return NodeHere(name, root, (checkpoints or home() / "checkpoints").absolute())
+
+
+async def _look(found: Target, here: NodeHere | None) -> list[Finding]:
+    from dorm.doctor.findings import wrong
+    from dorm.doctor.machine import judge_master, judge_node
+
+    state: State | None = None
+    looked: list[Finding] = []
+    try:
+        connection = await found.connection("dorm-doctor", timeout=_CONNECT_S)
+    except LogError as error:
+        todo = "start the NATS servers, or see whether this machine reaches them"
+        looked.append(wrong("servers", found.url, str(error), todo))
+    else:
+        try:
+            state, more = await _cluster(connection)
+            looked += more
+        finally:
+            await connection.close()
+    if here is not None:
+        looked += await judge_node(here, state)
+    key = found.seal_key() or key_file(found.cluster)
+    if key.exists():
+        looked += await judge_master(key.parent)
+    return looked
+
+
+async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]:
+    """Look at everything that a connection reaches."""
+    from dorm.client.client import Client
+    from dorm.doctor import cluster, servers
+    from dorm.doctor.findings import unknown, wrong
+    from dorm.local.cluster import BUILD
+    from events import subjects
+
+    every, streams, clock = await connection.inspect()
+    looked = [*servers.judge_servers(every), *servers.judge_streams(streams, len(every))]
+    looked.append(servers.judge_clock("clock", "NATS server", clock, "the clock of this machine"))
+    try:
+        danger = await connection.endangered()
+        looked += [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
+    except LogError as error:
+        looked.append(unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}"))
+    masters = await _ask(connection, subjects.ask_masters(connection.cluster), MasterStatus)
+    agents = await _ask(connection, subjects.ask_agents(connection.cluster), AgentStatus)
+    try:
+        client = Client(connection.log, connection.bus, connection.cluster, connection=None)
+        state = await client.state()
+        leader = await _leader(connection, state)
+    except LogError as error:
+        looked.append(wrong("log", "log", str(error), "start the missing NATS servers"))
+        return None, looked
+    by_node = {one.status.node: one for one in agents} if agents is not None else None
+    looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
+    looked += cluster.judge_settings(state)
+    answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
+    looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
+    looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
+    return state, looked
+
+
+async def _leader(connection: Connection, state: State) -> Leader:
+    from dorm.cli.cluster.masters import watch_lease
+    from dorm.client.masters import row_of
+
+    first = await connection.leadership.look()
+    await watch_lease(connection.leadership, first)
+    held = await connection.leadership.look()
+    return row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
+
+
+async def _ask(connection: Connection, subject: str, kind: type[Status]) -> list[Asked[Status]] | None:
+    """Ask everyone on a subject; None where these credentials may not.  Answers that cannot be read are left out."""
+    from dorm.doctor.cluster import Asked
+    from events.nats.inspection.servers import compared
+
+    try:
+        said = await connection.everyone(subject, wait_s=_ANSWER_S)
+    except LogError:
+        return None
+    found = []
+    for one in said:
+        try:
+            status = msgspec.json.decode(one.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        found.append(Asked(status, compared(status.at / 1e9, one.before, one.after)))
+    return found
+
+
+def _show(found: Target, looked: list[Finding], output: Format, *, every: bool) -> None:
+    count = {level: sum(1 for one in looked if one.level == level) for level in ("wrong", "unknown", "note", "ok")}
+    if output in (Format.json, Format.yaml):
+        document = {"cluster": found.cluster, **count, "findings": [msgspec.to_builtins(one) for one in looked]}
+        show_document(document, output)
+        return
+    shown = [msgspec.to_builtins(one) for one in looked if every or one.level != "ok"]
+    if shown:
+        columns = [("LEVEL", "level"), ("CHECK", "check"), ("ABOUT", "about"), ("FOUND", "text"), ("TO DO", "todo")]
+        print_table(shown, columns)
+        console.print()
+    more = "" if every else "; --all shows what is well"
+    console.print(
+        Text(
+            f"{counted(count['wrong'], 'thing')} wrong, {count['unknown']} unknown, {counted(count['ok'], 'check')} well{more}"
+        )
+    )

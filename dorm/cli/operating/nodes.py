@@ -1,0 +1,162 @@
+"""`dorm nodes`: list nodes, take them out for maintenance and back, forget them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.operating.requests import NodeNames, Reason, Selector, chosen, until_empty
+from dorm.cli.output import Format, Output, console, counted, show
+from dorm.cli.tables import show_nodes, show_pause
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def nodes(context: typer.Context, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """List nodes: what each has, what is promised to containers, and the whole cluster's utilization.
+
+    A node is up, draining (empty, or to be emptied), in maintenance, unmounted (its checkpoint folder is not the cluster's),
+    lost, or it has left.
+
+    [bold]Examples[/]
+
+      dorm nodes -o wide
+
+      dorm nodes maintenance node-2 --reason "new disk" --wait
+
+      dorm nodes up node-2
+
+      dorm nodes forget node-9
+    """
+    from dorm.core.query.views import node_rows, summary
+
+    if context.invoked_subcommand is not None:
+        return
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            state = await connected.state()
+        rows = node_rows(state)
+        if output in (Format.json, Format.yaml):
+            show(rows, [], output)
+            return
+        if not rows:
+            console.print(Text("no node has joined yet; start one with `dorm agent`"))
+            return
+        show_nodes(rows, output)
+        for row in rows:
+            if row.trouble:
+                console.print(Text(row.trouble))
+        total = summary(state)
+        console.print(
+            Text(
+                f"\nutilization {total.utilization:.2f} of {total.utilization_max}, fairness loss "
+                f"{total.fairness_loss:.2f}, {counted(total.apps, 'app')}, "
+                f"{counted(total.adjustments, 'adjustment')}, {counted(total.decisions, 'decision')}"
+            )
+        )
+        show_pause(state)
+
+    run(work())
+
+
+@app.command()
+def maintenance(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    reason: Reason = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty; shows what is left.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
+    ] = 3600.0,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Take nodes out for work on their machines: they are drained, and may be silent.
+
+    They stay out until `dorm nodes up`, whatever is restarted meanwhile.  A silent node in maintenance does not count as lost
+    in lists, metrics and `dorm doctor`.
+
+    [bold]Examples[/]
+
+      dorm nodes maintenance node-2 --reason "new disk" --wait && ssh node-2 sudo poweroff
+
+      dorm nodes maintenance --selector rack=b7
+    """
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            found = await chosen(connected, nodes, selector)
+            for node in found:
+                await connected.drain(node, reason=reason, maintenance=True)
+            if wait:
+                await until_empty(connected, found, timeout)
+                return
+            for node in found:
+                console.print(Text(f"{node} is in maintenance; `dorm nodes up {node}` ends it"))
+
+    run(work())
+
+
+@app.command()
+def up(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    reason: Reason = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Use nodes again, after maintenance or a drain.
+
+    [bold]Example[/]
+
+      dorm nodes up node-2
+    """
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            for node in await chosen(connected, nodes, selector):
+                await connected.drain(node, drain=False, reason=reason)
+                known = (await connected.state()).nodes[node]
+                then = "" if known.condition == "up" else f", once its agent is heard again ({known.condition} now)"
+                console.print(Text(f"{node} is used again{then}"))
+
+    run(work())
+
+
+@app.command()
+def forget(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of the nodes.")],
+    reason: Reason = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Forget nodes that do not come back: they are no longer listed.
+
+    Only a node of which nothing can run any more is forgotten: it has left, or its lease has ended after it was lost. Its past
+    stays on the log. If its agent comes back, it joins as a new node; `dorm node expel` keeps it out.
+
+    [bold]Example[/]
+
+      dorm nodes forget node-9 --reason "scrapped"
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            for node in dict.fromkeys(nodes):
+                await operating.forget(connected, node, reason)
+                console.print(Text(f"{node} is forgotten"))
+
+    run(work())

@@ -1,0 +1,190 @@
+"""Commands of operators: empty nodes, pause and resume scheduling."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client, complete_node
+from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import console, counted, progress_console
+from dorm.cli.settings import parse_pairs
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.core.state import State
+
+NodeNames = Annotated[
+    list[str] | None, typer.Argument(metavar="NODE...", help="Names of the nodes.", autocompletion=complete_node)
+]
+Selector = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="LABEL=VALUE",
+        help="All nodes with this label instead of names; may be repeated: they have to have all of them.",
+    ),
+]
+Reason = Annotated[str, typer.Option(help="Why; it is written to the log.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (drain, pause, resume):
+        app.command(rich_help_panel="Nodes and the cluster")(command)
+
+
+async def chosen(connected: Client, nodes: list[str] | None, selector: list[str] | None) -> list[str]:
+    """Return the nodes that a command names, or selects by their labels.  Raises WrongUsage, Fail."""
+    if bool(nodes) == bool(selector):
+        raise WrongUsage("name nodes, or select them with --selector LABEL=VALUE", code="usage.conflict")
+    if nodes:
+        return list(dict.fromkeys(nodes))
+    wanted = parse_pairs(selector, "--selector")
+    state = await connected.state()
+    found = [name for name, node in sorted(state.nodes.items()) if wanted.items() <= node.labels.items()]
+    if not found:
+        labels = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        raise Fail(f"no node has {labels}; `dorm nodes -o wide` shows labels", code="node.not_found")
+    return found
+
+
+def drain(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the nodes again.")] = False,
+    reason: Reason = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty; shows what is left.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
+    ] = 3600.0,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Empty nodes by adjustments: their apps checkpoint and go on elsewhere.
+
+    An app that has no room elsewhere is stopped, and waits.  The nodes take nothing new until `--undo`, whether or not
+    somebody waited.  For work on a machine that may be silent meanwhile: `dorm nodes maintenance`.
+
+    [bold]Examples[/]
+
+      dorm drain node-2 --reason "new disk"
+
+      dorm drain node-2 --wait --timeout 600 && ssh node-2 sudo reboot
+
+      dorm drain --selector rack=b7 --reason "rack b7 moves" --wait
+
+      dorm drain node-2 --undo
+    """
+    if undo and wait:
+        raise WrongUsage("--wait is for draining; a node is used again at once", code="usage.conflict")
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            found = await chosen(connected, nodes, selector)
+            for node in found:
+                await connected.drain(node, drain=not undo, reason=reason)
+            if wait:
+                await until_empty(connected, found, timeout)
+                return
+            how = "being drained; `dorm drain --wait` waits until it is empty"
+            for node in found:
+                console.print(Text(f"{node} is {'used again' if undo else how}"))
+
+    run(work())
+
+
+def _left(state: State, nodes: list[str]) -> list[str]:
+    """Return what is left on the nodes, and what each app there waits for."""
+    from dorm.core.query.views import leaving, paused_text
+
+    left = [
+        (f"{node}: " if len(nodes) > 1 else "") + f"{one.name}: {counted(one.containers, 'container')}, {one.next}"
+        for node in nodes
+        for one in leaving(state, node)
+    ]
+    return [*left, paused_text(state)] if left and state.paused else left
+
+
+async def until_empty(connected: Client, nodes: list[str], timeout: float) -> None:
+    """Show what is left on the nodes until they are empty.  Raises Fail."""
+    from dorm.cli.apps.waiting import NOBODY, Leaderless, telling_who_is_missing
+
+    begun = time.monotonic()
+    shown: list[str] = []
+    leaderless = Leaderless()
+    names = ", ".join(nodes)
+    are = "are" if len(nodes) > 1 else "is"
+    try:
+        async with asyncio.timeout(timeout), telling_who_is_missing(connected, leaderless):
+            with progress_console.status(f"{names} {are} being drained") as status:
+                async for state, _ in connected.watch():
+                    _still_drained(state, nodes)
+                    shown = _left(state, nodes)
+                    if not shown:
+                        break
+                    status.update(Text("\n".join(shown)))
+        gone = [f"{node} ({state.nodes[node].condition})" for node in nodes if state.nodes[node].condition != "up"]
+        console.print(Text(f"{names} {are} empty after {time.monotonic() - begun:.1f} s"))
+        if gone:
+            console.print(Text(f"not up: {', '.join(gone)}"))
+    except TimeoutError:
+        if not shown:  # The time was over before the first look was.
+            shown = _left(await connected.state(), nodes)
+        why = "; ".join([NOBODY, *shown] if leaderless.now else shown)
+        raise Fail(
+            f"{names} {are} not empty after {timeout:g} s, and stays drained: {why}", code="node.not_empty"
+        ) from None
+
+
+def _still_drained(state: State, nodes: list[str]) -> None:
+    for node in nodes:
+        known = state.nodes.get(node)
+        if known is None or (known.condition == "up" and not known.draining):
+            raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
+
+
+def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+    """Pause scheduling: nothing new is decided until `dorm resume`.
+
+    Apps run on.  Submissions are accepted and wait, what was decided already is carried out, and apps that end give up their
+    room.  An app that fails meanwhile, or whose node is lost, waits as well.
+
+    [bold]Example[/]
+
+      dorm pause --reason "the shared folder moves"
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            await operating.pause(connected, reason)
+        console.print(Text("scheduling is paused: nothing new is decided until `dorm resume`"))
+
+    run(work())
+
+
+def resume(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+    """Resume scheduling after `dorm pause`.
+
+    [bold]Example[/]
+
+      dorm resume
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            await operating.resume(connected, reason)
+        console.print(Text("scheduling is resumed"))
+
+    run(work())

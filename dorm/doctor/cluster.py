@@ -1,0 +1,189 @@
+"""What the log, the masters and the agents say of a cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from dorm.core.fold.shared_folder import trouble
+from dorm.core.query.views import paused_text
+from dorm.core.state import FailedPolicy
+from dorm.doctor import findings as f
+from dorm.doctor.servers import judge_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dorm.client.masters import Leader
+    from dorm.core.state import Node, State
+    from dorm.doctor.findings import Finding
+    from events.nats.inspection.servers import ClockState
+    from events.requests import AgentStatus, MasterStatus
+
+Status = TypeVar("Status")
+MOST_BEHIND = 10_000
+"""Records that a master may have to fold before it could lead."""
+_SILENT_S = 30.0
+_MARGIN = 0.5
+"""The part of a node's lease that is to be left between two heartbeats."""
+_RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
+
+
+class Asked(NamedTuple, Generic[Status]):
+    """A process that answered."""
+
+    status: Status
+    clock: ClockState
+
+
+def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None) -> Iterator[Finding]:
+    """Judge who leads and who follows.  `masters` is None where they may not be asked."""
+    if leader.condition == "leading":
+        yield f.ok("masters", leader.leader, f"leads since epoch {leader.epoch}")
+    elif leader.condition == "taking over":
+        yield f.note("masters", leader.leader, "has the lease, and is about to lead")
+    elif leader.condition == "unknown":
+        yield f.unknown("masters", leader.leader or "lease", "whether a master leads is not known")
+    else:
+        text = f"nobody leads; the last one was {leader.last}" if leader.last else "nobody ever led"
+        todo = "start one with `dorm master`, or read the log of one that runs: it says why it does not lead"
+        yield f.wrong("masters", "lease", text, todo)
+    if masters is None:
+        yield f.unknown(
+            "masters", "followers", "masters may not be asked with these credentials, or are of an older release"
+        )
+        return
+    following = [one for one in masters if not one.status.leading]
+    if not following:
+        todo = "run `dorm master` on a second machine, so that another one takes over"
+        yield f.note("masters", "followers", "no other master follows", todo)
+    for one in masters:
+        yield from _master(one)
+
+
+def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
+    status = asked.status
+    lag, name = status.lag, status.name
+    if lag is None:
+        yield f.wrong("lag", name, "the log does not answer it", "look at the network between it and the NATS servers")
+    elif lag > MOST_BEHIND:
+        yield f.wrong("lag", name, f"{lag:,} records are still to be folded", "wait, or look at its load")
+    else:
+        yield f.ok("lag", name, f"has folded all but {lag} records")
+    for one in status.disks:
+        yield f.disk("disk", name, one.path, one.free, one.total)
+
+
+def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
+    """Judge every node that the log knows.  `agents` are those that answered, None where they may not be asked."""
+    if not state.nodes:
+        yield f.wrong("nodes", "nodes", "no node has joined", "start one with `dorm agent`")
+    for name, node in sorted(state.nodes.items()):
+        yield from _node(state, node)
+        asked = agents.get(name) if agents is not None else None
+        if asked is not None:
+            yield from _agent(asked)
+        elif agents is not None and node.condition == "up":
+            todo = "look at its log; an agent of an earlier release does not answer"
+            yield f.unknown("nodes", name, "its agent did not answer", todo)
+    if agents is None:
+        yield f.unknown("nodes", "agents", "agents may not be asked with these credentials, or are of an older release")
+
+
+def _node(state: State, node: Node) -> Iterator[Finding]:
+    name, shown = node.id, node.shown
+    if shown == "lost" and node.lease_ended:
+        todo = f"start its agent, or `dorm nodes forget {name}` if it does not come back"
+        yield f.wrong("nodes", name, "lost, and its lease has ended: its apps went on elsewhere", todo)
+    elif shown == "lost":
+        todo = f"start its agent within its lease of {node.lease_s:g} s, or what runs there is given up"
+        yield f.wrong("nodes", name, "lost: its agent is not heard", todo)
+    elif shown == "unmounted":
+        yield f.wrong("mount", name, trouble(state, node), "mount the shared folder of checkpoints there")
+    elif shown == "left":
+        yield f.note("nodes", name, "has left", f"`dorm nodes forget {name}` if it does not come back")
+    elif shown in ("draining", "maintenance"):
+        yield f.note(
+            "nodes", name, f"in {shown}" if shown == "maintenance" else "drained", f"`dorm nodes up {name}` ends it"
+        )
+    else:
+        yield f.ok("nodes", name, "up")
+    if node.refused is not None and not node.gone:
+        yield f.wrong(
+            "nodes", name, f"another machine at {node.refused.address} asks for its name",
+            "give that machine a name of its own (--name), or stop this one's agent",
+        )  # fmt: skip
+
+
+def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
+    status = asked.status
+    name = status.node
+    if not status.joined:
+        yield f.wrong("nodes", name, "its agent runs and has not joined", "the agent's log says what it waits for")
+        return
+    left = status.lease_left_s
+    text = f"its lease lasts {left:.0f} of {status.lease_s:g} s"
+    if left < _MARGIN * status.lease_s:
+        yield f.wrong(
+            "lease", name, text, "its heartbeats are not stored in time: look at the network and the servers' disks"
+        )
+    else:
+        yield f.ok("lease", name, text)
+    if status.silence_s > _SILENT_S:
+        todo = "look at it there: `systemctl status docker`"
+        yield f.wrong(
+            "engine", name, f"the engine ({status.runtime}) has not answered for {status.silence_s:.0f} s", todo
+        )
+    else:
+        yield f.ok("engine", name, f"the engine ({status.runtime}) answered {status.silence_s:.0f} s ago")
+    if status.pending > 100:
+        yield f.wrong(
+            "lag", name, f"{status.pending} facts wait to be stored", "look at the NATS servers: the log takes nothing"
+        )
+    for one in status.disks:
+        yield f.disk("disk", name, one.path, one.free, one.total)
+
+
+def judge_settings(state: State) -> Iterator[Finding]:
+    """Judge what the settings in force do."""
+    failed = state.policy_failure
+    if isinstance(failed, FailedPolicy):
+        todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
+        yield f.wrong("settings", failed.policy, f"the policy gives no usable answer: {failed.reason}", todo)
+    if state.paused is not None:
+        yield f.note("settings", "scheduling", paused_text(state), "`dorm resume` goes on")
+    if state.refused_changes:
+        last = state.refused_changes[-1]
+        yield f.note(
+            "settings",
+            last.by,
+            f"a change of settings was refused: {last.reason}",
+            "`dorm policy show` says what is in force",
+        )
+
+
+def judge_clocks(about: Sequence[tuple[str, ClockState]]) -> Iterator[Finding]:
+    for name, clock in about:
+        yield judge_clock("clock", name, clock, "the clock of this machine")
+
+
+def judge_versions(builds: Mapping[str, str], mine: str) -> Iterator[Finding]:
+    """Judge the releases of masters and agents, by name, and of this command."""
+    every = {**builds, "this command": mine}
+    releases = sorted({release for build in every.values() if (release := _release(build)) is not None})
+    if not releases:
+        return
+    low, high = releases[0], releases[-1]
+    told = ", ".join(f"{name}: {build}" for name, build in sorted(every.items()))
+    if high[0] != low[0] or high[1] - low[1] > 1:
+        todo = "upgrade the oldest first to a release next to the newest: masters, then agents"
+        yield f.wrong("version", "releases", f"releases further apart than one ({told})", todo)
+    elif len(set(every.values())) > 1:
+        yield f.note("version", "releases", f"several releases ({told})", "finish the upgrade: masters, then agents")
+    else:
+        yield f.ok("version", "releases", mine)
+
+
+def _release(build: str) -> tuple[int, int] | None:
+    found = _RELEASE.match(build)
+    return (int(found[1]), int(found[2])) if found is not None else None

@@ -1,0 +1,64 @@
+"""What a look at a cluster finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Level = Literal["wrong", "unknown", "note", "ok"]
+LEVELS: tuple[Level, ...] = ("wrong", "unknown", "note", "ok")
+"""From the gravest: `wrong` is to be mended, `unknown` could not be looked at, `note` is worth knowing."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    level: Level
+    check: str
+    """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`, `mount`, `ports`,
+    `engine`, `folder`."""
+    about: str
+    """The server, stream, master, node or folder."""
+    text: str
+    todo: str = ""
+    """What to do; "" where nothing is to be done."""
+
+
+def ok(check: str, about: str, text: str) -> Finding:
+    return Finding("ok", check, about, text)
+
+
+def wrong(check: str, about: str, text: str, todo: str) -> Finding:
+    return Finding("wrong", check, about, text, todo)
+
+
+def note(check: str, about: str, text: str, todo: str = "") -> Finding:
+    return Finding("note", check, about, text, todo)
+
+
+def unknown(check: str, about: str, text: str, todo: str = "") -> Finding:
+    return Finding("unknown", check, about, text, todo)
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return them by how grave they are, else in their order."""
+    return sorted(findings, key=lambda one: LEVELS.index(one.level))
+
+
+def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
+    """Judge a file system.  The log, agents and checkpoints all stop on a full one."""
+    share = free / total if total else 0.0
+    text = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB are free at {path}"
+    if share < SCARCE and free < PLENTY:
+        return wrong(check, about, text, "make room there, or move the folder to a larger disk")
+    return ok(check, about, text)
+
+
+SCARCE = 0.1
+"""The part of a disk that has to be free,"""
+PLENTY = 20 * 2**30
+"""unless this many bytes are."""

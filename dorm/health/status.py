@@ -1,0 +1,73 @@
+"""Answer questions about how this master is.  Masters that follow say nothing on the log, so they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.reporting.status import disks_of
+from events import subjects
+from events.log.records import LogError
+from events.logger import Logger
+from events.requests import MasterStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from dorm.master.master import Master
+    from events.log.interface import Answerer, Bus, ReadableLog
+
+_END_S = 0.5
+_log = Logger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def answering_status(
+    bus: Bus,
+    cluster: str,
+    master: Master,
+    log: ReadableLog,
+    *,
+    build: str,
+    clock: Callable[[], int],
+    folders: Sequence[Path] = (),
+) -> AsyncIterator[None]:
+    """Answer while this is open.  `folders` are those whose file systems matter to the master; `clock` returns UTC ns."""
+
+    async def status(question: bytes) -> AsyncIterator[bytes]:
+        del question
+        end = None
+        with contextlib.suppress(LogError, TimeoutError):
+            async with asyncio.timeout(_END_S):
+                end = await log.end()
+        found = MasterStatus(
+            name=master.name,
+            build=build,
+            at=clock(),
+            leading=master.elected.is_set(),
+            epoch=master.state.epoch,
+            seq=master.state.seq,
+            end=end,
+            lease_left_s=master.lease_left_s,
+            disks=await disks_of(folders),
+        )
+        yield msgspec.json.encode(msgspec.structs.replace(found, at=clock()))
+
+    answering = asyncio.create_task(_answer(bus, subjects.ask_masters(cluster), status))
+    try:
+        yield
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+
+
+async def _answer(bus: Bus, subject: str, status: Answerer) -> None:
+    """A server whose permissions are older forbids it; that ends nothing but this."""
+    try:
+        await bus.answer(subject, status)
+    except LogError as error:
+        _log.warning("questions how this master is are not answered", reason=str(error))

@@ -1,0 +1,62 @@
+"""The page about logs names every field that the code logs, and every line at level `error`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "logging.md").read_text()
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Line(NamedTuple):
+    level: str
+    event: str | None
+    """None where it is not a constant."""
+    fields: tuple[str, ...]
+
+
+def lines() -> Iterator[Line]:
+    for top in ("agents", "dorm", "events", "replay"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and (found := _line(node)) is not None:
+                    yield found
+
+
+def _line(call: ast.Call) -> Line | None:
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in LEVELS or not call.args:
+        return None
+    logger = function.value
+    if isinstance(logger, ast.Call):
+        if "get_logger" not in ast.unparse(logger):
+            return None
+    elif ast.unparse(logger) not in ("_log", "log", "self._log"):
+        return None
+    event = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+    fields = tuple(keyword.arg for keyword in call.keywords if keyword.arg is not None)
+    return Line(function.attr, event if isinstance(event, str) else None, fields)
+
+
+def test_the_page_is_complete() -> None:
+    found = list(lines())
+    assert len(found) > 80
+    table = PAGE.split("## Fields")[1].split("## Lines")[0]
+    documented = set(
+        re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("|")))
+    )
+    assert {field for line in found for field in line.fields} - documented == set()
+
+
+def test_every_error_says_where_to_look() -> None:
+    table = PAGE.split("## Lines at level `error`")[1]
+    told = {row.split("|")[1].strip().strip("`").strip() for row in table.splitlines() if row.startswith("| `")}
+    logged = {line.event for line in lines() if line.level == "error" and line.event and "%" not in line.event}
+    assert logged == told

@@ -1,0 +1,124 @@
+"""What the log, the masters and the agents say is judged without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from dorm.client.masters import Leader
+from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_settings, judge_versions
+from events import kinds as k
+from events.nats.inspection.servers import ClockState
+from events.requests import AgentStatus, Disk, MasterStatus
+from tests.core.records import Bench, joined
+
+if TYPE_CHECKING:
+    from dorm.doctor.findings import Finding
+
+GIB = 2**30
+NOW = ClockState(0.0, 0.0)
+LEADER = Leader("m1", "leading", "m1", 3, 0, 60.0, 0, 2.0)
+LEADS = MasterStatus("m1", "dorm 0.5.1", 0, True, 3, 90, 90, 1.5)
+FOLLOWS = MasterStatus("m2", "dorm 0.5.1", 0, False, 3, 88, 90, 0.0)
+WELL = AgentStatus("a", "dorm 0.5.1", 0, True, 90, 280.0, 300.0, 1.0, 0, "docker")
+
+
+def bad(findings: list[Finding]) -> list[tuple[str, str, str]]:
+    """All that is not well; everything wrong says what to do."""
+    assert all(one.todo for one in findings if one.level == "wrong"), findings
+    return [(one.level, one.check, one.about) for one in findings if one.level != "ok"]
+
+
+def asked(*statuses: MasterStatus) -> list[Asked[MasterStatus]]:
+    return [Asked(one, NOW) for one in statuses]
+
+
+def leader(**fields: Any) -> Leader:
+    return msgspec.structs.replace(LEADER, **fields)
+
+
+def agent(**fields: Any) -> dict[str, Asked[AgentStatus]]:
+    return {"a": Asked(msgspec.structs.replace(WELL, **fields), NOW)}
+
+
+@pytest.mark.parametrize(
+    ("row", "masters", "expected"),
+    [
+        (LEADER, asked(LEADS, FOLLOWS), []),
+        (LEADER, asked(LEADS), [("note", "masters", "followers")]),
+        (LEADER, None, [("unknown", "masters", "followers")]),
+        (leader(condition="silent", leader=""), asked(FOLLOWS), [("wrong", "masters", "lease")]),
+        (leader(condition="gone", leader="", last=""), [], [("wrong", "masters", "lease"), ("note", "masters", "followers")]),
+        (LEADER, asked(LEADS, msgspec.structs.replace(FOLLOWS, end=99_999)), [("wrong", "lag", "m2")]),
+        (LEADER, asked(LEADS, msgspec.structs.replace(FOLLOWS, end=None)), [("wrong", "lag", "m2")]),
+        (
+            LEADER, asked(LEADS, msgspec.structs.replace(FOLLOWS, disks=[Disk("/var", GIB, 100 * GIB)])),
+            [("wrong", "disk", "m2")],
+        ),
+    ],
+)  # fmt: skip
+def test_masters(row: Leader, masters: list[Asked[MasterStatus]] | None, expected: list[tuple[str, str, str]]) -> None:
+    assert bad(list(judge_masters(row, masters))) == expected
+
+
+@pytest.mark.parametrize(
+    ("agents", "expected"),
+    [
+        (agent(), []),
+        (agent(lease_left_s=20.0), [("wrong", "lease", "a")]),
+        (agent(silence_s=90.0), [("wrong", "engine", "a")]),
+        (agent(joined=False), [("wrong", "nodes", "a")]),
+        (agent(pending=500), [("wrong", "lag", "a")]),
+        (agent(disks=[Disk("/var", 30 * GIB, 1000 * GIB)]), []),  # Little of a large disk is plenty.
+        (agent(disks=[Disk("/var", GIB, 1000 * GIB)]), [("wrong", "disk", "a")]),
+        ({}, [("unknown", "nodes", "a")]),
+        (None, [("unknown", "nodes", "agents")]),
+    ],
+)
+def test_agents(agents: dict[str, Asked[AgentStatus]] | None, expected: list[tuple[str, str, str]]) -> None:
+    assert bad(list(judge_nodes(Bench(a=2).state, agents))) == expected
+
+
+def test_nodes() -> None:
+    bench = Bench(b=2, c=2, d=2)
+    bench.add(joined("a", identity="2" * 32), "a")
+    bench.add(k.NodeDrainRequested(node="b", maintenance=True))
+    bench.add(k.NodeLeft(node="c"))
+    bench.conclude(a=20, b=1e6, d=1e6)
+    bench.conclude(a=20, b=1e6, d=1e6)
+    bench.add(joined("a", identity="1" * 32), "a")
+    assert bad(list(judge_nodes(bench.state, None)))[:-1] == [
+        ("wrong", "nodes", "a"), ("wrong", "nodes", "a"), ("note", "nodes", "b"), ("note", "nodes", "c"),
+        ("wrong", "nodes", "d"),
+    ]  # fmt: skip
+    assert bad(list(judge_nodes(Bench().state, {}))) == [("wrong", "nodes", "nodes")]
+
+
+def test_settings() -> None:
+    bench = Bench(a=2)
+    assert bad(list(judge_settings(bench.state))) == []
+    bench.add(k.SchedulingPaused(by="ops"), "ops")
+    bench.add(k.PolicyChanged(policy="none such"), "ops")
+    bench.say(
+        k.PolicyFailed(policy="dorm", policy_version=1, code="policy.failed", reason="no", trigger="events", digest="")
+    )
+    assert bad(list(judge_settings(bench.state))) == [
+        ("wrong", "settings", "dorm"), ("note", "settings", "scheduling"), ("note", "settings", "ops"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("builds", "level"),
+    [
+        ({"m": "dorm 0.6.0"}, "ok"),
+        ({"m": "dorm 0.5.1", "n": "dorm 0.6.0"}, "note"),
+        ({"m": "dorm 0.4.2"}, "wrong"),
+        ({"m": "dorm 1.6.0"}, "wrong"),
+        ({"m": "somebody's"}, "note"),
+    ],
+)
+def test_versions(builds: dict[str, str], level: str) -> None:
+    (found,) = judge_versions(builds, "dorm 0.6.0")
+    assert found.level == level
