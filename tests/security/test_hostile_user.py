@@ -18,6 +18,7 @@ import aiohttp
 import nats
 import pytest
 
+from agents.runtime.docker.runtime import DockerRuntime
 from dorm.client.opening import open_client
 from events import kinds as k
 from events import subjects
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.soak, pytest.mark.docker, pytest.mark.timeout(300)]
 
-STEPS = 400
+STEPS = 200
 _SPY = """\
 import json, os, socket, sys, time, urllib.error, urllib.request
 nats, api, keys = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -176,11 +177,33 @@ class Mallory:
                 self.tried += 1
 
 
+@contextlib.asynccontextmanager
+async def without_containers(folder: Path, docker_host: str) -> AsyncIterator[None]:
+    """Remove what the cluster leaves on the engine, where ended containers stay for their output."""
+    try:
+        yield
+    finally:
+        for number in (1, 2):
+            root = folder / "home" / "local" / "nodes" / f"node-{number}" / "containers"
+            runtime = DockerRuntime(f"node-{number}", root, cluster="local", url=docker_host)
+            await runtime.open()
+            try:
+                for seen in await runtime.list():
+                    await runtime.stop(seen.key, 0.0)
+                    await runtime.remove(seen.key)
+            finally:
+                await runtime.close()
+
+
 async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
     tmp_path: Path, docker_host: str, docker_image: str, record_property: Any
 ) -> None:
     flags = ("--runtime", "docker", "--docker", docker_host, "--api", "0", "--capacity", "cpu=1,memory=2GiB")
-    async with leaving_nothing(tmp_path) as folder, up(folder, *flags, known=True, api=True) as cluster:
+    async with (
+        leaving_nothing(tmp_path) as folder,
+        without_containers(folder, docker_host),
+        up(folder, *flags, known=True, api=True) as cluster,
+    ):
         who, tokens = {}, {}
         for name in ("alice", "mallory"):
             await done(cluster.home, "user", "add", name, "--to", str(tmp_path / f"{name}.json"))
@@ -191,25 +214,27 @@ async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
             await open_client(cluster.url, "local", credentials=who["alice"]) as alice,
             await open_client(cluster.url, "local", credentials=who["mallory"]) as mallory,
         ):
-            alone = await _run(alice, "alone")
-            before = await alice.state()
-            settings, users = before.settings, dict(before.known.users if before.known is not None else {})
             spied = await _spy(cluster, mallory)
             greedy = await mallory.submit({**spec("greedy", "logistic", 10**6, n_max=50), "demand": {"cpu": "100m"}})
             await until(mallory, lambda state: state.apps[greedy.id].phase == "running", "she has what is left")
+            # The same with a neighbor that only takes what it gets: a start then waits until that one has shrunk.
+            calm = await _run(alice, "calm")
+            before = await alice.state()
+            settings, users = before.settings, dict(before.known.users if before.known is not None else {})
             acts: list[Mallory] = []
 
-            async def attacked(app: App) -> None:
+            async def attack(app: App) -> None:
                 one = Mallory(who["mallory"], app, cluster.running.dashboard, tokens["mallory"])
                 acts.append(one)
                 await one.act()
 
-            beside = await _run(alice, "beside", attacked)
+            attacked = await _run(alice, "attacked", attack)
             state = await alice.state()
             (act,) = acts
             record_property("hostile_acts", act.tried)
-            record_property("seconds_alone", alone)
-            record_property("seconds_beside", beside)
+            for name, measured in (("calm", calm), ("attacked", attacked)):
+                record_property(f"started_after_s_{name}", measured[0])
+                record_property(f"ended_after_s_{name}", measured[1])
             assert act.tried > 1000
             assert act.answers == {403}
             assert spied.pop("own_checkpoints") == "done", "the control"
@@ -222,15 +247,15 @@ async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
             assert [(node.condition, node.draining) for node in state.nodes.values()] == [("up", "")] * 2
             assert json.loads(await done(cluster.home, "masters", "-o", "json"))["epoch"] == 1
             assert cluster.process.returncode is None
-            assert beside < 3 * alone + 5, (
-                "a machine that is shared by tests has its ups and downs, an attack would show more"
-            )
+            # A machine that tests share has its ups and downs, and hers take processors too; an attack that works shows more.
+            assert all(one < 3 * other + 5 for one, other in zip(attacked, calm, strict=True))
             await mallory.cancel(greedy.id, kill=True)
             await check_log(alice)
 
 
-async def _run(alice: Client, name: str, beside: Any = None) -> float:
-    """Let Alice's app run to its end, with its full share from the start; return how long it took, in seconds."""
+async def _run(alice: Client, name: str, beside: Any = None) -> tuple[float, float]:
+    """Let Alice's app run to its end, with its full share from the start; return how long after its submission it had started
+    and ended, in seconds."""
     app = await alice.submit(spec(name, "logistic", STEPS, n_max=2))
     attacking = asyncio.create_task(beside(app)) if beside is not None else None
     try:
@@ -244,7 +269,7 @@ async def _run(alice: Client, name: str, beside: Any = None) -> float:
     assert (ended.ended, ended.user, ended.n_max, ended.weight) == ("completed", "alice", 2, 1)
     assert (ended.step, ended.failures, ended.lost_steps, ended.adjustments) == (STEPS, 0, 0, 0)
     assert {number: len(one.containers) for number, one in ended.generations.items()} == {1: 2}
-    return (ended.ended_at - ended.submitted_at) / 1e9
+    return (ended.generations[1].started_at - ended.submitted_at) / 1e9, (ended.ended_at - ended.submitted_at) / 1e9
 
 
 async def _spy(cluster: Up, mallory: Client) -> dict[str, str]:
