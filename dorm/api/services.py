@@ -51,7 +51,7 @@ class Services:
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
         self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
-        self.courses = Courses(self.recent, connection.cluster)
+        self.courses = Courses(self.recent, connection.log.progress, connection.cluster)
         self.counted = Counted(self.follower)
         self.reports = Reports(connection.bus, connection.cluster)
         self.masters = MastersWatch(connection.leadership, clock)

@@ -36,6 +36,7 @@ from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
+from dorm.core.query.reported import newest_of
 from dorm.core.settings import all_after
 from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.snapshots import newest
@@ -57,6 +58,7 @@ from events.kinds import (
     SealRequested,
 )
 from events.limits import LONGEST_NAME
+from events.log.progress import EVERY
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from dorm.core.query.reported import Newest
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
@@ -76,6 +79,7 @@ T = TypeVar("T")
 
 _PAUSE_S = 0.2
 _TRY_S = 5.0
+_REPORTED_S = 3.0
 _SETTLE_S = 30.0
 """Seconds for which an append with an unknown outcome is retried."""
 
@@ -159,6 +163,14 @@ class Client:
     async def glance(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state as it was read last, which costs no request to the log after the first."""
         return question(self._state) if self._begun else await self.look(question)
+
+    async def reported(self, app: str = EVERY) -> Newest:
+        """Return the newest progress of each app, or of one by its id, from the stream beside the log.  Empty where it can't
+        be read: then the log's marks are the newest, about a minute old at most."""
+        with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):
+            async with asyncio.timeout(_REPORTED_S):
+                return newest_of(await self.log.progress.newest(app))
+        return {}
 
     async def _begin(self) -> None:
         """Load a snapshot, once, before the state is first used."""

@@ -36,6 +36,7 @@ from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
 from events.nats.places.named import Places
+from events.nats.progress import JetStreamProgress
 from events.nats.reader import (
     EndsBefore,
     NotDelivered,
@@ -207,6 +208,7 @@ class JetStreamLog(EventLog):
         """Whether the log was reached again since `_read` was last verified."""
         link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
+        self._progress = JetStreamProgress(link, cluster)
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -442,6 +444,10 @@ class JetStreamLog(EventLog):
     @property
     def snapshots(self) -> JetStreamSnapshots:
         return self._snapshots
+
+    @property
+    def progress(self) -> JetStreamProgress:
+        return self._progress
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)

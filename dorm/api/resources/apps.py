@@ -14,6 +14,7 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client.client import find_app
 from dorm.client.errors import NoAnswer
 from dorm.core.apps.admission import app_id
+from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
@@ -45,7 +46,12 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     generation: int
     step: int
+    """At its last mark on the log; `app_progress` has what it reported since."""
     loss: float | None
+    loss_is: str
+    """`nan`, `inf` or `-inf` where the loss is no finite number."""
+    progressed_at: str | None
+    """When it reported progress or a checkpoint last in its present generation, as far as the log has it."""
     samples_per_s: float | None
     adjustments: int
     failures: int
@@ -72,6 +78,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     epoch: int | None
     checkpoint: int | None
     """The step of the last checkpoint."""
+    skipped_lines: dict[str, Any] | None
+    """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
     held: str
     """Why it is held at a number of containers for a while."""
@@ -169,6 +177,8 @@ def _fields(app: App) -> dict[str, Any]:
         "generation": app.generation,
         "step": app.step,
         "loss": app.loss,
+        "loss_is": row.loss_is,
+        "progressed_at": rfc3339(at) if (at := shown(app).at) else None,
         "samples_per_s": app.samples_per_s,
         "adjustments": app.adjustments,
         "failures": app.failures,

@@ -244,7 +244,7 @@ def _partition(app: App) -> str:
 
 def _event(one: Happened) -> Text:
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S")
-    line = Text(f"{when}  ", style="dim").append(f"{type(one.event).__name__:<20}", style=style_of(one.event))
+    line = Text(f"{when}  ", style="dim").append(f"{type(one.event).__name__:<21}", style=style_of(one.event))
     return line.append(in_words(one.event), style="none")
 
 

@@ -211,7 +211,7 @@ class _Printer:
 def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
     """Return place and time, kind, and the gist."""
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event, whole=whole)
+    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<21}", in_words(one.event, whole=whole)
 
 
 _STYLES = {

@@ -40,6 +40,7 @@ _AGENTS = (
     "ContainerExited",
     "AppCheckpointed",
     "AppProgressed",
+    "ProgressLinesSkipped",
     "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
