@@ -214,6 +214,11 @@ def _apps_of(event: k.Resized) -> list[str]:
     return [*(change.app for change in event.changes), *event.reasons, *event.shortage]
 
 
+def is_id(app: str) -> bool:
+    """Return whether this is an app's id, and no name."""
+    return _ID.fullmatch(app) is not None
+
+
 def _name_in(app: str) -> str:
     """Return the name in an app's id, '' if it is not an id."""
     found = _ID.fullmatch(app)
