@@ -32,11 +32,11 @@ import msgspec
 from dorm.client import tail
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.output import Output
+from dorm.client.reports import newest as newest_reports
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
-from dorm.core.query.reported import newest_of
 from dorm.core.settings import all_after
 from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.snapshots import newest
@@ -79,7 +79,6 @@ T = TypeVar("T")
 
 _PAUSE_S = 0.2
 _TRY_S = 5.0
-_REPORTED_S = 3.0
 _SETTLE_S = 30.0
 """Seconds for which an append with an unknown outcome is retried."""
 
@@ -165,12 +164,8 @@ class Client:
         return question(self._state) if self._begun else await self.look(question)
 
     async def reported(self, app: str = EVERY) -> Newest:
-        """Return the newest progress of each app, or of one by its id, from the stream beside the log.  Empty where it can't
-        be read: then the log's marks are the newest, about a minute old at most."""
-        with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):
-            async with asyncio.timeout(_REPORTED_S):
-                return newest_of(await self.log.progress.newest(app))
-        return {}
+        """Return the newest progress of each app, or of one by its id, from the stream beside the log."""
+        return await newest_reports(self.log, app)
 
     async def _begin(self) -> None:
         """Load a snapshot, once, before the state is first used."""
