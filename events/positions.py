@@ -45,7 +45,7 @@ class Position(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         index = "" if self.index is None else f".{self.index}"
-        return f"{self.seq}{index}" if self.beside is None else f"{self.seq}{index}~{self.beside}"
+        return f"{self.seq}{index}~{self.beside}" if self.beside else f"{self.seq}{index}"
 
     def covers(self, other: Position) -> bool:
         """Return whether a reader that has reached this position has read `other`.  Of a position without a place in the

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 At = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
+        pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+ -][0-9]{2}:[0-9]{2})?)?)$",
         max_length=64,
         description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "

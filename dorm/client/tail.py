@@ -66,14 +66,14 @@ class Tail:
 
     def __init__(
         self, log: ReadableLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
-        latest: int | None = None, follow: bool = False,
+        latest: int | None = None, beside_until: int | None = None, follow: bool = False,
     ) -> None:  # fmt: skip
         """`until` is the last sequence to read; without it and without `follow`, reading ends at the log's end as of its
-        start.  `latest` is the last time (UTC ns) of what is read beside the log; without it, with `until`, that is the time
-        of the log's record there.  `cluster` may be `*` where the log is a file."""
+        start.  `latest` is the last time (UTC ns) of what is read beside the log, by default with `until` that of the log's
+        record there; `beside_until` is the last sequence of it.  `cluster` may be `*` where the log is a file."""
         self._log, self._cluster, self._wanted = log, cluster, wanted
         self._follow = follow
-        self._latest = latest
+        self._latest, self._beside_until = latest, beside_until
         self.until = until
         self.position = after
         """Everything up to here was yielded and the consumer came back for more, or it was filtered out."""
@@ -124,8 +124,9 @@ class Tail:
             latest = await time_of(self._log, self.until)
         app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY
         both = Combined(
-            self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest
-        )
+            self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest,
+            beside_until=self._beside_until,
+        )  # fmt: skip
         async with aclosing(both.pieces()) as pieces:
             async for piece in pieces:
                 yield piece

@@ -36,14 +36,15 @@ class Combined:
 
     def __init__(
         self, log: ReadableLog, *, after: int, beside: int, subjects: Sequence[str] = (), app: str = EVERY,
-        follow: bool = False, latest: int | None = None,
+        follow: bool = False, latest: int | None = None, beside_until: int | None = None,
     ) -> None:  # fmt: skip
         """It begins after a sequence of the log, and after one of the stream.  `subjects` are the patterns of the log's
-        records; `app` restricts the stream to an app's id; `latest` ends it at a time (UTC ns)."""
+        records; `app` restricts the stream to an app's id; `latest` ends it at a time (UTC ns), `beside_until` at a sequence
+        of its own."""
         self._log = log
         self._after, self._beside = after, beside
         self._subjects, self._app = subjects, app
-        self._follow, self._latest = follow, latest
+        self._follow, self._latest, self._beside_until = follow, latest, beside_until
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yield what is there in the order of time, and, if it follows, what comes then.  Raises what `ReadableLog.read`
@@ -87,11 +88,16 @@ class Combined:
             read = self._log.progress.read(after=self._beside, app=self._app, follow=follow)
             async with contextlib.aclosing(read) as batches:
                 async for batch in batches:
-                    wanted = [one for one in batch if self._latest is None or one.time <= self._latest]
+                    wanted = [one for one in batch if self._within(one)]
                     if wanted:
                         yield wanted
                     if len(wanted) < len(batch):
                         return
+
+    def _within(self, record: Record) -> bool:
+        return (self._latest is None or record.time <= self._latest) and (
+            self._beside_until is None or record.seq <= self._beside_until
+        )
 
     async def _arriving(self) -> AsyncGenerator[Piece, None]:
         queue: asyncio.Queue[Piece | BaseException] = asyncio.Queue(_WAITING)
