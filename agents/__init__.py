@@ -4,7 +4,6 @@
     reconcile    pure: compares desired with seen containers, and returns actions
     contract     pure: what a container finds in its environment and its folder, and which command starts it
     announcements  pure: what running containers read about their app's membership and batch size
-    progress     an app's progress file
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
     follower     the log as the node reads it;  desired_file: its folded state on disk
     identity     which machine this node is, whatever its name
@@ -13,6 +12,7 @@
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
 
+    progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
     runtime/     the interface to an engine;  docker/ and process/ implement it

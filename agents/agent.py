@@ -28,6 +28,7 @@ from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.ports import listens
+from agents.reporting.feed import ProgressFeed
 from agents.reporting.heartbeat import Heartbeat
 from agents.reporting.logs import LogAnswerer
 from agents.reporting.outbox import Outbox
@@ -97,8 +98,9 @@ class Agent:
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         self._reporter = Reporter(
-            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._look.shared
-        )
+            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._look.shared,
+            ProgressFeed(log.progress, cluster, config.name),
+        )  # fmt: skip
         self._since_boot = since_boot
         self._heartbeat = Heartbeat(
             bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agents.progress import TOLD, Told
+from agents.progress.file import TOLD, Told
 from agents.runtime.interface import Key
 from events import kinds as k
 from events import subjects
@@ -26,7 +26,7 @@ from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
-    from agents.progress import ProgressFact
+    from agents.progress.file import ProgressFact
     from events.log.records import Record
 
 BEATS = 3
@@ -184,6 +184,7 @@ class Desired(msgspec.Struct):
                 | k.AppResizeRequested()
                 | k.MembershipChanged()
                 | k.EpochCompleted()
+                | k.ProgressLinesSkipped()
             ) if own:
                 self._tell(event)
             case k.NodeJoined() if (
@@ -224,7 +225,7 @@ class Desired(msgspec.Struct):
         return event.node == self.node and event.identity == self.holder
 
     def _tell(self, event: ProgressFact) -> None:
-        """Note a stored progress fact; its id names container and line (`agents.progress`)."""
+        """Note a stored progress fact; its id names container and line (`agents.progress.file`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
         if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):

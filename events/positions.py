@@ -1,5 +1,9 @@
 """Positions of events in the log: `118`, or `118.2` for a fact of the master's round 118.
 
+Progress between two marks is on a stream beside the log (`events.log.progress`).  Its events have the position `118~57`:
+record 57 of that stream, read after record 118 of the log.  No event of the log has such a position, and a reader of both
+resumes from it exactly.
+
 Every tool that shows, exports or follows events takes them from records here, so a position means the same everywhere: it is
 the id of a CloudEvent, the value of `--after`, and where a tail resumes.
 """
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
     from events.log.records import Record
 
-_TEXT = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?")
+_TEXT = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?(?:~([0-9]{1,18}))?")
 
 
 class PositionError(DormError, ValueError):
@@ -30,18 +34,24 @@ class PositionError(DormError, ValueError):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The place of one event; its text is `seq` or `seq.index`."""
+    """The place of one event; its text is `seq` or `seq.index`, and with `~` what was read of the stream of progress."""
 
     seq: int
     """The record's sequence; 0 is before the first."""
     index: int | None = None
     """Index of a fact in a round, from 0; None for an event with its own record, or for a whole record."""
+    beside: int | None = None
+    """Of an event of the stream of progress, its sequence there; of a reader of both, how far it has read that."""
 
     def __str__(self) -> str:
-        return str(self.seq) if self.index is None else f"{self.seq}.{self.index}"
+        index = "" if self.index is None else f".{self.index}"
+        return f"{self.seq}{index}~{self.beside}" if self.beside else f"{self.seq}{index}"
 
     def covers(self, other: Position) -> bool:
-        """Return whether a reader that has reached this position has read `other`."""
+        """Return whether a reader that has reached this position has read `other`.  Of a position without a place in the
+        stream of progress, nothing there is known to have been read."""
+        if other.beside is not None:
+            return self.beside is not None and other.beside <= self.beside
         if other.seq != self.seq:
             return other.seq < self.seq
         return self.index is None or (other.index or 0) <= self.index
@@ -52,9 +62,11 @@ def parse(text: str) -> Position:
     found = _TEXT.fullmatch(text.strip())
     if found is None:
         raise PositionError(
-            f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2)"
+            f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2), or what an "
+            "interrupted reading reported (118.2~57)"
         )
-    return Position(int(found[1]), None if found[2] is None else int(found[2]))
+    index, beside = (None if part is None else int(part) for part in found.groups()[1:])
+    return Position(int(found[1]), index, beside)
 
 
 class Logged(msgspec.Struct, frozen=True):
@@ -78,3 +90,8 @@ def logged(record: Record) -> Iterator[Logged]:
         return
     for index, fact in enumerate(event.events):
         yield Logged(Position(record.seq, index), record.time, record.subject, fact, event)
+
+
+def logged_beside(record: Record, after: int) -> Logged:
+    """Return the event of a record of the stream of progress, read after that sequence of the log."""
+    return Logged(Position(after, None, record.seq), record.time, record.subject, decode(record))

@@ -4,12 +4,15 @@
     dorm.<cluster>.round.master                 all that the master decides
     dorm.<cluster>.LogRotated.master            the master: the log's past lies in an archive
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
+    dorm.<cluster>.progress.<node>.<app>        progress between two marks on the log: five tokens, in a stream with limits
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
     dorm.<cluster>.masters.all.status           a question to all masters, how they are: not kept; `agents.all` to agents
 
-App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
-in the subject, where a server's permissions can check them; a kind is only believed on its own subject.
+App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Progress is the
+exception: its stream forgets, so it has as many subjects as apps worked lately, and its limit for one subject keeps an app
+from crowding out the others.  Users and nodes are in the subject, where a server's permissions can check them; a kind is only
+believed on its own subject.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SUBJECT = re.compile(r"[^\s*>.\x00-\x1f\x7f]+(\.[^\s*>.\x00-\x1f\x7f]+)*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
 
-ROUND = "round"
+ROUND, PROGRESS = "round", "progress"
 MASTER = "master"
 """Stands for all masters: the last token of the subjects that only they may publish on."""
 
@@ -87,6 +90,16 @@ def reports(cluster: str) -> str:
     return f"dorm.{cluster}.report.*.NodeReported"
 
 
+def progress(cluster: str, node: str, app: str) -> str:
+    return f"dorm.{cluster}.{PROGRESS}.{token(node)}.{token(app)}"
+
+
+def progress_of(cluster: str, app: str = "*", node: str = "*") -> str:
+    """Return the pattern of the progress of one app, or of all, from one node, or from all."""
+    app, node = (one if one == "*" else token(one) for one in (app, node))
+    return f"dorm.{cluster}.{PROGRESS}.{node}.{app}"
+
+
 def shadow(cluster: str, policy: str, who: str) -> str:
     return f"dorm.{cluster}.shadow.{token(policy)}.{token(who)}"
 
@@ -120,6 +133,8 @@ def kind_of(subject: str) -> str:
         return "Round" if parts[2] == ROUND and parts[3] == "master" else parts[2]
     if len(parts) == 5 and parts[2] == "report":
         return parts[4]
+    if len(parts) == 5 and parts[2] == PROGRESS:
+        return "AppProgressed"
     return ""
 
 

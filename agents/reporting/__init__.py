@@ -3,6 +3,7 @@
     reporter     facts about containers, made from what the engine lists
     last_words   what a container wrote last before it failed
     outbox       facts on their way to the log
+    feed         progress between two marks, on its way to the stream beside the log
     heartbeat    the node's periodic report
     logs         requests for container output
     vitals       how the agent's process is, for metrics;  status: the same, for who asks

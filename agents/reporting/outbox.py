@@ -12,7 +12,7 @@ import structlog
 
 from events import subjects
 from events.appending import append_event
-from events.kinds import AppProgressed, Event
+from events.kinds import AppProgressed, Event, ProgressLinesSkipped
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BOUND = 4096
 _PAUSE_S = 2.0
 _REFUSED_S = 5.0
+_OPTIONAL = (ProgressLinesSkipped,)
+"""Facts for people: a server whose permissions are of an earlier release refuses them, and nothing else may wait for that."""
 _log = structlog.get_logger(__name__)
 
 
@@ -69,6 +71,9 @@ class Outbox:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
+                if isinstance(event, _OPTIONAL):
+                    _log.warning("the log refuses a fact, which is left out", id=event.id, reason=str(error))
+                    return
                 # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it forever.
                 _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)

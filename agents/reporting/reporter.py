@@ -13,10 +13,19 @@ import msgspec
 import structlog
 
 from agents.contract import PORT_TAKEN
-from agents.progress import ProgressFact, ProgressFile
+from agents.progress.file import ProgressFact, ProgressFile
+from agents.progress.watermarks import Watermarks
 from agents.reporting.last_words import last_words
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
-from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainersPrepared, ContainerStarted, ExitReason
+from events.kinds import (
+    CUT_OFF,
+    AppCheckpointed,
+    AppProgressed,
+    ContainerExited,
+    ContainersPrepared,
+    ContainerStarted,
+    ExitReason,
+)
 from events.limits import clipped
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from agents.desired import Desired
     from agents.identity import Identity
     from agents.ledger import Ledger
+    from agents.reporting.feed import ProgressFeed
     from agents.reporting.outbox import Outbox
     from agents.runtime.interface import Runtime
 
@@ -40,8 +50,9 @@ _log = structlog.get_logger(__name__)
 class _Follower:
     """One container's progress file and its current read."""
 
-    def __init__(self, file: ProgressFile) -> None:
+    def __init__(self, file: ProgressFile, marks: Watermarks) -> None:
         self.file = file
+        self.marks = marks
         self.lock = asyncio.Lock()
         self.reading: asyncio.Task[list[ProgressFact]] | None = None
         self.noted = False
@@ -68,9 +79,12 @@ class Reporter:
         clock: Callable[[], int],
         identity: Identity,
         shared: Callable[[], Awaitable[bool]],
+        feed: ProgressFeed,
     ) -> None:
-        """`shared` returns whether checkpoints certainly lie in the folder that all nodes share."""
+        """`shared` returns whether checkpoints certainly lie in the folder that all nodes share.  `feed` takes progress
+        that does not go on the log."""
         self._shared = shared
+        self._feed = feed
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -214,6 +228,7 @@ class Reporter:
         """Report progress without end.  Each container is watched in its own task, so that none waits for another's file."""
         looking: dict[Key, None] = {}
         async with asyncio.TaskGroup() as looks:
+            looks.create_task(self._feed.run())
             while True:
                 for seen in listed():
                     if seen.state == "running" and seen.key not in looking:
@@ -236,13 +251,19 @@ class Reporter:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
             told, app = self._desired.told.get(key), self._desired.apps.get(key.app)
             live = app is not None and app.live
-            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told, live=live))
+            marks = Watermarks(
+                stalls_s=app.spec.deadlines.progress_s if app is not None else None,
+                marked=told is not None and told.progressed > 0,
+            )
+            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told, live=live), marks)
             self._progress[key] = follower
         async with follower.lock:  # so that facts of one container stay in the order of their lines
             await self._tell_progress(key, follower, final)
 
     async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
-        for fact in await self._read_progress(key, follower, final):
+        facts = await self._read_progress(key, follower, final)
+        now = asyncio.get_running_loop().time()
+        for fact, on_log in follower.marks.chosen(facts, now, final=final):
             if isinstance(fact, AppCheckpointed) and not await self._shared():
                 _log.error(
                     "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
@@ -254,7 +275,10 @@ class Reporter:
                 at=self._clock(),
                 by=self._config.name,
             )
-            await self._outbox.put(event, last=final)
+            if isinstance(event, AppProgressed) and not on_log:
+                self._feed.put(event)
+            else:
+                await self._outbox.put(event, last=final)
 
     async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
         """Read the file, but give up if that takes too long: only this container is affected, and no other waits for it."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 At = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
+        pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+ -][0-9]{2}:[0-9]{2})?)?)$",
         max_length=64,
         description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "
@@ -82,16 +82,19 @@ async def seen(
     call: Call[Any, Any],
     build: Callable[[State], Any],
     prepare: Callable[[State], Awaitable[Callable[[State], Any]]] | None = None,
+    *,
+    turn: int = 0,
 ) -> Answer:
     """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded.  For a moment of
-    the past, `prepare` looks up beside that state what the log has to say, and returns what builds the answer."""
+    the past, `prepare` looks up beside that state what the log has to say, and returns what builds the answer.  `turn` counts
+    the changes of what the answer shows of the present beside the state."""
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
         return answer(build(state), state.seq)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
-    key = (call.request.path_qs, pack)
+    key = (call.request.path_qs if seq is not None or not turn else f"{call.request.path_qs} {turn}", pack)
     kept = services.answers.get(key, services.follower.seq if seq is None else seq)
     if kept is not None:
         return kept

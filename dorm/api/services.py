@@ -13,6 +13,7 @@ from dorm.api.following.follower import Follower
 from dorm.api.following.lives import Lives
 from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
+from dorm.api.following.newest import NewestReports
 from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
 from dorm.api.following.reports import Reports
@@ -51,7 +52,8 @@ class Services:
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
         self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
-        self.courses = Courses(self.recent, connection.cluster)
+        self.courses = Courses(self.recent, connection.log.progress, connection.cluster)
+        self.newest = NewestReports(connection.log)
         self.counted = Counted(self.follower)
         self.reports = Reports(connection.bus, connection.cluster)
         self.masters = MastersWatch(connection.leadership, clock)
@@ -75,6 +77,7 @@ class Services:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.follower.run(), name="follower")
                 tasks.create_task(self.masters.run(), name="masters")
+                tasks.create_task(self.newest.run(), name="newest reports")
                 tasks.create_task(self.events.run(), name="event streams")
                 tasks.create_task(self.view.run(), name="view stream")
         finally:

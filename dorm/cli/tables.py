@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _APPS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
-    ("RESIZED", "adjustments"), ("AGE", "age"),
+    ("PROGRESS", "progress"), ("RESIZED", "adjustments"), ("AGE", "age"),
 ]  # fmt: skip
 _NOTE = ("NOTE", "note")
 _APPS_WIDE = [
@@ -40,14 +40,20 @@ _CONTAINERS = [
 ]  # fmt: skip
 _ADJUSTMENTS = [
     ("FROM", "from_generation"), ("TO", "to_generation"), ("SIZE", "containers"), ("STOP s", "stop_s"),
-    ("WAIT s", "wait_s"), ("START s", "start_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
+    ("WAIT s", "wait_s"), ("START s", "start_s"), ("WORK s", "work_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
     ("LOST", "lost_steps"), ("KILLED", "killed"),
 ]  # fmt: skip
 
 
 def show_apps(rows: Sequence[AppRow], output: Format) -> None:
     plain = [
-        {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
+        {
+            **row,
+            "size": f"{row['containers']}/{row['n_max']}",
+            "age": ago(row["age_s"]),
+            "loss": row["loss_is"] or row["loss"],
+            "progress": f"{ago(row['progress_age_s'])} ago" if row["progress_age_s"] is not None else None,
+        }
         for row in map(msgspec.to_builtins, rows)
     ]
     show(plain, _APPS, output, wide=_APPS_WIDE, note=_NOTE)
@@ -98,8 +104,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]), ("elastic", _elastic(d)),
-        ("progress", f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else "") + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
-         + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
+        ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
@@ -113,6 +118,28 @@ def show_app(d: dict[str, Any]) -> None:
     done = d["adjustments_done"]
     live = [("PAUSE s", "pause_s")] if any(row["live"] for row in done) else []
     _titled("adjustments", [_in_seconds(row) for row in done], [*_ADJUSTMENTS, *live])
+
+
+def _progress(d: dict[str, Any]) -> str:
+    """Return `step 120 of 500, loss 0.31, 950 samples/s, 3s ago`."""
+    loss = d["loss_is"] or (f"{d['loss']:.6g}" if d["loss"] is not None else "")
+    parts = [
+        f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else ""), f"loss {loss}" if loss else "",
+        f"{d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "",
+        f"{ago(d['progress_age_s'])} ago" if d["progress_age_s"] is not None else "",
+    ]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _skipped(skipped: dict[str, Any] | None) -> str:
+    """Return what of the progress file could not be used."""
+    if not skipped:
+        return ""
+    lines = counted(skipped["lines"], "line")
+    return (
+        f"{lines} of slot {skipped['slot']}'s progress file could not be used, "
+        f"first {skipped['example']!r}: {skipped['reason']}"
+    )
 
 
 def _batch(batch: dict[str, Any] | None) -> str:

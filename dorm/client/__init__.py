@@ -6,6 +6,7 @@
     finding  which app a user means by a name
     tail     events in order, filtered, from any position
     output   what containers print
+    reports  what apps reported beside the log
     masters  which master leads
     identities  changes of who may do what
     rotation    have the log's past moved into archives

@@ -32,6 +32,7 @@ from dorm.client import tail
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
 from dorm.client.output import Output
+from dorm.client.reports import newest as newest_reports
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
@@ -58,6 +59,7 @@ from events.kinds import (
     SealRequested,
 )
 from events.limits import LONGEST_NAME
+from events.log.progress import EVERY
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from dorm.core.query.reported import Newest
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
@@ -161,6 +164,10 @@ class Client:
     async def glance(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state as it was read last, which costs no request to the log after the first."""
         return question(self._state) if self._begun else await self.look(question)
+
+    async def reported(self, app: str = EVERY) -> Newest:
+        """Return the newest progress of each app, or of one by its id, from the stream beside the log."""
+        return await newest_reports(self.log, app)
 
     async def _begin(self) -> None:
         """Load a snapshot, once, before the state is first used."""

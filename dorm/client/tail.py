@@ -1,6 +1,7 @@
 """Events of a log in order, filtered, from any position: what `Client.events` and `dorm events` read.
 
-An interrupted reader resumes exactly where it was, even within a round: `Tail.position` is what `after` takes.  The log
+An interrupted reader resumes exactly where it was, even within a round: `Tail.position` is what `after` takes.  The progress
+that lies beside the log comes between its records, by the order of the times.  The log
 handles outages (`events.log.interface.ReadableLog.read`): a tail that follows outlives them, and sees every event once.
 """
 
@@ -16,11 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.concerns import KINDS, Concerns, known_kind
+from dorm.core.query.concerns import KINDS, Concerns, is_id, known_kind
 from dorm.core.snapshot import load
 from events.errors import DormError
-from events.log.records import LogUnavailable
-from events.positions import Position, logged, parse
+from events.kinds import AppProgressed
+from events.log.combined import Combined, Piece
+from events.log.progress import EVERY
+from events.log.records import LogRefused, LogUnavailable
+from events.positions import Position, logged, logged_beside, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 BEGIN = Position(0)
+EVER = 2**63 - 1
+"""A time that is later than all (UTC ns)."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = 1000
 """Records in the first window that is searched for the last events."""
@@ -56,16 +62,18 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tail:
-    """One reading of a log: `async for logged in tail.events()`, once."""
+    """One reading of a log, with the progress beside it: `async for logged in tail.events()`, once."""
 
     def __init__(
         self, log: ReadableLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
-        follow: bool = False,
+        latest: int | None = None, beside_until: int | None = None, follow: bool = False,
     ) -> None:  # fmt: skip
         """`until` is the last sequence to read; without it and without `follow`, reading ends at the log's end as of its
-        start.  `cluster` may be `*` where the log is a file."""
+        start.  `latest` is the last time (UTC ns) of what is read beside the log, by default with `until` that of the log's
+        record there; `beside_until` is the last sequence of it.  `cluster` may be `*` where the log is a file."""
         self._log, self._cluster, self._wanted = log, cluster, wanted
         self._follow = follow
+        self._latest, self._beside_until = latest, beside_until
         self.until = until
         self.position = after
         """Everything up to here was yielded and the consumer came back for more, or it was filtered out."""
@@ -77,21 +85,64 @@ class Tail:
         first = after.seq if after.index is None else max(0, after.seq - 1)
         concerns = self._wanted.concerns()
         await self._learn_in_time(concerns, first)
-        subjects = concerns.subjects(self._cluster)
-        async with aclosing(self._log.read(after=first, subjects=subjects, follow=self._follow)) as batches:
-            async for batch in batches:
-                for record in batch:
+        async with aclosing(self._pieces(concerns, first)) as pieces:
+            async for piece in pieces:
+                for record in piece.records:
+                    if piece.beside:
+                        one = logged_beside(record, self.position.seq)
+                        if concerns.wants(one):
+                            yield one
+                        self.position = msgspec.structs.replace(self.position, beside=record.seq)
+                        continue
                     if self.until is not None and record.seq > self.until:
-                        return
+                        break
                     for one in logged(record):
                         if concerns.wants(one) and not after.covers(one.position):
                             yield one
-                        if not after.covers(one.position):
-                            self.position = one.position
-                    if not after.covers(Position(record.seq)):
-                        self.position = Position(record.seq)
-                if self.until is not None and batch[-1].seq >= self.until:
+                        self._reach(after, one.position)
+                    self._reach(after, Position(record.seq))
+                reached = self.until is not None and not piece.beside and piece.records[-1].seq >= self.until
+                if reached and self._latest is None:
                     return
+
+    def _reach(self, after: Position, position: Position) -> None:
+        if not after.covers(position):
+            self.position = msgspec.structs.replace(position, beside=self.position.beside)
+
+    async def _pieces(self, concerns: Concerns, first: int) -> AsyncGenerator[Piece, None]:
+        """Yield records of the log after a sequence, with the progress beside it where the filter can want any."""
+        subjects = concerns.subjects(self._cluster)
+        beside = await self._beside()
+        if beside is None:
+            async with aclosing(self._log.read(after=first, subjects=subjects, follow=self._follow)) as batches:
+                async for batch in batches:
+                    yield Piece(batch, beside=False)
+            return
+        self.position = msgspec.structs.replace(self.position, beside=beside)
+        latest = self._latest
+        if latest is None and self.until is not None:
+            latest = await time_of(self._log, self.until)
+        app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY
+        both = Combined(
+            self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest,
+            beside_until=self._beside_until,
+        )  # fmt: skip
+        async with aclosing(both.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _beside(self) -> int | None:
+        """Return the sequence after which to read the progress beside the log; None if none is wanted, or can be read."""
+        if self._wanted.kinds and AppProgressed.__name__ not in self._wanted.kinds:
+            return None
+        after, progress = self.position, self._log.progress
+        with contextlib.suppress(LogUnavailable, LogRefused):
+            if after.beside is not None:
+                return after.beside
+            if not await progress.end():
+                return 0 if self._follow else None
+            return await progress.at_time(await time_of(self._log, after.seq)) if after.seq else 0
+        return 0 if self._follow else None
 
     async def _learn_in_time(self, concerns: Concerns, upto: int) -> None:
         """Learn, retrying through an outage when following; learning the same twice is harmless."""
@@ -129,15 +180,20 @@ class Tail:
         return 0
 
 
-async def before_last(log: ReadableLog, cluster: str, wanted: Filter, count: int, end: int) -> Position:
-    """Return the position after which there are `count` matching events up to the sequence `end`; the start of the log where
-    there are fewer.  Reads backwards in growing windows, so the last few of a long log are found fast."""
+async def before_last(
+    log: ReadableLog, cluster: str, wanted: Filter, count: int, end: int, latest: int | None = None
+) -> Position:
+    """Return the position after which there are `count` matching events up to the sequence `end` (`latest` as for `Tail`); the
+    start of the log where there are fewer.  Reads backwards in growing windows, so the last few of a long log are found
+    fast."""
     begin = await log.start()
     window = max(_WINDOW, count)
     while count:
         first = max(begin, end - window)
         last: deque[Position] = deque(maxlen=count + 1)
-        async with aclosing(Tail(log, cluster, wanted, after=Position(first), until=end).events()) as found:
+        async with aclosing(
+            Tail(log, cluster, wanted, after=Position(first), until=end, latest=latest).events()
+        ) as found:
             async for one in found:
                 last.append(one.position)
         if len(last) > count:

@@ -8,7 +8,7 @@ import msgspec
 
 from dorm.core.generation import Container, Generation
 from events.identities import tenant_in
-from events.kinds import PlannedSlot, Waiting
+from events.kinds import LossIs, PlannedSlot, Waiting
 from events.spec import AppSpec
 
 if TYPE_CHECKING:
@@ -107,6 +107,16 @@ def name_key(name: str, submission: str) -> str:
     return f"{tenant}//{name}" if tenant else name
 
 
+class SkippedLines(msgspec.Struct, gc=False):
+    """Lines of a progress file that could not be used: of the first container of a generation that had any."""
+
+    generation: int
+    slot: int
+    lines: int
+    example: str
+    reason: str
+
+
 Ended = Literal["", "completed", "failed", "cancelled"]
 
 
@@ -176,6 +186,10 @@ class App(msgspec.Struct):
     """The folder of that checkpoint, "" if its node had announced none."""
     step: int = 0
     loss: float | None = None
+    loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET
+    """Where the last loss is no finite number, which one it is.  Unset elsewhere, as for `kill`."""
+    skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
+    """What its last generation that wrote unusable lines wrote; unset while none did."""
     samples_per_s: float | None = None
     waiting: Waiting | None = None
     """Why it waits or is below its n_max, as the last decision states it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest
+from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from events.identities import Identities, tenant_in
 from events.kinds import PolicyPlugin
@@ -47,6 +47,7 @@ __all__ = [
     "ShortenedTime",
     "ShownCondition",
     "SizeRequest",
+    "SkippedLines",
     "State",
     "Submission",
     "can_be_kept",

@@ -5,7 +5,7 @@
     user       USERS     and submit apps, change, cancel and retry own ones, read containers' output
     operator   USERS     and drain and forget nodes, pause scheduling, change settings and webhooks, seal the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
-    node       NODES     read the log, and publish facts about itself and its containers
+    node       NODES     read the log, and publish facts about itself and its containers, and their progress
     joining    NODES     present the key of one new node, once
     master     LOG       write rounds, the lease and snapshots
     admin      LOG       and change identities and streams
@@ -29,6 +29,7 @@ from events import kinds as k
 from events import subjects as names
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.leadership import leadership_config
+from events.nats.progress import progress_stream
 from events.nats.shadows import shadow_stream
 from events.nats.snapshots import snapshot_config
 from events.nats.streams import all_streams, log_stream, report_stream
@@ -61,6 +62,7 @@ _OF_NODES = _names(
     k.ContainerExited,
     k.AppCheckpointed,
     k.AppProgressed,
+    k.ProgressLinesSkipped,
     k.AppResizeRequested,
     k.MembershipChanged,
     k.EpochCompleted,
@@ -95,18 +97,21 @@ class Services(msgspec.Struct, frozen=True):
 
 def reading(cluster: str) -> Services:
     """Return what a reader of the log asks of JetStream, in the log's account."""
-    log, reports = log_stream(cluster), report_stream(cluster)
+    log, reports, progress = log_stream(cluster), report_stream(cluster), progress_stream(cluster)
     snapshots, lease = str(snapshot_config(cluster).name), str(leadership_config(cluster).name)
     return Services(
         single=[
-            *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in (log, reports, snapshots, lease)),
-            *(f"{OWN_API}.STREAM.MSG.GET.{stream}" for stream in (log, reports, snapshots, lease)),
+            *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in (log, reports, progress, snapshots, lease)),
+            *(f"{OWN_API}.STREAM.MSG.GET.{stream}" for stream in (log, reports, progress, snapshots, lease)),
             # The name of a reader's consumer is random, and nobody may list them.
-            f"{OWN_API}.CONSUMER.CREATE.{log}.>",
-            f"{OWN_API}.CONSUMER.DELETE.{log}.*",
+            *(f"{OWN_API}.CONSUMER.CREATE.{stream}.>" for stream in (log, progress)),
+            *(f"{OWN_API}.CONSUMER.DELETE.{stream}.*" for stream in (log, progress)),
             f"{OWN_API}.DIRECT.GET.{snapshots}.>",
         ],
-        many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{log}.*", f"{OWN_API}.DIRECT.GET.{log}"],
+        many=[
+            *(f"{OWN_API}.CONSUMER.MSG.NEXT.{stream}.*" for stream in (log, progress)),
+            f"{OWN_API}.DIRECT.GET.{log}",
+        ],
     )
 
 
@@ -141,8 +146,9 @@ def access(cluster: str, role: str, name: str) -> Access:
     publish = [subject.replace(OWN_API, IMPORTED_API, 1) for subject in read]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
+        publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.ask(cluster, name, "logs"), names.ask_agents(cluster)]
-        return Access([*publish, names.report(cluster, name), _RESPONSES], listens)
+        return Access([*publish, _RESPONSES], listens)
     publish += _status(cluster)
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
@@ -187,7 +193,8 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
-    of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES] + [names.reports(cluster)]
+    of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
+    of_nodes += [names.reports(cluster), names.progress_of(cluster)]
     asking = Services([], [_asking(cluster), names.ask_agents(cluster)])
     return {
         LOG: {

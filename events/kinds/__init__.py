@@ -6,7 +6,7 @@
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
-               AppProgressed AppResizeRequested MembershipChanged EpochCompleted
+               AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
                Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed;
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from events.kinds.agents import (
     CUT_OFF,
+    LONGEST_EXAMPLE,
     MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
@@ -37,10 +38,12 @@ from events.kinds.agents import (
     EpochCompleted,
     EpochRun,
     ExitReason,
+    LossIs,
     MembershipChanged,
     NodeJoined,
     NodeLeft,
     NodeReported,
+    ProgressLinesSkipped,
 )
 from events.kinds.base import NO_FOLDER, Address, Amount, Event, ExitCode, FolderId, Identity, Port, PortOrNone, Step
 from events.kinds.clients import (
@@ -113,6 +116,7 @@ from events.kinds.webhooks import (
 
 __all__ = [
     "CUT_OFF",
+    "LONGEST_EXAMPLE",
     "MOST_MASTER_KEYS",
     "MOST_RUNS",
     "NO_FOLDER",
@@ -153,6 +157,7 @@ __all__ = [
     "LiveResizeFailed",
     "LogRotated",
     "LogSealed",
+    "LossIs",
     "MasterElected",
     "MasterFact",
     "MembersLost",
@@ -179,6 +184,7 @@ __all__ = [
     "PolicyPlugin",
     "Port",
     "PortOrNone",
+    "ProgressLinesSkipped",
     "Published",
     "RecordsRefused",
     "RefusedRecord",

@@ -114,6 +114,10 @@ class ContainerExited(Event, frozen=True):
     identity: Identity = ""
 
 
+LossIs = Literal["", "nan", "inf", "-inf"]
+"""What a loss is that is no finite number: training diverges."""
+
+
 class AppCheckpointed(Event, frozen=True):
     """The app reported, in its progress file, that it saved its state up to this step."""
 
@@ -123,15 +127,38 @@ class AppCheckpointed(Event, frozen=True):
 
 
 class AppProgressed(Event, frozen=True):
-    """Progress that the app reported in its progress file, at a limited rate."""
+    """Progress that the app reported in its progress file, at a limited rate.
+
+    The log has the first report of each generation and membership, the last one before a container's end, and marks in
+    between: after seconds at first, then one a minute.  The reports between two marks are on the stream of progress."""
 
     app: Name
     generation: Number
     step: Step
     loss: float | None = None
+    loss_is: LossIs = ""
+    """Where the loss is no finite number, which one it is; `loss` is None then."""
     samples_per_s: float | None = None
     noise: float | None = None
     """Of an app that accepts a range of batch sizes: its gradient noise scale, in samples (arXiv 1812.06162)."""
+
+
+LONGEST_EXAMPLE = 200
+"""Characters of a line that is shown."""
+
+
+class ProgressLinesSkipped(Event, frozen=True):
+    """Lines of a container's progress file that could not be used: a mistake in the app, or in how it writes them."""
+
+    app: Name
+    generation: Number
+    slot: Slot
+    lines: Number
+    """How many there were so far."""
+    example: Annotated[str, msgspec.Meta(max_length=LONGEST_EXAMPLE)] = ""
+    """The first of them, shortened."""
+    reason: str = ""
+    """Why that one could not be used, and what would be."""
 
 
 class AppResizeRequested(Event, frozen=True):

@@ -18,6 +18,7 @@ from events.kinds.agents import (
     NodeJoined,
     NodeLeft,
     NodeReported,
+    ProgressLinesSkipped,
 )
 from events.kinds.base import Event
 from events.kinds.clients import (
@@ -90,6 +91,7 @@ Published = (
     | ContainerExited
     | AppCheckpointed
     | AppProgressed
+    | ProgressLinesSkipped
     | AppResizeRequested
     | MembershipChanged
     | EpochCompleted

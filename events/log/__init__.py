@@ -3,6 +3,8 @@
     records      `Record`, `Appended`, and the errors
     interface    `ReadableLog`, `EventLog`, `Bus`
     snapshots    copies of the state beside a log, which bound how much a start has to fold
+    progress     what apps report between two marks, in a stream beside a log
+    combined     a log and the stream of progress beside it, read as one
     memory       a log and a bus in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
     waiting      retries while the log does not answer

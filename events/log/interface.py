@@ -27,6 +27,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from events.errors import DormError
+from events.log.progress import NoProgress
 from events.log.records import LogRefused
 from events.log.snapshots import NoSnapshots
 
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from events.kinds import LogRotated
+    from events.log.progress import Progress, ReadableProgress
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, Snapshots
 
 _NO_SNAPSHOTS = NoSnapshots()
+_NO_PROGRESS = NoProgress()
 
 
 class ReadableLog(Protocol):
@@ -93,6 +96,11 @@ class ReadableLog(Protocol):
     def snapshots(self) -> ReadableSnapshots:
         """Copies of the state at some of this log's sequences."""
         return _NO_SNAPSHOTS
+
+    @property
+    def progress(self) -> ReadableProgress:
+        """What apps reported between two marks on this log."""
+        return _NO_PROGRESS
 
     @property
     def sparse(self) -> bool:
@@ -166,6 +174,11 @@ class EventLog(ReadableLog, Protocol):
     def snapshots(self) -> Snapshots:
         """Copies of the state at some of this log's sequences; more can be stored."""
         ...
+
+    @property
+    def progress(self) -> Progress:
+        """What apps reported between two marks on this log; more can be stored."""
+        return _NO_PROGRESS
 
     async def check(self) -> None:
         """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can

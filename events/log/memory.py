@@ -10,6 +10,7 @@ import msgspec
 
 from events.kinds import LogRotated
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
+from events.log.progress import MemoryProgress
 from events.log.records import (
     Appended,
     Archived,
@@ -39,6 +40,7 @@ class MemoryLog(EventLog):
         self.records: list[Record] = []
         self._clock = clock
         self._snapshots = MemorySnapshots()
+        self._progress = MemoryProgress(clock)
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
@@ -134,6 +136,10 @@ class MemoryLog(EventLog):
     @property
     def snapshots(self) -> MemorySnapshots:
         return self._snapshots
+
+    @property
+    def progress(self) -> MemoryProgress:
+        return self._progress
 
     async def close(self) -> None:
         return None

@@ -18,15 +18,8 @@ from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
 from events.log.interface import Bus, EventLog
 from events.log.records import (
-    Appended,
-    LogClosed,
-    LogDamaged,
-    LogError,
-    LogRefused,
-    LogUnavailable,
-    Record,
-    on_subjects,
-)
+    Appended, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record, on_subjects,
+)  # fmt: skip
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.access.message_ids import message_id
@@ -40,18 +33,11 @@ from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
 from events.nats.places.named import Places
+from events.nats.progress import JetStreamProgress
 from events.nats.reader import (
-    EndsBefore,
-    NotDelivered,
-    Reader,
-    RecordMissing,
-    ReopenReader,
-    StartsLater,
-    check_still_there,
-    first_since,
-    last_record,
+    EndsBefore, NotDelivered, Reader, RecordMissing, ReopenReader, StartsLater, check_still_there, first_since, last_record,
     record_at,
-)
+)  # fmt: skip
 from events.nats.rotated import Rotated
 from events.nats.settings.compression import endangered, uncompress
 from events.nats.settings.limits import LARGEST_RECORD, Room, nearly_full, room, set_limit
@@ -232,6 +218,7 @@ class JetStreamLog(EventLog):
         link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
         self._rotated = Rotated(link, cluster, self._stream, imported)
+        self._progress = JetStreamProgress(link, cluster)
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -488,6 +475,10 @@ class JetStreamLog(EventLog):
     @property
     def snapshots(self) -> JetStreamSnapshots:
         return self._snapshots
+
+    @property
+    def progress(self) -> JetStreamProgress:
+        return self._progress
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)

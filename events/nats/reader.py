@@ -133,7 +133,23 @@ class Reader:
 
     async def _open(self) -> None:
         manager = self._link.jetstream(timeout=self._timeout)
-        config = ConsumerConfig(
+        with as_log_errors("reading the log"):
+            state = await stream_state(self._link, self._stream, self._timeout)
+            self._check_reach(int(state["first_seq"]), int(state["last_seq"]))
+            self._subscription = await self._link.take(self._inbox, self._take)
+            await _finished(manager.add_consumer(self._stream, self.consumer()))
+        await self._request()
+        await self._request()
+
+    def _check_reach(self, first: int, last: int) -> None:
+        if last < self._after:
+            raise EndsBefore(f"the log ends at {last}, before {self._after} which had been read from it")
+        if first > self._after + 1:
+            raise StartsLater(first)
+
+    def consumer(self) -> ConsumerConfig:
+        """Return the consumer to create."""
+        return ConsumerConfig(
             name=self._consumer,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self._after + 1,
@@ -145,18 +161,6 @@ class Reader:
             filter_subject=self._filters[0] if len(self._filters) == 1 else None,
             filter_subjects=self._filters if len(self._filters) > 1 else None,
         )
-        with as_log_errors("reading the log"):
-            state = await stream_state(self._link, self._stream, self._timeout)
-            if state["last_seq"] < self._after:
-                raise EndsBefore(
-                    f"the log ends at {state['last_seq']}, before {self._after} which had been read from it"
-                )
-            if state["first_seq"] > self._after + 1:
-                raise StartsLater(state["first_seq"])
-            self._subscription = await self._link.take(self._inbox, self._take)
-            await _finished(manager.add_consumer(self._stream, config))
-        await self._request()
-        await self._request()
 
     async def _request(self) -> None:
         self._asked += BATCH

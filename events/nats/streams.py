@@ -26,6 +26,7 @@ from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
 from events.nats.leadership import leadership_config
 from events.nats.link import NO_JETSTREAM, NO_ROOM, as_log_errors
+from events.nats.progress import progress_config
 from events.nats.settings import limits
 from events.nats.settings.compression import uncompress
 from events.nats.snapshots import snapshot_config
@@ -107,6 +108,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             # loses milliseconds of heartbeats, which a lease's margin covers.
             persist_mode=PersistMode.ASYNC,
         ),
+        progress_config(cluster),
         snapshot_config(cluster),
         leadership_config(cluster),
     ]

@@ -56,7 +56,7 @@ _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
-    "MembershipChanged.change", "Resize.why", "App.kill",
+    "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip

@@ -205,6 +205,7 @@ class AppTeller:
             )
             if self._phases is not None and event.generation == self._phases.generation:
                 self._resumed(state, app, work)
+            self._note(state)
         if isinstance(event, k.AppCheckpointed):
             work.checkpoint = event.step
             return
@@ -216,11 +217,11 @@ class AppTeller:
 
     def _resumed(self, state: State, app: App, work: Work) -> None:
         assert self._phases is not None
-        decided_at = app.generations[work.generation].decided_at
-        seconds = (state.time - decided_at) / SECOND
+        seconds = (state.time - app.generations[work.generation].decided_at) / SECOND
         last = app.history[-1] if app.history else None
         cost = cost_s(last) if last is not None and last.to_generation == work.generation else None
-        phases = self._phases = msgspec.structs.replace(self._phases, resumed_s=seconds, cost_s=cost)
+        work_s = None if self._phases.total_s is None else seconds - self._phases.total_s
+        phases = self._phases = msgspec.structs.replace(self._phases, work_s=work_s, resumed_s=seconds, cost_s=cost)
         text = words.resumed(work, phases, app.steps_per_s)
         self._tell(state, str(state.seq), "resumed", text, [self._ready], phases=phases)
 

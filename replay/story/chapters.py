@@ -84,6 +84,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_s: float | None = None
     total_s: float | None = None
     """From the decision until all containers ran."""
+    work_s: float | None = None
+    """From then until the first report of work: to load, and to come to the first step."""
     resumed_s: float | None = None
     """From the decision until the first report of work."""
     cost_s: float | None = None

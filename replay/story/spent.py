@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from dorm.core.state import App
 
 
+def _works(app: App) -> bool:
+    """Return whether its containers run, and, of an app that reports progress, whether it has reported any since they do: to
+    load and to come to the first step is part of a pause."""
+    current = app.current
+    return current is not None and bool(current.started_at) and (current.worked or not app.reports_progress)
+
+
 class Spent:
     """Takes the app after each event that can change which of the three it is; times are log times (UTC ns)."""
 
@@ -22,7 +29,7 @@ class Spent:
     def note(self, app: App, time: int) -> None:
         """Record what the app does from this time on."""
         current = app.current
-        doing = "" if app.ended else "waited" if current is None else "ran" if current.started_at else "paused"
+        doing = "" if app.ended else "waited" if current is None else "ran" if _works(app) else "paused"
         if doing != self._doing:
             self._end(self._spent, time)
             self._doing, self._since = doing, time

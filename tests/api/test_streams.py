@@ -12,8 +12,10 @@ import pytest
 from yarl import URL
 
 from dorm.client.tail import Filter, Tail
-from events.kinds import AppSubmitted
+from events.codec import encode
+from events.kinds import AppProgressed, AppSubmitted
 from events.positions import parse
+from events.subjects import progress
 from replay.page.view import view
 from replay.travel.travel import state_at
 from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
@@ -22,6 +24,7 @@ from tests.replay.busy import busy_log
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.interface import ReadableLog
+    from events.nats.log import Connection
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats
@@ -241,3 +244,40 @@ async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) 
             await filled(connection, RECORDS[50:60])
             (one,) = await stream.take(1)
             assert one["event"] == "change"
+
+
+async def test_progress_beside_the_log_comes_between_its_records_once(nats_server: NatsServer) -> None:
+    """Whatever reader breaks off, and whether it reads what was there or what comes."""
+    app = "made-abcdef"
+
+    async def reported(connection: Connection, steps: range) -> None:
+        for step in steps:
+            said = AppProgressed(id=f"n1.{app}-1-0.AppProgressed.{step}", app=app, generation=1, step=step)
+            await connection.log.progress.put(progress(connection.cluster, "n1", app), encode(said), msg_id=said.id)
+
+    async with connected(nats_server.url) as connection:
+        for first in range(0, 60, 10):
+            await filled(connection, RECORDS[first : first + 10])
+            await reported(connection, range(first, first + 5))
+        async with served(connection) as api:
+            async with asyncio.timeout(PATIENCE_S), streaming(api, "/v1/events/stream", None) as live:
+                await filled(connection, RECORDS[60:70])
+                await reported(connection, range(60, 65))
+                came = [one["id"] for one in await live.take(1)]
+                while not came[-1].endswith("~35"):
+                    came += [one["id"] for one in await live.take(1)]
+            expected = [one async for one in Tail(connection.log, connection.cluster, EVERYTHING).events()]
+            chance, found, last = Random(1), list[dict[str, str]](), "0"
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found) < len(expected):
+                    async with streaming(api, "/v1/events/stream", last) as stream:
+                        found += await stream.take(min(chance.randint(1, 60), len(expected) - len(found)))
+                        last = found[-1]["id"]
+            assert [msgspec.json.decode(one["data"])["position"] for one in found] == [
+                str(one.position) for one in expected
+            ]
+            assert (
+                sum(isinstance(one.event, AppProgressed) and one.position.beside is not None for one in expected) == 35
+            )
+            assert len(set(came)) == len(came)
+            assert sum("~" in one and one.partition("~")[2] > "30" for one in came) >= 5

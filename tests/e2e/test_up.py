@@ -49,7 +49,7 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     for row in (json.loads(await done(home, "ps", "-o", "json")), yaml.safe_load(await done(home, "ps", "-o", "yaml"))):
         assert (row[0]["name"], row[0]["phase"], row[0]["containers"]) == ("own", "running", 2)
     heading, line = (await done(home, "ps")).splitlines()[:2]
-    assert heading.split() == ["NAME", "PHASE", "SIZE", "NODES", "STEP", "LOSS", "RESIZED", "AGE"]
+    assert heading.split() == ["NAME", "PHASE", "SIZE", "NODES", "STEP", "LOSS", "PROGRESS", "RESIZED", "AGE"]
     assert line.split()[:4] == ["own", "running", "2/2", "2"]
     assert app.id in await done(home, "ps", "-o", "wide")
     described = await done(home, "describe", "own")

@@ -70,3 +70,13 @@ def test_a_record_holds_one_event_or_the_facts_of_a_round() -> None:
     assert list(logged(Record(4, 80, subject, encode(round)))) == [
         Logged(Position(4, index), 80, subject, fact, round) for index, fact in enumerate(facts)
     ]
+
+
+def test_a_position_of_progress_is_none_of_the_log() -> None:
+    assert parse("118~57") == Position(118, None, 57)
+    assert str(parse("118.2~57")) == "118.2~57"
+    assert parse("118.2~57").covers(Position(118, 1))
+    assert not parse("118.2~57").covers(Position(118, 3))
+    assert parse("118.2~57").covers(Position(200, None, 57))
+    assert not parse("118.2~57").covers(Position(100, None, 58))
+    assert not parse("118.2").covers(Position(100, None, 1))

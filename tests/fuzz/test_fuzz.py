@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from agents import progress
+from agents.progress import file as progress
 from dorm.core.fold import evolve as evolving
 from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader
@@ -56,7 +56,7 @@ def test_all_inputs_are_planned_once() -> None:
 
 
 def test_a_progress_file_that_ends_an_agent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate_method(monkeypatch, progress.ProgressFile, "_newest_first", "UnicodeDecodeError, ", "")
+    mutate_method(monkeypatch, progress.ProgressFile, "_newest_first", "if words is not None:", "if True:")
     assert run(Work("progress", 0, 0, 300)).failures
 
 

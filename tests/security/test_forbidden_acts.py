@@ -37,7 +37,8 @@ OPERATOR = USER | {
 }  # fmt: skip
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
-    "AppCheckpointed", "AppProgressed", "AppResizeRequested", "MembershipChanged", "EpochCompleted",
+    "AppCheckpointed", "AppProgressed", "ProgressLinesSkipped", "AppResizeRequested", "MembershipChanged",
+    "EpochCompleted",
 }  # fmt: skip
 OWN = {
     "reader": {"TokenAdded", "TokenRemoved"}, "user": USER, "operator": OPERATOR, "api": OPERATOR, "node": NODE,
@@ -62,6 +63,7 @@ def subjects() -> dict[str, tuple[str, str]]:
         for author in ("root", "master", "api", "alice", "bob", "rita", "olga", "node-1", "node-2")
     }
     found |= {f"dorm.{CLUSTER}.report.{node}.NodeReported": ("report", node) for node in ("node-1", "node-2")}
+    found |= {f"dorm.{CLUSTER}.progress.{node}.a-1": ("report", node) for node in ("node-1", "node-2")}
     found[LEASE_KEY] = ("lease", "master")
     found |= {f"dorm.{CLUSTER}.snapshot.{which}": ("snapshot", "master") for which in ("index.all", "body.x.0")}
     found |= {f"dorm.{CLUSTER}.shadow.dorm.{name}": ("shadow", name) for name in ("root", "alice", "olga")}

@@ -17,7 +17,7 @@ from agents.actions import Actions
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.progress import ProgressFact, ProgressFile
+from agents.progress.file import ProgressFact, ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from agents.runtime.interface import Key

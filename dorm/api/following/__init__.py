@@ -6,6 +6,7 @@
     submitted   where on the log each app was submitted
     threads     threads that answers are computed in, with a bound on what waits for them
     recent      the log up to what is folded, its newest records from memory
+    newest      the newest that apps reported beside the log
     courses     what apps reported of their work, for curves
     picture     partitions over time, for drawings
     counted     what has happened since it began to follow, for metrics

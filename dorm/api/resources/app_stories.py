@@ -80,6 +80,8 @@ class ProgressPoint(msgspec.Struct, frozen=True):
     loss: float | None
     samples_per_s: float | None
     generation: int
+    loss_is: str = ""
+    """`nan`, `inf` or `-inf` where the loss is no finite number."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -193,7 +195,7 @@ async def app_progress(call: Call[ProgressQuery, None]) -> Answer:
     course, complete = await services.courses.of(id, submitted, upto, seconds)
     latest = None if seq is None else await services.moments.look(seq, lambda state: state.time)
     points = [
-        ProgressPoint(rfc3339(time), event.step, event.loss, event.samples_per_s, event.generation)
+        ProgressPoint(rfc3339(time), event.step, event.loss, event.samples_per_s, event.generation, event.loss_is)
         for time, event in course.thinned(call.query.width)
         if latest is None or time <= latest
     ]

@@ -15,14 +15,20 @@ from dorm.client import operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
+from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
 from events.spec import check_spec
+from replay.moments import AtSequence
+from replay.travel.reported import reported_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dorm.api.answers import Answer
     from dorm.core.app import App
+    from dorm.core.query.reported import Newest
     from dorm.core.state import State
 
 _ANSWER_S = 10.0
@@ -47,6 +53,10 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     step: int
     loss: float | None
+    loss_is: str
+    """`nan`, `inf` or `-inf` where the loss is no finite number."""
+    progressed_at: str | None
+    """When it reported progress or a checkpoint last in its present generation."""
     samples_per_s: float | None
     adjustments: int
     failures: int
@@ -73,6 +83,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     epoch: int | None
     checkpoint: int | None
     """The step of the last checkpoint."""
+    skipped_lines: dict[str, Any] | None
+    """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
     held: str
     """Why it is held at a number of containers for a while."""
@@ -150,12 +162,12 @@ class Asked(Stored, frozen=True, kw_only=True):
     id: str
 
 
-def item_of(app: App) -> AppItem:
-    return AppItem(**_fields(app))
+def item_of(app: App, newest: Newest | None = None) -> AppItem:
+    return AppItem(**_fields(app, newest))
 
 
-def _fields(app: App) -> dict[str, Any]:
-    row = app_row(app, app.submitted_at)
+def _fields(app: App, newest: Newest | None) -> dict[str, Any]:
+    row = app_row(app, app.submitted_at, newest)
     return {
         "id": app.id,
         "name": app.name,
@@ -168,9 +180,11 @@ def _fields(app: App) -> dict[str, Any]:
         "n_max": app.n_max,
         "weight": app.weight,
         "generation": app.generation,
-        "step": app.step,
-        "loss": app.loss,
-        "samples_per_s": app.samples_per_s,
+        "step": row.step,
+        "loss": row.loss,
+        "loss_is": row.loss_is,
+        "progressed_at": rfc3339(at) if (at := shown(app, newest).at) else None,
+        "samples_per_s": row.samples_per_s,
         "adjustments": app.adjustments,
         "failures": app.failures,
         "submitted_at": rfc3339(app.submitted_at),
@@ -180,11 +194,11 @@ def _fields(app: App) -> dict[str, Any]:
     }
 
 
-def details_of(app: App, now: int) -> AppDetails:
+def details_of(app: App, now: int, newest: Newest | None = None) -> AppDetails:
     told = describe(app, now)
     known = {field: told[field] for field in AppDetails.__struct_fields__ if field in told}
     adjustments = [{**one, "decided_at": rfc3339(one["decided_at"])} for one in told["adjustments_done"]]
-    return AppDetails(**{**known, **_fields(app), "adjustments_done": adjustments})
+    return AppDetails(**{**known, **_fields(app, newest), "adjustments_done": adjustments})
 
 
 async def list_apps(call: Call[AppsQuery, None]) -> Answer:
@@ -200,17 +214,36 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
             and (query.q is None or any(query.q in text for text in (app.name, app.id, app.user)))
         )
 
-    def build(state: State) -> Page[AppItem]:
+    def build(state: State, newest: Newest) -> Page[AppItem]:
         found = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
         apps, after = paged(found, lambda app: str(app.seq), query.limit)
-        return Page(items=[item_of(app) for app in apps], next=after, previous=None, position=str(state.seq))
+        return Page(items=[item_of(app, newest) for app in apps], next=after, previous=None, position=str(state.seq))
 
-    return await seen(call, build)
+    return await _with_newest(call, build)
+
+
+async def _with_newest(call: Call[Any, Any], build: Callable[[State, Newest], Any]) -> Answer:
+    """Answer with what apps have reported beside the log: by now, or by the moment that the request names."""
+    log, now = call.services.connection.log, call.services.newest
+
+    async def prepare(state: State) -> Callable[[State], Any]:
+        newest = await reported_at(log, state, AtSequence(state.seq))
+        return lambda state: build(state, newest)
+
+    def present(state: State) -> Any:
+        return build(state, now.found)
+
+    present.__qualname__ = build.__qualname__  # By which the follower knows how long such an answer takes.
+    return await seen(call, present, prepare, turn=now.turn)
 
 
 async def get_app(call: Call[Seen, None]) -> Answer:
     """By id, or by the name of an app that runs or ran last."""
-    return await seen(call, lambda state: details_of(find_app(state, call.path("app"), call.user), state.time))
+
+    def build(state: State, newest: Newest) -> AppDetails:
+        return details_of(find_app(state, call.path("app"), call.user), state.time, newest)
+
+    return await _with_newest(call, build)
 
 
 async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:

@@ -1,28 +1,34 @@
-"""The log's events as streams.
+"""The log's events as streams, with the progress beside it.
 
 Readers with the same filter share a channel, which filters and encodes each record once.  A channel keeps its newest frames.
 A reader that resumes further back reads the log, in its own time, up to where the channel is, and takes the frames from there:
-nothing is lost and nothing comes twice, since a position says exactly what was read.
+nothing is lost and nothing comes twice, since a position says exactly what was read.  The id of each event says how far a
+reader has come with both: `118.2~57`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from dorm.api.errors import Missing, Unavailable
 from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
-from dorm.client.tail import Filter, Tail
-from events.positions import Position, logged
+from dorm.client.tail import EVER, Filter, Tail, time_of
+from events.log.interface import ReadableLog
+from events.log.records import LogClosed, LogRefused, LogUnavailable
+from events.positions import Logged, Position, logged, logged_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from dorm.api.following.follower import Follower
     from dorm.api.following.recent import RecentLog
@@ -30,8 +36,9 @@ if TYPE_CHECKING:
     from dorm.api.streams.sse import Stream
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
+    from events.log.progress import ReadableProgress
     from events.log.records import Record
-    from events.positions import Logged
+    from events.log.snapshots import ReadableSnapshots
 
 _PAUSE_S = 0.05
 """Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
@@ -50,19 +57,28 @@ _WRITTEN_AT_ONCE = 256 << 10
 _CHECK_S = 2.0
 
 
+class _Waits(NamedTuple):
+    record: Record
+    beside: bool
+    """Whether it is of the stream of progress."""
+
+
 class _Frame(NamedTuple):
     position: Position
+    reached: Position
+    """What a reader has read of both, once it has this event."""
     body: bytes
 
 
 class _Channel:
     """All readers with one filter."""
 
-    def __init__(self, wanted: Filter) -> None:
+    def __init__(self, wanted: Filter, beside: int | None) -> None:
+        """It takes the progress after that record; None where there is none."""
         self.wanted = wanted
         self.readers = Readers()
-        self.queue: list[Record] = []
-        self.floor = self.position = Position(0)
+        self.queue: list[_Waits] = []
+        self.floor = self.position = Position(0, None, beside)
         """Frames are kept of everything after `floor`, up to `position`."""
         self.begun = asyncio.Event()
         self.unused_since = 0.0
@@ -78,46 +94,49 @@ class _Channel:
 
     def begin(self, seq: int) -> None:
         """Start after a record."""
-        self.floor = self.position = Position(seq)
+        self.floor = self.position = replace(self.position, seq=seq)
         self.begun.set()
 
-    def encode(self, records: Sequence[Record]) -> list[_Frame]:
-        """Filter and encode, in a thread."""
-        return [
-            _Frame(one.position, frame(str(one.position), "event", encoded(one)))
-            for record in records
-            if record.seq > self.position.seq
-            for one in logged(record)
-            if self._concerns is None or self._concerns.wants(one)
-        ]
+    def encode(self, waiting: Sequence[_Waits]) -> tuple[list[_Frame], Position]:
+        """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
+        found: list[_Frame] = []
+        reached = self.position
+        for record, beside in waiting:
+            if beside:
+                reached = replace(reached, beside=record.seq)
+            elif record.seq <= reached.seq:
+                continue
+            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
+                reached = reached if beside else replace(one.position, beside=reached.beside)
+                if self._concerns is None or self._concerns.wants(one):
+                    found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))
+            reached = replace(reached, seq=reached.seq if beside else record.seq, index=None)
+        return found, reached
 
-    def publish(self, frames: list[_Frame], upto: int) -> None:
+    def publish(self, frames: list[_Frame], upto: Position) -> None:
         for one in frames:
             self._frames.append(one)
             self._bytes += len(one.body)
         while len(self._frames) > _MOST_FRAMES or self._bytes > _FRAMES_ROOM:
             gone = self._frames.popleft()
             self._bytes -= len(gone.body)
-            self.floor = gone.position
-        self.position = Position(max(upto, self.position.seq))
+            self.floor = gone.reached
+        self.position = upto
         if frames:
             self.readers.push(b"".join(one.body for one in frames))
 
     def reaches_back_to(self, position: Position) -> bool:
         """Return whether all frames after a position are kept."""
         floor = self.floor
+        if floor.beside is not None and (position.beside is None or position.beside < floor.beside):
+            return False
         if position.seq != floor.seq or position.index is None:
             return position.seq >= floor.seq
         return floor.index is not None and position.index >= floor.index
 
     def after(self, position: Position) -> list[_Frame]:
         """Return the frames after a position, as many as are written at once."""
-        found: list[_Frame] = []
-        for one in reversed(self._frames):
-            if position.covers(one.position):
-                break
-            found.append(one)
-        found.reverse()
+        found = [one for one in self._frames if not position.covers(one.position)]
         size = 0
         for index, one in enumerate(found):
             size += len(one.body)
@@ -134,19 +153,36 @@ class EventStreams:
         self._recent = recent
         self._limits = limits
         self._channels: dict[Filter, _Channel] = {}
+        self._both = _Both(recent, follower)
+        self._beside: int | None = None
+        """How far the stream of progress is read; None where it can't be."""
         self._news = asyncio.Event()
         follower.watch(self._take)
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
+        self._hand_on([_Waits(record, beside=False) for record in batch])
+
+    def _hand_on(self, batch: list[_Waits]) -> None:
         for channel in self._channels.values():
             channel.queue += batch
         if self._channels:
             self._news.set()
 
+    async def _follow_progress(self) -> None:
+        progress = self._both.progress
+        with contextlib.suppress(LogRefused, LogClosed):
+            self._beside = await progress.end()
+            async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
+                async for batch in batches:
+                    self._beside = batch[-1].seq
+                    self._hand_on([_Waits(record, beside=True) for record in batch])
+        self._beside = None
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pump(), name="pump")
+            tasks.create_task(self._follow_progress(), name="progress")
             tasks.create_task(self._watch(), name="heartbeats")
 
     async def _pump(self) -> None:
@@ -157,14 +193,14 @@ class EventStreams:
             for channel in list(self._channels.values()):
                 if not channel.begun.is_set() or not channel.queue:
                     continue
-                records, channel.queue = channel.queue, []
-                if len(records) > _MOST_WAITING:
+                waiting, channel.queue = channel.queue, []
+                if len(waiting) > _MOST_WAITING:
                     self._drop(channel)
                     continue
-                size = sum(len(record.body) for record in records)
-                frames = await apart_if_large(4 * size, partial(channel.encode, records))
+                size = sum(len(one.record.body) for one in waiting)
+                frames, upto = await apart_if_large(4 * size, partial(channel.encode, waiting))
                 if self._channels.get(channel.wanted) is channel:
-                    channel.publish(frames, records[-1].seq)
+                    channel.publish(frames, upto)
             # With many readers, fewer and larger pieces: a piece costs each of them a write, and the loop is for others too.
             await asyncio.sleep(min(max(_PAUSE_S, _PAUSE_TIMES * (time.thread_time() - began)), _LONGEST_S))
 
@@ -200,13 +236,19 @@ class EventStreams:
     async def begin(self, text: Position | None) -> Position:
         """Return where a stream starts: at a position, or at the end.  Raises Missing for one beyond the log."""
         if text is None:
-            return Position(self._follower.seq)
+            return Position(self._follower.seq, None, self._beside)
         if text.seq > self._follower.seq:
             end = await self._follower.log.end()
             if text.seq > end:
                 raise Missing(f"the log ends at {end}, before {text}", code="moment.after_end")
             await self._follower.reach(text.seq, self._limits.behind_s)
-        return text
+        if self._beside is None:
+            return text
+        if text.beside is None:
+            time = await time_of(self._both, text.seq)
+            with contextlib.suppress(LogRefused, LogUnavailable):
+                return replace(text, beside=min(self._beside, await self._both.progress.at_time(time)) if time else 0)
+        return replace(text, beside=min(self._beside, text.beside or 0))
 
     async def serve(self, stream: Stream, wanted: Filter, after: Position) -> None:
         """Write the events after a position, until the stream is over.  Raises ConnectionError, Unavailable, and what reading
@@ -223,7 +265,7 @@ class EventStreams:
         if found is None:
             if len(self._channels) >= _MOST_CHANNELS:
                 raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
-            found = self._channels[wanted] = _Channel(wanted)
+            found = self._channels[wanted] = _Channel(wanted, self._beside)
             try:
                 # Records that come meanwhile wait in its queue; those that the state includes are left out.
                 found.begin(
@@ -239,9 +281,12 @@ class EventStreams:
     async def _catch_up(self, stream: Stream, channel: _Channel, position: Position) -> None:
         while True:
             if not channel.reaches_back_to(position):
-                upto = channel.position.seq
+                upto = channel.position
                 await self._write_from_log(stream, channel.wanted, position, upto)
-                position = Position(max(upto, position.seq))
+                position = upto if upto.seq >= position.seq else replace(position, beside=upto.beside)
+                continue
+            if _is_behind(channel.position, position) and self._channels.get(channel.wanted) is channel:
+                await asyncio.sleep(_PAUSE_S)  # What it publishes next would come twice.
                 continue
             frames = channel.after(position)
             if not frames:
@@ -250,14 +295,23 @@ class EventStreams:
                 channel.readers.add(stream)
                 return
             await stream.write(one.body for one in frames)
-            position = frames[-1].position
+            position = frames[-1].reached
 
-    async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: int) -> None:
-        tail = Tail(self._recent, self._follower.cluster, wanted, after=after, until=upto)
-        piece: list[Logged] = []
+    async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: Position) -> None:
+        """Write what is between two positions."""
+        log, latest = (self._recent, None) if upto.beside is None else (self._both, EVER)
+        tail = Tail(
+            log, self._follower.cluster, wanted, after=after, until=upto.seq, latest=latest, beside_until=upto.beside
+        )
+        reached, piece = after, list[tuple[Position, Logged]]()
         async with aclosing(tail.events()) as events:
             async for one in events:
-                piece.append(one)
+                beside = one.position.beside
+                if beside is not None:
+                    reached = replace(reached, beside=beside)
+                else:
+                    reached = replace(one.position, beside=reached.beside)
+                piece.append((reached, one))
                 if len(piece) >= 200:
                     await stream.write(await asyncio.to_thread(_frames, piece))
                     piece = []
@@ -265,5 +319,41 @@ class EventStreams:
             await stream.write(await asyncio.to_thread(_frames, piece))
 
 
-def _frames(events: Sequence[Logged]) -> list[bytes]:
-    return [frame(str(one.position), "event", encoded(one)) for one in events]
+def _is_behind(channel: Position, reader: Position) -> bool:
+    return channel.seq < reader.seq or (channel.beside is not None and channel.beside < (reader.beside or 0))
+
+
+def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
+    return [frame(str(reached), "event", encoded(one)) for reached, one in events]
+
+
+class _Both(ReadableLog):
+    """The newest of the log, with the progress beside it."""
+
+    def __init__(self, recent: RecentLog, follower: Follower) -> None:
+        self._recent = recent
+        self._follower = follower
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        async with aclosing(self._recent.read(after=after, subjects=subjects, follow=follow)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def end(self) -> int:
+        return await self._recent.end()
+
+    async def start(self) -> int:
+        return await self._recent.start()
+
+    @property
+    def snapshots(self) -> ReadableSnapshots:
+        return self._recent.snapshots
+
+    @property
+    def progress(self) -> ReadableProgress:
+        return self._follower.log.progress
+
+    async def close(self) -> None:
+        return None

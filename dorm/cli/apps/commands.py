@@ -144,7 +144,7 @@ def ps(
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
-            rows = app_rows(state, time.time_ns(), ended=all_apps)
+            rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
             if output in (Format.json, Format.yaml):
                 show(rows, [], output)
             elif rows:

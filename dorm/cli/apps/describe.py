@@ -30,7 +30,8 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
-            document = describe(find_app(state, app, connected.user), time.time_ns(), state)
+            found = find_app(state, app, connected.user)
+            document = describe(found, time.time_ns(), state, await connected.reported(found.id))
         if output in (Format.json, Format.yaml):
             show_document(document, output)
         else:

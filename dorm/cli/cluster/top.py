@@ -80,6 +80,7 @@ async def _print(connected: Client, look: Look) -> None:
     from dorm.cli.cluster.top_view import picture
 
     state = await connected.state()
+    look.newest = await connected.reported()
     recent = await _recent(connected)
     height = 40 + len(state.nodes) + 2 * len(state.apps)
     now = max(state.time, time.time_ns())
@@ -125,7 +126,9 @@ class _Screen:
                 loop.add_signal_handler(number, self._changed.set)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    working = [tasks.create_task(self._follow()), tasks.create_task(self._draw(live))]
+                    working = [
+                        tasks.create_task(work) for work in (self._follow(), self._follow_progress(), self._draw(live))
+                    ]
                     await self._done.wait()
                     for task in working:
                         task.cancel()
@@ -138,6 +141,12 @@ class _Screen:
             self._state = state
             self._recent.add(state.time, events)
             self._changed.set()
+
+    async def _follow_progress(self) -> None:
+        from dorm.client.reports import followed
+
+        async for newest in followed(self._client.log):
+            self._look.newest = newest
 
     async def _draw(self, live: Live) -> None:
         from dorm.cli.cluster.top_view import picture

@@ -14,6 +14,7 @@ from rich.text import Text
 from dorm.cli.log.events import in_words, style_of
 from dorm.cli.output import ago, cell
 from dorm.cli.terminal import one_line
+from dorm.core.query.reported import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Look(msgspec.Struct):
     """Id of the chosen app."""
     lost: bool = False
     """Whether the log cannot be reached now."""
+    newest: Newest = {}
+    """What apps reported beside the log."""
 
 
 def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int, width: int, height: int) -> list[Text]:
@@ -106,7 +109,7 @@ def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int,
     if look.page == "help":
         lines += [Text(), *(Text(f"  {line}") for line in _HELP)]
     elif look.page == "app" and look.chosen in state.apps:
-        lines += _app(state, recent, state.apps[look.chosen], now, height - 1)
+        lines += _app(state, recent, look, now, height - 1)
     else:
         lines += _cluster(state, recent, look, now, width, height - 1)
     return [_fitting(line, width) for line in lines[:height]]
@@ -115,7 +118,7 @@ def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int,
 def rows_of(state: State, look: Look, now: int) -> list[AppRow]:
     """Return the apps that are shown, in their order."""
     apps = (app for app in state.apps.values() if look.ended or not app.ended)
-    rows = sorted((app_row(app, now) for app in apps), key=lambda row: (row.name, row.id))
+    rows = sorted((app_row(app, now, look.newest) for app in apps), key=lambda row: (row.name, row.id))
     rows.sort(key=ORDERS[look.order], reverse=look.reverse)
     rows.sort(key=lambda row: row.phase in ("completed", "failed", "cancelled"))
     words = look.words.lower().split()
@@ -246,20 +249,21 @@ def _partition(app: App) -> str:
 
 def _event(one: Happened) -> Text:
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S")
-    line = Text(f"{when}  ", style="dim").append(f"{type(one.event).__name__:<20}", style=style_of(one.event))
+    line = Text(f"{when}  ", style="dim").append(f"{type(one.event).__name__:<21}", style=style_of(one.event))
     return line.append(in_words(one.event), style="none")
 
 
 # --- one app ------------------------------------------------------------------------------------------------------------
 
 
-def _app(state: State, recent: Recent, app: App, now: int, height: int) -> list[Text]:
-    row = app_row(app, now)
+def _app(state: State, recent: Recent, look: Look, now: int, height: int) -> list[Text]:
+    app = state.apps[look.chosen]
+    row = app_row(app, now, look.newest)
     lines = [
         Text("Esc goes back", style="dim"),
         Text(one_line(app.name), style="bold").append(f"  {app.id} of {one_line(app.user)}  ", style="not bold").append(cell(row.phase)),
         Text(f"containers {row.containers} (n_min {app.n_min}, n_max {app.n_max})   weight {app.weight:g}   generation {app.generation}"),
-        Text(f"step {app.step}   checkpoint {app.checkpoint if app.checkpoint is not None else 'none'}   lost steps {app.lost_steps}   failures {app.failures}"),
+        Text(f"step {row.step}   checkpoint {app.checkpoint if app.checkpoint is not None else 'none'}   lost steps {app.lost_steps}   failures {app.failures}"),
     ]  # fmt: skip
     if row.note:
         lines.append(Text(one_line(row.note), style="yellow"))

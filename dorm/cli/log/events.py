@@ -127,13 +127,13 @@ def events(
         )
         name = "*" if file is not None else where(url, cluster)[1]
         async with log_of(file, url, cluster, folds=False) as log:
-            chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
+            chosen, end = await _chosen(
+                log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow
+            )
             first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
             await _print_all(chosen, printer)
-            if not printer.shown and chosen.until is not None and tail != 0 and (wanted != Filter() or since or until):
-                say_nothing_found(
-                    first, chosen.until, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds
-                )
+            if not printer.shown and not follow and tail != 0 and (wanted != Filter() or since or until):
+                say_nothing_found(first, end, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds)
 
     run(work())
 
@@ -141,9 +141,10 @@ def events(
 async def _chosen(
     log: ReadableLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
     count: int | None, follow: bool,
-) -> Tail:  # fmt: skip
-    """Return the requested events, as one reading of the log."""
-    from dorm.client.tail import Tail, before_last
+) -> tuple[Tail, int]:  # fmt: skip
+    """Return the requested events, as one reading of the log, and the last sequence that it has."""
+    from dorm.client.tail import EVER, Tail, before_last
+    from replay.moments import AtTime
 
     begin = Position(await log.start())
     if after is not None:
@@ -151,10 +152,12 @@ async def _chosen(
     elif since is not None:
         begin = Position(max(begin.seq, await _before(log, since, itself=False)))
     end = await log.end() if until is None else await _before(log, until, itself=True)
+    latest = EVER if until is None else until.time if isinstance(until, AtTime) else None
     if count is not None:
-        last = await before_last(log, cluster, wanted, count, end)
-        begin = begin if begin.covers(last) else last
-    return Tail(log, cluster, wanted, after=begin, until=None if follow else end, follow=follow)
+        last = await before_last(log, cluster, wanted, count, end, latest)
+        begin = begin if begin.seq > last.seq or begin.covers(last) else last
+    reading = Tail(log, cluster, wanted, after=begin, until=None if follow else end, latest=latest, follow=follow)
+    return reading, end
 
 
 async def _before(log: ReadableLog, moment: Moment, *, itself: bool) -> int:
@@ -211,7 +214,7 @@ class _Printer:
 def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
     """Return place and time, kind, and the gist."""
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event, whole=whole)
+    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<21}", in_words(one.event, whole=whole)
 
 
 _STYLES = {

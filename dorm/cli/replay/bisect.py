@@ -160,7 +160,7 @@ def _show(found: Bisected, record: list[Logged], story: dict[str, list[Chapter]]
     if record:
         console.print()
     for one in record:
-        console.print(Text(f"{one.position!s:>8}  {type(one.event).__name__:<20}{in_words(one.event)}"))
+        console.print(Text(f"{one.position!s:>8}  {type(one.event).__name__:<21}{in_words(one.event)}"))
     for name, chapters in story.items():
         console.print(Text(f"\n{name}", style="bold"))
         show_chapters(chapters)

@@ -18,6 +18,7 @@ from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 
 if TYPE_CHECKING:
+    from dorm.core.query.reported import Newest
     from dorm.core.state import State
     from replay.travel.diff import Diff, Thing
 
@@ -71,12 +72,14 @@ def state(
     moment = parse_moment(at)
 
     async def work() -> None:
+        from replay.travel.reported import reported_at
         from replay.travel.travel import state_at
 
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
                 found = await state_at(log, moment, progress=report)
-        _show_state(found, name, output)
+            newest = await reported_at(log, found, moment)
+        _show_state(found, newest, name, output)
 
     run(work())
 
@@ -142,16 +145,16 @@ def diff(
 # --- a state ------------------------------------------------------------------------------------------------------------
 
 
-def _show_state(found: State, name: str | None, output: Format) -> None:
+def _show_state(found: State, newest: Newest, name: str | None, output: Format) -> None:
     from dorm.core.query.views import node_rows
 
-    one = None if name is None else _one(found, name)
+    one = None if name is None else _one(found, newest, name)
     if output in (Format.json, Format.yaml):
-        show_document(one or _document(found), output)
+        show_document(one or _document(found, newest), output)
         return
     console.print(Text(_headline(found), style="dim"), soft_wrap=True)
     if one is None:
-        _show_all(found, output)
+        _show_all(found, newest, output)
     elif "phase" in one:
         show_app(one)
     else:
@@ -159,10 +162,10 @@ def _show_state(found: State, name: str | None, output: Format) -> None:
         show_containers(one["containers_now"], of_apps=True)
 
 
-def _show_all(found: State, output: Format) -> None:
+def _show_all(found: State, newest: Newest, output: Format) -> None:
     from dorm.core.query.views import app_rows, node_rows
 
-    apps, nodes = app_rows(found, found.time), node_rows(found)
+    apps, nodes = app_rows(found, _now(found, newest), newest=newest), node_rows(found)
     if apps:
         show_apps(apps, output)
     if apps and nodes:
@@ -173,13 +176,18 @@ def _show_all(found: State, output: Format) -> None:
         console.print(Text("no app and no node was known then"))
 
 
-def _one(found: State, name: str) -> dict[str, Any]:
+def _now(found: State, newest: Newest) -> int:
+    """Return the time to which ages are relative: of the last that is known at the moment."""
+    return max([found.time, *(one.time for one in newest.values())])
+
+
+def _one(found: State, newest: Newest, name: str) -> dict[str, Any]:
     """Return an app, else a node, as plain maps.  Raises Fail."""
     from dorm.core.query.views import describe, node_rows
 
     wanted = found.find_app(name)
     if wanted is not None:
-        return describe(wanted, found.time, found)
+        return describe(wanted, _now(found, newest), found, newest)
     if name in found.nodes:
         row = next(row for row in node_rows(found) if row.name == name)
         return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}
@@ -198,7 +206,7 @@ def _containers_on(found: State, node: str) -> list[dict[str, Any]]:
     ]
 
 
-def _document(found: State) -> dict[str, Any]:
+def _document(found: State, newest: Newest) -> dict[str, Any]:
     from dorm.core.query.views import app_rows, node_rows, summary
     from dorm.core.state import digest
 
@@ -209,7 +217,7 @@ def _document(found: State) -> dict[str, Any]:
         "digest": digest(found),
         "settings": msgspec.to_builtins(found.settings),
         "summary": msgspec.to_builtins(summary(found)),
-        "apps": msgspec.to_builtins(app_rows(found, found.time)),
+        "apps": msgspec.to_builtins(app_rows(found, _now(found, newest), newest=newest)),
         "nodes": msgspec.to_builtins(node_rows(found)),
         "counters": msgspec.to_builtins(found.counters),
     }

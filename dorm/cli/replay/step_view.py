@@ -111,7 +111,7 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
     kind = type(one.event).__name__
     line = Text(no_wrap=True).append("▶" if here else " ", style="bold yellow")
     line.append(f"{one.position!s:>{8 if roomy else 6}} {when} ", style="" if here else "dim")
-    line.append(f"{kind:<20}" if roomy else f"{kind} ", style="dim" if left_out else style_of(one.event))
+    line.append(f"{kind:<21}" if roomy else f"{kind} ", style="dim" if left_out else style_of(one.event))
     words = in_words(one.event)
     line.append(words if roomy else words.removeprefix("app="), style="dim" if left_out else "")
     line.truncate(width, overflow="ellipsis", pad=True)

@@ -66,11 +66,21 @@ def cost_s(record: AdjustmentRecord) -> float | None:
         return record.pause_s
     if not record.started_at or bool(record.steps_per_s) != bool(record.resumed_at):
         return None
-    ran_at = record.started_at
-    lost_s = 0.0
-    if record.steps_per_s:
-        done = max(0, record.resumed_step - (record.checkpoint or 0))
-        pace = record.steps_per_s * record.containers_after / max(1, record.containers_before)
-        ran_at = max(ran_at, record.resumed_at - int(done / pace * SECOND))
-        lost_s = record.lost_steps / record.steps_per_s
+    lost_s = record.lost_steps / record.steps_per_s if record.steps_per_s else 0.0
+    ran_at = works_at(record, reports=bool(record.steps_per_s)) or record.started_at
     return max(0, ran_at - (record.prepared_at or record.decided_at)) / SECOND + lost_s
+
+
+def works_at(record: AdjustmentRecord, *, reports: bool) -> int | None:
+    """Return when the app worked again after an adjustment (log time): its containers had started, and, if it reports
+    progress, it was at its first step.  That is when it first reported, less the time that the steps before took.  None while
+    it has not come so far."""
+    if not record.started_at or (reports and not record.resumed_at):
+        return None
+    if not record.resumed_at:
+        return record.started_at
+    if not record.steps_per_s:
+        return max(record.started_at, record.resumed_at)
+    done = max(0, record.resumed_step - (record.checkpoint or 0))
+    pace = record.steps_per_s * record.containers_after / max(1, record.containers_before)
+    return max(record.started_at, record.resumed_at - int(done / pace * SECOND))

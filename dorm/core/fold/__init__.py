@@ -5,6 +5,7 @@
     membership   live adjustments: a generation goes on with other members
     batches   the noise that apps report, and their batch sizes
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
+    progress  what apps report: progress, checkpoints, and what size they ask for
     trust/    whose records count: what an author may say, who is known
     submissions   what waits for an answer
     folded    what became of a record, and who watches
@@ -15,7 +16,6 @@
     planning    what a policy that plans ahead has promised
     preparing   what nodes prepare ahead of a restart
     policies    whether the policy works, and which plug-ins the leading master has
-    size_requests   what apps ask for themselves
 
 Start with `evolve`.  Imports `dorm.core.apps` and the state.
 """

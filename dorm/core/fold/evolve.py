@@ -16,15 +16,12 @@ from typing import Any, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,
     end_containers_on,
     forget_ended,
     mark_dirty,
-    note_resumed,
-    note_work,
     request_rebalance,
     void_plans_on,
 )
@@ -41,9 +38,9 @@ from dorm.core.fold.operating import (
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
+from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
 from dorm.core.fold.rounds import fold_round
-from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
-from dorm.core.fold.size_requests import resize_requested
+from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folder
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
@@ -55,7 +52,6 @@ from dorm.core.state import (
     Container,
     Generation,
     Node,
-    Pace,
     Refused,
     RefusedChange,
     ShortenedTime,
@@ -356,73 +352,6 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
     return "applied"
 
 
-def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> Folded:
-    """Accept a checkpoint from a node that has a part of this generation, if it is in the folder that counts for the app: the
-    next generation starts from it."""
-    try:
-        app = state.apps[event.app]
-        generation = app.generations[event.generation]
-    except KeyError:
-        return ignored(state)
-    part = _part_of(generation, subjects.who_of(record.subject))
-    node = state.nodes.get(part)
-    folder = node.checkpoints if node is not None else ""
-    if not part or not counts_in(state, app, generation, folder):
-        return ignored(state)
-    app.checkpoint = step = event.step
-    app.checkpoint_in = folder
-    if step > app.step:
-        app.step = step
-    generation.checkpointed_at = state.time
-    _works(state, app, generation)
-    note_resumed(state, app, event.generation, event.step)
-    return "applied"
-
-
-def _works(state: State, app: App, generation: Generation) -> None:
-    """Note that the app itself reports work."""
-    app.reports_progress = True
-    if not generation.worked:
-        note_work(state, app, generation)
-
-
-def _part_of(generation: Generation, who: str) -> str:
-    """Return the node with this token on which a container of it lies, "" for none."""
-    for container in generation.all_containers():
-        if subjects.token(container.node) == who:
-            return container.node
-    return ""
-
-
-def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
-    """Progress records are the bulk of any log, so nothing is written here that does not change."""
-    try:
-        app = state.apps[event.app]
-        generation = app.generations[event.generation]
-    except KeyError:
-        return ignored(state)
-    app.step = step = event.step
-    history = app.history
-    if history and not history[-1].resumed_at:
-        note_resumed(state, app, event.generation, event.step)
-    # First and last are enough; a step back means that the app restarted its count.
-    pace = generation.pace
-    if pace is None:
-        _works(state, app, generation)
-    if pace is None or step < pace.last_step:
-        generation.pace = Pace(state.time, step, state.time, step)
-    else:
-        pace.last_at, pace.last_step = state.time, step
-    loss, samples = event.loss, event.samples_per_s
-    if loss is not None:
-        app.loss = loss
-    if samples is not None:
-        app.samples_per_s = samples
-    if event.noise is not None:
-        note_noise(app, event.noise)
-    return "applied"
-
-
 def _round(state: State, event: k.Round, record: Record) -> Folded:
     if not is_by_master(state, event, record):
         state.round_seq = state.seq
@@ -453,8 +382,9 @@ _HANDLERS: dict[type, Handler] = {
     k.ContainersPrepared: containers_prepared,
     k.ContainerStarted: _container_started,
     k.ContainerExited: _container_exited,
-    k.AppCheckpointed: _app_checkpointed,
-    k.AppProgressed: _app_progressed,
+    k.AppCheckpointed: app_checkpointed,
+    k.AppProgressed: app_progressed,
+    k.ProgressLinesSkipped: lines_skipped,
     k.AppResizeRequested: resize_requested,
     k.MembershipChanged: membership_changed,
     k.EpochCompleted: epoch_completed,

@@ -40,6 +40,7 @@ _AGENTS = (
     "ContainerExited",
     "AppCheckpointed",
     "AppProgressed",
+    "ProgressLinesSkipped",
     "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
@@ -212,6 +213,11 @@ class Concerns:
 
 def _apps_of(event: k.Resized) -> list[str]:
     return [*(change.app for change in event.changes), *event.reasons, *event.shortage]
+
+
+def is_id(app: str) -> bool:
+    """Return whether this is an app's id, and no name."""
+    return _ID.fullmatch(app) is not None
 
 
 def _name_in(app: str) -> str:

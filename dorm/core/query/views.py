@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from dorm.core.apps.bounds import bounds
-from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
+from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.core.query.reported import Reported
     from dorm.core.state import App, Node, State
 
 
@@ -38,6 +43,11 @@ class AppRow(msgspec.Struct, frozen=True):
     age_s: float
     note: str
     """Why it waits or has fewer containers than it could use, or how it ended."""
+    loss_is: str = ""
+    """`nan`, `inf` or `-inf` where the last loss is no finite number."""
+    progress_age_s: float | None = None
+    """Since its last progress or checkpoint; None where its present generation has reported neither, and once it has
+    ended."""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -77,14 +87,18 @@ class Summary(msgspec.Struct, frozen=True):
     decisions: int
 
 
-def app_rows(state: State, now: int, *, ended: bool = True) -> list[AppRow]:
-    """Return rows in order of arrival; ages are relative to `now` (UTC ns)."""
+def app_rows(
+    state: State, now: int, *, ended: bool = True, newest: Mapping[str, Reported] | None = None
+) -> list[AppRow]:
+    """Return rows in order of arrival; ages are relative to `now` (UTC ns).  `newest` is what apps reported beside the
+    log."""
     apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
-    return [app_row(app, now) for app in apps if ended or not app.ended]
+    return [app_row(app, now, newest) for app in apps if ended or not app.ended]
 
 
-def app_row(app: App, now: int) -> AppRow:
+def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) -> AppRow:
     placed = sizes(app)
+    last = shown(app, newest)
     return AppRow(
         name=app.name,
         id=app.id,
@@ -95,13 +109,15 @@ def app_row(app: App, now: int) -> AppRow:
         n_max=app.n_max,
         nodes=len(placed),
         generation=app.generation,
-        step=app.step,
-        loss=app.loss,
-        samples_per_s=app.samples_per_s,
+        step=last.step,
+        loss=last.loss,
+        samples_per_s=last.samples_per_s,
         adjustments=app.adjustments,
         failures=app.failures,
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
         note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        loss_is=last.loss_is,
+        progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
     )
 
 
@@ -224,11 +240,13 @@ def paused_text(state: State) -> str:
     return f"scheduling is paused by {pause.by}" + (f": {pause.reason}" if pause.reason else "")
 
 
-def describe(app: App, now: int, state: State | None = None) -> dict[str, Any]:
+def describe(
+    app: App, now: int, state: State | None = None, newest: Mapping[str, Reported] | None = None
+) -> dict[str, Any]:
     """Everything about one app, as plain maps for `-o json|yaml` and for the text form; with its `state`, also what the policy
-    in force has to do with it."""
+    in force has to do with it.  `newest` is what apps reported beside the log."""
     failure = state.policy_failure if state is not None else None
-    row = msgspec.to_builtins(app_row(app, now))
+    row = msgspec.to_builtins(app_row(app, now, newest))
     generation = app.generations.get(app.generation)
     return {
         **row,
@@ -243,6 +261,7 @@ def describe(app: App, now: int, state: State | None = None) -> dict[str, Any]:
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
+        "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
@@ -262,8 +281,10 @@ def describe(app: App, now: int, state: State | None = None) -> dict[str, Any]:
 
 
 def adjustment(app: App, index: int) -> dict[str, Any]:
-    """One finished adjustment, with the length of each phase in seconds (None while it is still starting)."""
+    """One finished adjustment, with the length of each phase in seconds (None while it is still starting).  Of an app that
+    reports progress it lasts until the first step after it."""
     record = app.history[index]
+    worked = works_at(record, reports=app.reports_progress)
     stopped = max(record.stopped_at, record.decided_at)
     began = record.prepared_at or record.decided_at
     started = record.started_at or None
@@ -276,7 +297,8 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
         "stop_s": (stopped - began) / SECOND,
         "wait_s": (record.released_at - stopped) / SECOND,
         "start_s": (started - record.released_at) / SECOND if started else None,
-        "total_s": (started - record.decided_at) / SECOND if started else None,
+        "work_s": (worked - started) / SECOND if worked and started else None,
+        "total_s": (worked - record.decided_at) / SECOND if worked else None,
         "checkpoint": record.checkpoint,
         "lost_steps": record.lost_steps,
         "killed": record.killed,

@@ -81,8 +81,8 @@ export function amount(kind, value) {
 
 export const amounts = (map) => Object.entries(map ?? {}).map(([kind, value]) => `${kind} ${amount(kind, value)}`).join(", ");
 
-/** Positions compare by sequence, then by their index in a round. */
+/** Positions compare by sequence, then by their index in a round, then by their place beside the log (`118~57`). */
 export function comparePositions(a, b) {
-  const [x, y] = [a, b].map((one) => String(one).split(".").map(Number));
-  return x[0] - y[0] || (x[1] ?? 1e9) - (y[1] ?? 1e9);
+  const [x, y] = [a, b].map((one) => String(one).split("~")), [p, q] = [x, y].map((one) => one[0].split(".").map(Number));
+  return p[0] - q[0] || (p[1] ?? 1e9) - (q[1] ?? 1e9) || Number(x[1] ?? 0) - Number(y[1] ?? 0);
 }

@@ -283,5 +283,5 @@ function closest(items, distance, most) {
 /** The moment that a click means: the decision or failure at the pointer, else the time. */
 function nearest(data, axis, x) {
   const near = closest([...data.failures, ...data.decisions], (one) => Math.abs(axis.x(one[1]) - x), 4);
-  return near ? String(near[0]).split(".")[0] : new Date(axis.time(x)).toISOString();
+  return near ? String(near[0]).split(/[.~]/)[0] : new Date(axis.time(x)).toISOString();
 }

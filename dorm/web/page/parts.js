@@ -41,7 +41,7 @@ export function When({ at, position, day = false }) {
 
 /** Takes the page to a position of the log. */
 export function MomentLink({ position, title, children }) {
-  const at = String(position).split(".")[0];
+  const at = String(position).split(/[.~]/)[0];
   const address = href({ id: store.route.id, q: store.route.q, at });
   return html`<a href=${address} title=${title ?? `Show the cluster at ${position}`} class="moment">${children ?? position}</a>`;
 }

@@ -290,7 +290,7 @@ export class EmbeddedSource {
   /** A story up to a moment.  How long the phases of its last chapter took was not known yet. */
   #told(story, at, what) {
     if (!story) this.#none(what);
-    const seq = this.#seq(at), chapters = story.chapters.filter((one) => Number(one.position.split(".")[0]) <= seq);
+    const seq = this.#seq(at), chapters = story.chapters.filter((one) => Number(one.position.split(/[.~]/)[0]) <= seq);
     if (chapters.length < story.chapters.length && chapters.length) chapters.push({ ...chapters.pop(), phases: null });
     return { ...story, chapters };
   }

@@ -127,7 +127,7 @@ export async function load() {
 /** A moment that was given as a time becomes its position, so that the address names it for good. */
 function named(at, position) {
   if (store.route.at !== at) return at;
-  const sequence = String(position).split(".")[0];
+  const sequence = String(position).split(/[.~]/)[0];
   store.route = { ...store.route, at: sequence };
   if (wanted[0] === at) wanted = [sequence, wanted[1]];
   history.replaceState(null, "", format(store.route));
@@ -159,7 +159,7 @@ export async function jump(kinds, direction) {
     const found = await store.source.neighbor(kinds, from, direction);
     if (!found) { say(direction > 0 ? "Nothing follows." : "Nothing came before."); return; }
     if (comparePositions(found.position, here) === 0) return;
-    moveTo(String(found.position).split(".")[0]);
+    moveTo(String(found.position).split(/[.~]/)[0]);
     say(`${found.kind} at ${clock(msOf(found.at))}: ${short(found.text, 120)}`);
   } catch (error) {
     say(error.message, "bad");

@@ -32,6 +32,14 @@ LARGEST_REPORT = 512 * 1024
 REPORTS_BYTES = 256 * 1024 * 1024
 """What heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire anyway.
 On a server that has less room than that the stream has no limit of its own."""
+LARGEST_PROGRESS = 8 * 1024
+"""Bytes of one report of progress with its headers."""
+PROGRESS_AGE_S = 7 * 86_400.0
+"""Seconds for which reports between two marks are kept; the marks stay on the log."""
+PROGRESS_BYTES = 1024 * 1024 * 1024
+"""What all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
+PROGRESS_OF_APP = 50_000
+"""What one app may have on one node: at a report each second, fourteen hours."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of a piece of a snapshot, or of their index; pieces have half of it."""
 LARGEST_LEASE = 4096

@@ -12,7 +12,8 @@ from agents.checkpoint_folder import CheckpointFolder
 from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
-from agents.progress import ProgressFile
+from agents.progress.file import ProgressFile
+from agents.reporting.feed import ProgressFeed
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import MOST_READERS, Reporter
 from agents.runtime.interface import PROGRESS_FILE, Key
@@ -45,6 +46,7 @@ class Node:
             name="n1", address="here", capacity={"cpu": 1000}, checkpoints=root, progress_interval_s=0.0
         )
         self.outbox = Outbox(self.log, "lab", "n1")
+        self.feed = ProgressFeed(self.log.progress, "lab", "n1")
         self.folder = CheckpointFolder(root)
         self.folder.open()
         self.reporter = Reporter(
@@ -56,6 +58,7 @@ class Node:
             lambda: 0,
             Identity(root),
             self.shared,
+            self.feed,
         )
 
     async def shared(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from dorm.core.apps.bounds import TRIAL_S
 from dorm.core.apps.costs import LATEST, adjust_s, cost_s, usual_adjust_s
 from dorm.core.decide.asking import problem_of
+from dorm.core.query.views import adjustment
 from dorm.core.state import HISTORY, AdjustmentRecord
 from events import kinds as k
 from events.quantities import SECOND
@@ -212,3 +213,25 @@ def test_progress_of_an_earlier_generation_resumes_nothing() -> None:
     resize(bench, app, 2)
     bench.add(k.AppProgressed(app=app.id, generation=1, step=99))
     assert app.history[-1].resumed_at == 0
+
+
+def test_the_pause_that_is_shown_ends_at_the_first_step_and_is_the_one_that_counts() -> None:
+    """Importing and loading take ten seconds after the containers have started, and the first report comes two steps later."""
+    bench = Bench(a=4)
+    app = bench.running(n_max=1)
+    works(bench, app, steps=10, seconds=10)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=10), "a")
+    bench.wait(TRIAL_S)
+    bench.add(k.AppUpdated(app=app.id, n_max=2))
+    bench.settle()
+    bench.all_exited(app.id, 143, generation=1, asked=True)
+    bench.settle()
+    bench.wait(4)
+    bench.started(app.id)
+    shown = adjustment(app, -1)
+    assert (shown["start_s"], shown["work_s"], shown["total_s"]) == (pytest.approx(4, abs=0.1), None, None)
+    bench.wait(10)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=10), "a")
+    shown = adjustment(app, -1)
+    assert (shown["work_s"], shown["total_s"]) == (pytest.approx(10, abs=0.1), pytest.approx(14, abs=0.2))
+    assert cost_s(app.history[-1]) == pytest.approx(shown["total_s"], abs=0.001)

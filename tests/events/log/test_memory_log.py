@@ -9,10 +9,17 @@ import pytest
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged, Record
 from tests.events.log.conformance import LogConformance, fill
+from tests.events.log.progress_conformance import ProgressConformance
 from tests.events.log.readable_conformance import ALICE, read_all
 
 
 class TestMemoryLog(LogConformance):
+    @pytest.fixture
+    def log(self) -> MemoryLog:
+        return MemoryLog(itertools.count(1).__next__)
+
+
+class TestMemoryProgress(ProgressConformance):
     @pytest.fixture
     def log(self) -> MemoryLog:
         return MemoryLog(itertools.count(1).__next__)

@@ -274,7 +274,15 @@ _RULES: dict[type, Rule] = {
         (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
     ),
     **dict.fromkeys(
-        (k.AppCheckpointed, k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted), _of_app
+        (
+            k.AppCheckpointed,
+            k.AppProgressed,
+            k.ProgressLinesSkipped,
+            k.AppResizeRequested,
+            k.MembershipChanged,
+            k.EpochCompleted,
+        ),
+        _of_app,
     ),
 }
 """Identities have rules of their own, which the agents share (`events.identities.takes`)."""

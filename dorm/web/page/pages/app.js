@@ -131,7 +131,7 @@ function Output({ id, slot }) {
   return html`<div class="output"><p class="small dim">Output of slot ${slot} ${note && `· ${note}`}</p><pre ref=${place} tabindex="0" aria-label=${`Output of slot ${slot}`}></pre></div>`;
 }
 
-const PARTS = [["prepare_s", "prepare", "accent"], ["stop_s", "stop", "stop"], ["wait_s", "wait", "wait"], ["start_s", "start", "start"]];
+const PARTS = [["prepare_s", "prepare", "accent"], ["stop_s", "stop", "stop"], ["wait_s", "wait", "wait"], ["start_s", "start", "start"], ["work_s", "first step", "wait"]];
 
 function Adjustments({ list }) {
   if (!list.length) return null;

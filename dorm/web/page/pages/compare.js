@@ -10,7 +10,7 @@ import { go, shown, store } from "../store.js";
 export function Compare() {
   const right = shown(), left = store.other;
   if (!left) return html`<${Card} title="Two moments"><p class="note">${store.route.vs ? "Loading the other moment …" : "Choose a moment below, then “Compare with now”."}</p>
-    ${!store.route.vs && html`<p><button type="button" onClick=${() => go({ vs: String(Math.max(1, Number(String(right.position).split(".")[0]) - 50)) })}>Compare with 50 records ago</button></p>`}<//>`;
+    ${!store.route.vs && html`<p><button type="button" onClick=${() => go({ vs: String(Math.max(1, Number(String(right.position).split(/[.~]/)[0]) - 50)) })}>Compare with 50 records ago</button></p>`}<//>`;
   const rows = differences(left, right);
   const figures = [["Apps", (one) => one.cluster.apps], ["Waiting", (one) => one.cluster.waiting], ["Nodes", (one) => one.cluster.nodes],
     ...right.cluster.kinds.map((kind) => [kind, (one) => percent(one.cluster.used[kind] / one.cluster.capacity[kind])]),

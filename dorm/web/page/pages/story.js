@@ -20,7 +20,7 @@ export function Story({ story }) {
 const TONES = { failed: "bad", node_lost: "bad", refused: "bad", lost: "bad", running: "good", completed: "good", grown: "accent", shrunk: "stop", waiting: "warn", started: "start", moved: "stop", cancelled: "" };
 
 function phases(one) {
-  const parts = [["prepare", one.prepare_s], ["stop", one.stop_s], ["wait", one.wait_s], ["start", one.start_s]].filter(([, value]) => value > 0.0005).map(([name, value]) => `${name} ${span(value * 1000)}`);
+  const parts = [["prepare", one.prepare_s], ["stop", one.stop_s], ["wait", one.wait_s], ["start", one.start_s], ["first step", one.work_s]].filter(([, value]) => value > 0.0005).map(([name, value]) => `${name} ${span(value * 1000)}`);
   const cost = one.cost_s != null ? `; cost ${span(one.cost_s * 1000)} of its work` : "";
   return `${parts.join(", ")}${cost}${one.lost_steps ? `; ${one.lost_steps} steps repeated` : ""}`;
 }

@@ -10,9 +10,9 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
-`REQUEST_S`.  What the rate held back is published when the container has ended, before its end is reported; a request is not:
-who has ended asks for nothing.  Of epochs none is left out: a fact names all that ended since the last one, those with the
-same ledger as one run.
+`REQUEST_S`.  Which of them go on the log is for `agents.progress.watermarks`.  What the rate held back is published when the
+container has ended, before its end is reported; a request is not: who has ended asks for nothing.  Of epochs none is left out:
+a fact names all that ended since the last one, those with the same ledger as one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from agents.progress.lines import decoded, fault_of, loss_of, number_of, step_of
 from events.kinds import (
+    LONGEST_EXAMPLE,
     MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
@@ -42,6 +44,7 @@ from events.kinds import (
     EpochCompleted,
     EpochRun,
     MembershipChanged,
+    ProgressLinesSkipped,
 )
 from events.limits import clipped
 
@@ -63,12 +66,15 @@ MOST_EPOCHS = 4096
 """Lines of one read that are decoded for epochs: more than have room in it."""
 REQUEST_S = 10.0
 """Seconds between two requests of one container that are published."""
-_LARGEST_STEP = 2**53
+SKIPPED_S = 60.0
+"""Seconds between two reports of lines that can't be used."""
 _LARGEST_SIZE = 100_000
 _LONGEST_REASON = 200
 """Characters of a request's reason: it is repeated wherever the app's size is explained."""
 
-ProgressFact = AppProgressed | AppCheckpointed | AppResizeRequested | MembershipChanged | EpochCompleted
+ProgressFact = (
+    AppProgressed | AppCheckpointed | AppResizeRequested | MembershipChanged | EpochCompleted | ProgressLinesSkipped
+)
 
 
 class Told(msgspec.Struct):
@@ -79,14 +85,16 @@ class Told(msgspec.Struct):
     membership: int = 0
     epoch: int = 0
     request: int = 0
+    skipped: int = 0
 
 
-TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request"]] = {
+TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request", "skipped"]] = {
     AppCheckpointed: "checkpointed",
     AppProgressed: "progressed",
     MembershipChanged: "membership",
     EpochCompleted: "epoch",
     AppResizeRequested: "request",
+    ProgressLinesSkipped: "skipped",
 }
 """The field of `Told` for each kind of fact."""
 _LIVE = (MembershipChanged, EpochCompleted)
@@ -123,6 +131,10 @@ class ProgressFile:
         self._request_at = -math.inf
         self._requested: tuple[int, str] | None = None
         """Size and reason of the last request that was published: repeats are no news."""
+        self._faults: ProgressLinesSkipped | None = None
+        """The lines so far that could not be used."""
+        self._faults_said: tuple[int, float] = 0, -math.inf
+        """How many of them were published, and when."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -164,7 +176,15 @@ class ProgressFile:
             facts.append(done)
             done, self._progress_at = None, now_s
         self._progress = done
+        facts += self._due_faults(now_s, final=final)
         return facts
+
+    def _due_faults(self, now_s: float, *, final: bool) -> list[ProgressFact]:
+        found, (said, at) = self._faults, self._faults_said
+        if found is None or found.lines == said or not (final or now_s - at >= SKIPPED_S):
+            return []
+        self._faults_said = found.lines, now_s
+        return [found] if int(found.id.rpartition(".")[2]) > self._told.skipped else []
 
     def _read_chunk(self) -> bytes:
         try:
@@ -222,26 +242,30 @@ class ProgressFile:
         self._rest = text[whole:]
         if len(self._rest) > LONGEST_LINE:
             self.skipped += len(self._rest)
+            self._note_fault(self._rest, f"it is longer than {LONGEST_LINE:,} bytes", begin + len(text))
             self._rest, self._torn = b"", True
+        self._look_for_faults(text[:whole], begin)
         app, generation, _ = self._key
         for end, words in self._newest_first(text[:whole], b'"checkpoint"'):
-            saved = _step(words.get("checkpoint"))
+            saved = step_of(words.get("checkpoint"))
             if saved is not None:
                 if begin + end > self._told.checkpointed:
                     self._checkpoint = _placed(AppCheckpointed(app=app, generation=generation, step=saved), begin + end)
                 break
         for end, words in self._newest_first(text[:whole], b'"step"'):
-            step = _step(words.get("step")) if not self._live or not {"membership", "epoch"} & words.keys() else None
+            step = step_of(words.get("step")) if not self._live or not {"membership", "epoch"} & words.keys() else None
             if step is not None:
                 if begin + end > self._told.progressed:
+                    loss, loss_is = loss_of(words.get("loss"))
                     self._progress = _placed(
                         AppProgressed(
                             app=app,
                             generation=generation,
                             step=step,
-                            loss=_number(words.get("loss")),
-                            samples_per_s=_number(words.get("samples_per_s")),
-                            noise=_number(words.get("noise")),
+                            loss=loss,
+                            loss_is=loss_is,
+                            samples_per_s=number_of(words.get("samples_per_s")),
+                            noise=number_of(words.get("noise")),
                         ),
                         begin + end,
                     )
@@ -250,6 +274,28 @@ class ProgressFile:
         self._take_request(text[:whole], begin)
         if self._live:
             self._take_live(text[:whole], begin)
+
+    def _look_for_faults(self, lines: bytes, begin: int) -> None:
+        """Count the lines that can't be used; of many lines at once only the last ones are looked at."""
+        looked_at = lines.rsplit(b"\n", MOST_TRIES + 1)[-MOST_TRIES - 1 :]
+        end = begin + len(lines) - sum(len(line) + 1 for line in looked_at) + 1
+        for line in looked_at:
+            end += len(line) + 1
+            if len(line) <= LONGEST_LINE and (fault := fault_of(line)):
+                self._note_fault(line, fault, end)
+
+    def _note_fault(self, line: bytes, fault: str, end: int) -> None:
+        """`end` is where the line ends in the file."""
+        id = f"{ProgressLinesSkipped.__name__}.{end}"
+        if self._faults is not None:
+            self._faults = replace(self._faults, lines=self._faults.lines + 1, id=id)
+            return
+        text = " ".join(line[: 4 * LONGEST_EXAMPLE].decode(errors="replace").split())
+        example = clipped("".join(one if one.isprintable() else "\ufffd" for one in text), LONGEST_EXAMPLE)
+        app, generation, slot = self._key
+        self._faults = ProgressLinesSkipped(
+            id=id, app=app, generation=generation, slot=slot, lines=1, example=example, reason=fault
+        )
 
     def _take_request(self, lines: bytes, begin: int) -> None:
         """Keep the newest request for a size."""
@@ -295,11 +341,8 @@ class ProgressFile:
             if end - before > LONGEST_LINE:
                 self.skipped += end - before
                 continue
-            try:
-                words: Any = msgspec.json.decode(lines[before : end - 1])
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue
-            if isinstance(words, dict):
+            words = decoded(lines[before : end - 1])
+            if words is not None:
                 yield end, words
 
 
@@ -346,19 +389,3 @@ def _placed(fact: _Fact, end: int) -> _Fact:
 
 def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _step(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_STEP:
-        return value
-    return None
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None

@@ -1,0 +1,128 @@
+"""The fold of what apps report in their progress files: progress, checkpoints, requests for a size
+(`dorm.core.apps.size_requests`), and lines that could not be used.
+
+The log has a part of an app's reports (`AppProgressed`).  What is learned from them here follows from the first and the last
+report of a stretch, so it does not depend on how many there are between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from dorm.core.apps.size_requests import request, requested
+from dorm.core.fold.batches import note_noise
+from dorm.core.fold.effects import mark_dirty, note_resumed, note_work
+from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.shared_folder import counts_in
+from dorm.core.state import Pace, SkippedLines
+from events import subjects
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Generation, State
+    from events import kinds as k
+    from events.log.records import Record
+
+
+def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> Folded:
+    """Accept a checkpoint from a node that has a part of this generation, if it is in the folder that counts for the app: the
+    next generation starts from it."""
+    try:
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
+    except KeyError:
+        return ignored(state)
+    part = _part_of(generation, subjects.who_of(record.subject))
+    node = state.nodes.get(part)
+    folder = node.checkpoints if node is not None else ""
+    if not part or not counts_in(state, app, generation, folder):
+        return ignored(state)
+    app.checkpoint = step = event.step
+    app.checkpoint_in = folder
+    if step > app.step:
+        app.step = step
+    generation.checkpointed_at = state.time
+    _works(state, app, generation)
+    note_resumed(state, app, event.generation, event.step)
+    return "applied"
+
+
+def _works(state: State, app: App, generation: Generation) -> None:
+    """Note that the app itself reports work."""
+    app.reports_progress = True
+    if not generation.worked:
+        note_work(state, app, generation)
+
+
+def _part_of(generation: Generation, who: str) -> str:
+    """Return the node with this token on which a container of it lies, "" for none."""
+    for container in generation.all_containers():
+        if subjects.token(container.node) == who:
+            return container.node
+    return ""
+
+
+def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
+    """Marks of progress are the bulk of many logs, so nothing is written here that does not change."""
+    try:
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
+    except KeyError:
+        return ignored(state)
+    app.step = step = event.step
+    history = app.history
+    if history and not history[-1].resumed_at:
+        note_resumed(state, app, event.generation, event.step)
+    # First and last are enough; a step back means that the app restarted its count.
+    pace = generation.pace
+    if pace is None:
+        _works(state, app, generation)
+    if pace is None or step < pace.last_step:
+        generation.pace = Pace(state.time, step, state.time, step)
+    else:
+        pace.last_at, pace.last_step = state.time, step
+    loss, samples = event.loss, event.samples_per_s
+    if loss is not None:
+        app.loss = loss
+        if app.loss_is is not UNSET:
+            app.loss_is = UNSET
+    elif event.loss_is:
+        app.loss, app.loss_is = None, event.loss_is
+    if samples is not None:
+        app.samples_per_s = samples
+    if event.noise is not None:
+        note_noise(app, event.noise)
+    return "applied"
+
+
+def resize_requested(state: State, event: k.AppResizeRequested, record: Record) -> Folded:
+    """Believe it from a node that has a part of the app's present generation, and note what it changes."""
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or app.ended or generation is not app.current or not generation.released:
+        return ignored(state)
+    who = subjects.who_of(record.subject)
+    if not any(subjects.token(container.node) == who for container in generation.all_containers()):
+        return ignored(state)
+    before = requested(app, state.time)
+    if not request(app, event.containers, event.reason, state.time):
+        return ignored(state)
+    after = requested(app, state.time)
+    if (before and before[0]) != (after and after[0]):
+        mark_dirty(state)
+    return "applied"
+
+
+def lines_skipped(state: State, event: k.ProgressLinesSkipped, record: Record) -> Folded:
+    """Note it for people, of a generation that its node has a part of; the first example stays."""
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app is not None else None
+    if app is None or generation is None or not _part_of(generation, subjects.who_of(record.subject)):
+        return ignored(state)
+    known = app.skipped_lines
+    if known is not UNSET and (known.generation, known.slot) == (event.generation, event.slot):
+        known.lines = max(known.lines, event.lines)
+    elif known is UNSET or known.generation != event.generation:
+        app.skipped_lines = SkippedLines(event.generation, event.slot, event.lines, event.example, event.reason)
+    return "applied"
