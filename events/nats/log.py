@@ -18,7 +18,14 @@ from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
 from events.log.interface import Bus, EventLog
 from events.log.records import (
-    Appended, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record, on_subjects,
+    Appended,
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogRefused,
+    LogUnavailable,
+    Record,
+    on_subjects,
 )  # fmt: skip
 from events.log.waiting import until_answered
 from events.logger import Logger
@@ -35,7 +42,15 @@ from events.nats.link import Link, as_log_errors
 from events.nats.places.named import Places
 from events.nats.progress import JetStreamProgress
 from events.nats.reader import (
-    EndsBefore, NotDelivered, Reader, RecordMissing, ReopenReader, StartsLater, check_still_there, first_since, last_record,
+    EndsBefore,
+    NotDelivered,
+    Reader,
+    RecordMissing,
+    ReopenReader,
+    StartsLater,
+    check_still_there,
+    first_since,
+    last_record,
     record_at,
 )  # fmt: skip
 from events.nats.rotated import Rotated
