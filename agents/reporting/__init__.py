@@ -3,6 +3,7 @@
     reporter     facts about containers, made from what the engine lists
     outbox       facts on their way to the log
     heartbeat    the node's periodic report
+    usage        what containers have used, for the report of their end
     logs         requests for container output
     vitals       how the agent's process is, for metrics
 

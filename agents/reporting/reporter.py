@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agents.identity import Identity
     from agents.ledger import Ledger
     from agents.reporting.outbox import Outbox
+    from agents.reporting.usage import Usage
     from agents.runtime.interface import Runtime
 
 _KILLED = 137
@@ -67,9 +68,11 @@ class Reporter:
         clock: Callable[[], int],
         identity: Identity,
         shared: Callable[[], Awaitable[bool]],
+        usage: Usage,
     ) -> None:
         """`shared` returns whether checkpoints certainly lie in the folder that all nodes share."""
         self._shared = shared
+        self._usage = usage
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -185,6 +188,7 @@ class Reporter:
                 started_at=seen.started_at if seen else 0,
                 exited_at=seen.exited_at if seen else self._clock(),
                 identity=self._identity.value,
+                usage=self._usage.of(key),
             )
         )
 

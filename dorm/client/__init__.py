@@ -4,6 +4,7 @@
     opening  a client with credentials
     tail     events in order, filtered, from any position
     output   what containers print
+    uses     what running containers have used
     masters  which master leads
     identities  changes of who may do what
     errors   what a client raises beside the log's own errors

@@ -54,6 +54,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "masters": [["masters"]],
     "state": [["state"], ["state", "one"], ["state", "n0"]],
     "diff": [["diff", "3"], ["diff", "5", "14"]],
+    "usage": [["usage"], ["usage", "--by", "user,app,node"]],
+    "compare": [["compare", "one", "two"]],
+    "incident": [["incident", "2", "--output", "ticket.dorm"]],
     "policy show": [["policy", "show"]],
     "policy get": [["policy", "get", "quiet"]],
     "log verify": [["log", "verify"]],
@@ -98,6 +101,8 @@ _HAS_FORMATS = {
     "masters",
     "state",
     "diff",
+    "usage",
+    "compare",
 }
 
 

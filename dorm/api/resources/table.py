@@ -15,6 +15,7 @@ from dorm.api.resources import (
     nodes,
     plan,
     policy,
+    usage,
     whatif,
 )
 
@@ -31,6 +32,7 @@ ROUTES: list[Route] = [
     *policy.ROUTES,
     *plan.ROUTES,
     *whatif.ROUTES,
+    *usage.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
 ]

@@ -3,6 +3,6 @@
 commands   submit, ps, logs, update, cancel;  waiting: their output while nothing is decided
 describe   everything about one app
 explain    why an app has what it has
-story      what happened to an app or a node
+story      what happened to an app or a node;  compare: two apps beside each other
 plan       the next decision, without doing anything
 """

@@ -15,6 +15,7 @@ from agents.identity import Identity
 from agents.progress import ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import MOST_READERS, Reporter
+from agents.reporting.usage import Usage
 from agents.runtime.interface import PROGRESS_FILE, Key
 from events.codec import decode
 from events.kinds import AppCheckpointed
@@ -56,6 +57,7 @@ class Node:
             lambda: 0,
             Identity(root),
             self.shared,
+            Usage(),
         )
 
     async def shared(self) -> bool:
