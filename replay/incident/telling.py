@@ -89,7 +89,8 @@ async def _place(log: ReadableLog, moment: Moment | None, end: int) -> tuple[int
         if not start <= seq <= end:
             raise not_in_log(seq, start, end)
         return seq, await time_of(log, seq) or await time_of(log, 1)
-    time = moment.time if isinstance(moment, AtTime) else await time_of(log, end) - moment.span
+    ends_at = await time_of(log, end)
+    time = min(ends_at, moment.time if isinstance(moment, AtTime) else ends_at - moment.span)
     return await log.at_time(time), max(time, await time_of(log, start + 1))
 
 
