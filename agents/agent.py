@@ -34,6 +34,7 @@ from agents.reporting.logs import LogAnswerer
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from agents.reporting.status import StatusAnswerer, answer_if_allowed
+from agents.reporting.usage import Usage
 from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from events import subjects
@@ -97,13 +98,14 @@ class Agent:
         self._look = Looks(self._folder, config.name)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
+        usage = Usage()
         self._reporter = Reporter(
             config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._look.shared,
-            ProgressFeed(log.progress, cluster, config.name),
+            ProgressFeed(log.progress, cluster, config.name), usage,
         )  # fmt: skip
         self._since_boot = since_boot
         self._heartbeat = Heartbeat(
-            bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity
+            bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity, usage=usage
         )
         self._follower = Follower(log, cluster, config.name, self.desired, root, clock=clock)
         self._wake = asyncio.Event()

@@ -29,7 +29,7 @@ FIXED_IDS = 8
 """How many other ids derive from an event's own."""
 _HOW_IT_WAS_SEEN = (
     "at", "cause", "started_at", "exited_at", "exit_code", "asked", "killed", "reason", "message", "loss", "samples_per_s",
-    "noise",
+    "noise", "usage",
 )  # fmt: skip
 """Fields in which two reports of one fact by the same publisher may differ, for example after a restart."""
 _log = Logger(__name__)

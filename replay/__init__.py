@@ -2,6 +2,9 @@
 
     travel/     the state at any moment, the difference between two states, and a cursor that steps through a log
     audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
+    usage/      what was given, used and lost over a span of time
+    comparison/  two apps beside each other
+    incident/   one folder about what happened, for a ticket
     story/      why an app has what it has, and what happened to it
     timeline/   a log as a picture
     export/     copies a log, or a part of it, into a file
@@ -38,6 +41,8 @@ once; the first divergence is that of the first slice that has one.
     ├── SealError      the expected seal or key cannot be read
     ├── OutcomeError   an outcome that cannot be read;  BisectError: one that this log cannot answer
     ├── SearchError    a stepper's filter that cannot be read
+    ├── UsageError     a span of time without length, or a name that nobody has
+    ├── IncidentError  a span of time without records
     ├── TimelineError  nothing to draw, or no library to draw it with
     └── ExportError    a file that cannot be written, or already exists
 

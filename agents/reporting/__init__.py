@@ -5,6 +5,7 @@
     outbox       facts on their way to the log
     feed         progress between two marks, on its way to the stream beside the log
     heartbeat    the node's periodic report
+    usage        what containers have used, for the report of their end
     logs         requests for container output
     vitals       how the agent's process is, for metrics;  status: the same, for who asks
 

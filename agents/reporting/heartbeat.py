@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agents.identity import Identity
+    from agents.reporting.usage import Usage
     from agents.runtime.interface import Runtime, Seen
     from events.log.interface import Bus
 
@@ -37,6 +38,7 @@ class Heartbeat:
         clock: Callable[[], int],
         since_boot: Callable[[], float],
         identity: Identity,
+        usage: Usage,
     ) -> None:
         self._bus = bus
         self._subject = subjects.report(cluster, node)
@@ -45,12 +47,14 @@ class Heartbeat:
         self._clock = clock
         self._since_boot = since_boot
         self._identity = identity
+        self._usage = usage
 
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
         """Store a heartbeat within `timeout` seconds.  Return the time (`since_boot`) just before it was sent, from which the
         lease counts.  `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()
+        self._usage.note(seen, uses or [], at)
         report = NodeReported(
             id=f"{self._node}.report.{at}",
             at=at,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from agents.ledger import Ledger
     from agents.reporting.feed import ProgressFeed
     from agents.reporting.outbox import Outbox
+    from agents.reporting.usage import Usage
     from agents.runtime.interface import Runtime
 
 _KILLED = 137
@@ -80,11 +81,13 @@ class Reporter:
         identity: Identity,
         shared: Callable[[], Awaitable[bool]],
         feed: ProgressFeed,
+        usage: Usage,
     ) -> None:
         """`shared` returns whether checkpoints certainly lie in the folder that all nodes share.  `feed` takes progress
         that does not go on the log."""
         self._shared = shared
         self._feed = feed
+        self._usage = usage
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -202,6 +205,7 @@ class Reporter:
                 started_at=seen.started_at if seen else 0,
                 exited_at=seen.exited_at if seen else self._clock(),
                 identity=self._identity.value,
+                usage=self._usage.of(key),
             )
         )
 

@@ -61,6 +61,7 @@ ACCESS: dict[str, Access] = {
     "list_apps": "any",
     "list_nodes": "any",
     "get_policy": "any",
+    "get_usage": "any",
     "get_app": "own",
     "app_story": "own",
     "explain_app": "own",
@@ -168,6 +169,11 @@ class Doorkeeper:
     def closed(self) -> bool:
         """Whether requests have to prove who makes them, as far as is known."""
         return self._users is not None
+
+    def own_only(self, name: str) -> str | None:
+        """Return the tenant whose apps alone this user reads, None for one who reads all."""
+        user = None if self._everyone or self._users is None else self._users.get(name)
+        return user.tenant if user is not None and user.role not in _READS_ALL else None
 
     async def admit(self, request: web.Request, operation: str) -> str:
         """Return the user who makes this request.  Raises Malformed, Unauthorized, Forbidden, and Unavailable as long as it is

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
+from dorm.core.query.assumed_settings import settings_of
 from dorm.core.query.in_force import CHECKPOINTS, POLICY, TIMES, in_force, words
 from dorm.core.settings import policy_after
 from dorm.core.state import Settings
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.settings import Plugins
+    from dorm.core.state import State
+    from events.log.interface import ReadableLog
+    from replay.moments import Moment
 
 _NONE: Plugins = {}
 DEFAULT = "default"
@@ -145,3 +149,16 @@ def _range(name: str) -> tuple[float, float, bool]:
 
 
 _RANGES = {name: _range(name) for name in TIMES}
+
+
+def settings_in(state: State, pairs: list[str]) -> dict[str, Any]:
+    """Return what these `key=value` of `dorm policy set` would set in a state.  Raises SpecError, and WrongUsage."""
+    change = change_of(pairs, state.settings, state.policy_plugins)
+    return settings_of(change, state.settings, state.policy_plugins)
+
+
+async def settings_at(log: ReadableLog, moment: Moment | None, pairs: list[str]) -> dict[str, Any]:
+    """The same at a moment of a log.  Also raises as `replay.travel.travel.state_at`."""
+    from replay.travel.travel import state_at
+
+    return settings_in(await state_at(log, moment), pairs)

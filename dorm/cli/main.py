@@ -21,6 +21,7 @@ _COMMANDS = {
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),
+    "apps.compare": ("compare",),
     "apps.plan": ("plan",),
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
@@ -40,6 +41,8 @@ _COMMANDS = {
     "schema": ("schema",),
     "completion": ("completion",),
     "replay.state": ("state", "diff"),
+    "replay.usage": ("usage",),
+    "replay.incident": ("incident",),
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {

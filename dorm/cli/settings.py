@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import typer
 
 from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
@@ -148,3 +149,11 @@ def seconds_of(option: str, text: str | None) -> float | None:
         return None if text is None else duration(text)
     except QuantityError as error:
         raise WrongUsage(f"{option}: {error}", code=error.code) from None
+
+
+def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
+    """All settings of the cluster for tab completion, as `theta2=`."""
+    from dorm.cli.connect import complete
+    from dorm.core.query.in_force import words
+
+    return complete(ctx, incomplete, lambda state: [f"{word}=" for word in words(state.settings, state.policy_plugins)])

@@ -7,6 +7,7 @@
     tail     events in order, filtered, from any position
     output   what containers print
     reports  what apps reported beside the log
+    uses     what running containers have used
     masters  which master leads
     identities  changes of who may do what
     rotation    have the log's past moved into archives

@@ -104,7 +104,7 @@ class Client:
         self.user = subjects.token(user or (connection.user if connection is not None else "") or login_name())
         self.stored = 0
         """The sequence of this client's latest request on the log, 0 before the first."""
-        self._bus = bus
+        self.bus = bus
         self._connection = connection
         self._clock = clock
         self._settle_s = settle_s
@@ -366,7 +366,7 @@ class Client:
 
     async def last_heard(self, node: str) -> int:
         """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""
-        record = await self._bus.last_report(subjects.report(self.cluster, node))
+        record = await self.bus.last_report(subjects.report(self.cluster, node))
         return record.time if record is not None else 0
 
     async def change_policy(self, change: PolicyChanged) -> Settings:
@@ -455,7 +455,7 @@ class Client:
         `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
-        output = Output(self._bus, self.cluster, self._connection, lambda: self._outages)
+        output = Output(self.bus, self.cluster, self._connection, lambda: self._outages)
         async for piece in output.read(app, slot=slot, follow=follow, tail=tail):
             yield piece
 

@@ -47,6 +47,17 @@ class ContainerUse(msgspec.Struct, frozen=True, gc=False):
     memory: Amount
 
 
+class ContainerUsed(msgspec.Struct, frozen=True, gc=False):
+    """What a container used from its start until it was last looked at, which is at most a heartbeat before its end."""
+
+    cpu_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    """CPU seconds of all its processes."""
+    memory: Amount
+    """Bytes resident, as the mean over the time that it was looked at."""
+    over_s: Duration
+    """Seconds from its start to that last look."""
+
+
 class NodeReported(Event, frozen=True):
     """A heartbeat with resource usage; on a stream of its own, with an age limit."""
 
@@ -112,6 +123,8 @@ class ContainerExited(Event, frozen=True):
     started_at: Moment = 0
     exited_at: Moment = 0
     identity: Identity = ""
+    usage: ContainerUsed | None = None
+    """None where the engine did not say it, for a container that ended before a heartbeat, and from agents before 0.6."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]

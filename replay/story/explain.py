@@ -118,9 +118,12 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         refusal=witness.refusal,
         ended_at=app.ended_at or None,
         settings=witness.settings,
+        decided_after=None if app.ended else witness.decided_after,
         plan=app.plan,
     )
     text = paragraph(state, app, found)
+    if (cause := found.decided_after) is not None:
+        text += f"  What it has was decided after a change of settings: {cause.text} (record {cause.position})."
     if (cause := witness.settings) is not None:
         text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
     return msgspec.structs.replace(found, text=text)

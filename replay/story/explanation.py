@@ -18,11 +18,12 @@ from events.kinds import (
     ContainerExited,
     NodeLeaseEnded,
     NodeLost,
+    PolicyChanged,
     Resized,
     Round,
 )
 from replay.story.chapters import Cause
-from replay.story.settings import killed_because, lease_ended_because, lost_because
+from replay.story.settings import SettingsWatch, killed_because, lease_ended_because, lost_because
 from replay.story.speed import SpeedCurve
 
 if TYPE_CHECKING:
@@ -90,15 +91,21 @@ class Witness:
         """The last decision that gave it a batch size."""
         self.settings: Cause | None = None
         """The latest change of settings that killed containers of the app or lost one of its nodes."""
+        self.decided_after: Cause | None = None
+        """The change of settings that the decision about its present size or reason was the first to follow."""
         self.reason_since = 0
         """Log time since when the app's reason has had the same code."""
         self.names: dict[str, None] = {}
         """The latest names that were accepted or refused, to suggest similar ones."""
         self._id = self._name = ""
         self._code = ""
+        self._sets = SettingsWatch()
+        self._decided_seq = self._looked = 0
+        """The last decision about it, and the basis of the last one at all."""
 
     def begin(self, state: State, last: Record | None) -> None:
         """Start from a state instead of the log's first record.  `last` is the round of its last decision."""
+        self._sets.begin(state)
         app = state.find_app(self.wanted)
         if app is not None:
             self._id, self._name = app.id, app.name
@@ -113,14 +120,26 @@ class Witness:
         """Follow one record after it was folded."""
         if isinstance(event, ContainerExited) and event.app == self._id and folded != "forbidden":
             self.settings = killed_because(state, event) or self.settings
+        if isinstance(event, PolicyChanged) and folded in ("applied", "refused"):
+            self._sets.record(state, event)
         if not isinstance(event, Round) or folded == "void":
             return
         for index, fact in enumerate(event.events):
             self._fact(state, event, index, fact)
         app = state.apps.get(self._id)
         code = app.waiting.code if app is not None and app.waiting else ""
+        if self.last is not None and self.last.seq == state.seq:
+            self._decided(state, event, about_it=code != self._code or self.changed is self.last)
         if code != self._code:
             self._code, self.reason_since = code, state.time
+
+    def _decided(self, state: State, event: Round, *, about_it: bool) -> None:
+        if about_it:
+            self.decided_after = self._sets.before(
+                state.time, after=self._decided_seq, basis=event.basis, looked=self._looked
+            )
+            self._decided_seq = state.seq
+        self._looked = event.basis
 
     def _fact(self, state: State, event: Round, index: int, fact: Any) -> None:
         position = f"{state.seq}.{index}"
@@ -134,6 +153,7 @@ class Witness:
             self._keep_name(fact.spec.name)
             if self.wanted in (fact.app, fact.spec.name):
                 self._id, self._name, self._code = fact.app, fact.spec.name, ""
+                self._decided_seq = state.seq
                 self.changed = self.batch = self.refusal = None
         elif isinstance(fact, NodeLost | NodeLeaseEnded):
             app = state.apps.get(self._id)
@@ -294,3 +314,5 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy that plans ahead has promised it."""
     settings: Cause | None = None
     """The latest change of settings that killed containers of it or lost one of its nodes."""
+    decided_after: Cause | None = None
+    """The change of settings that the decision about its present size or reason was the first to follow."""

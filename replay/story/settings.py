@@ -1,20 +1,28 @@
-"""Changes of settings as causes: a node was lost, or its containers were killed, because a time had been lowered.
+"""Changes of settings as causes: of decisions, and of lost nodes and killed containers because a time had been lowered.
 
 An agent that kills containers because its node's lease has ended reports only that it was cut off.  The log shows whether it
 would also have been cut off for too long under the previous lease.
+
+A decision follows a change of settings if the change lies between it and the decision before it that concerned the same app
+or node: the first one that could give another answer because of it.  Where the two are far apart, only the cluster's next
+decision counts, since later ones have other causes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from events import kinds as k
 from events.quantities import SECOND
 from events.times import written
 from replay.story.chapters import Cause
+from replay.words import span
 
 if TYPE_CHECKING:
-    from dorm.core.state import State
+    from dorm.core.state import Settings, State
 
 NEAR_S = 3600.0
 """If the length of a node's silence is unknown, a change counts as the cause for this long, or for as long as the lease that
@@ -69,3 +77,66 @@ def _lowered(state: State, name: str, silent_ns: int | None) -> Cause | None:
 def blaming(text: str, cause: Cause | None) -> str:
     """Return the text with the change that led to it."""
     return f"{text}; the cause is a change of settings: {cause.text} (record {cause.position})" if cause else text
+
+
+_KEPT = 32
+"""Changes that are remembered."""
+_LONGEST = 80
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """What a change of settings changed of what decisions go by: the policy, its parameters, the folder of checkpoints."""
+
+    seq: int
+    time: int
+    by: str
+    what: str
+    """`policy=tiresias`, `theta2=0.3, theta1=default`."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.by} set {self.what}"
+
+
+class SettingsWatch:
+    """Follows what decisions go by."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, Any] = {}
+        self._effects: deque[Effect] = deque(maxlen=_KEPT)
+
+    def begin(self, state: State) -> None:
+        """Start from a state instead of the log's first record."""
+        self._now = _decisive(state.settings)
+
+    def record(self, state: State, event: k.PolicyChanged) -> Effect | None:
+        """Follow a change after it was folded; return its effect, None if decisions go by what they went by before."""
+        before, self._now = self._now or _decisive(type(state.settings)()), _decisive(state.settings)
+        names = [name for name in {**before, **self._now} if before.get(name) != self._now.get(name)]
+        if "policy" in names:  # The parameters of the policy before have gone with it.
+            names = [name for name in names if name in self._now]
+        if not names:
+            return None
+        what = ", ".join(f"{name}={_shown(self._now.get(name))}" for name in names)
+        effect = Effect(state.seq, state.time, event.by, what if len(what) <= _LONGEST else what[: _LONGEST - 1] + "…")
+        self._effects.append(effect)
+        return effect
+
+    def before(self, time: int, *, after: int, basis: int, looked: int) -> Cause | None:
+        """Return the change that a decision at log time `time`, made at `basis`, is the first to follow: it lies after the
+        sequence `after`, that of the last decision about the same thing.  `looked` is the basis of the last decision."""
+        for effect in reversed(self._effects):
+            if after < effect.seq <= basis:
+                if time - effect.time > int(NEAR_S * SECOND) and effect.seq <= looked:
+                    return None
+                return Cause(str(effect.seq), f"{effect.text} {span((time - effect.time) / SECOND)} before")
+        return None
+
+
+def _decisive(settings: Settings) -> dict[str, Any]:
+    found = {"policy": settings.policy, **settings.params}
+    return {**found, "checkpoints": settings.checkpoints} if settings.checkpoints else found
+
+
+def _shown(value: Any) -> str:
+    return "default" if value is None else str(value)

@@ -31,7 +31,7 @@ from replay.travel.travel import fold_on, state_at
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.fold.folded import Folded, Observer
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
@@ -121,7 +121,7 @@ async def _has_snapshots(log: ReadableLog) -> bool:
     return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
 
 
-def together(followers: Sequence[Follower]) -> Seen:
+def together(followers: Sequence[Observer]) -> Seen:
     """Combine the followers into one `seen`."""
 
     def seen(state: State, record: Record, event: Event, folded: Folded) -> None:

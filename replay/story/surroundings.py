@@ -17,6 +17,7 @@ from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
+from replay.story.settings import SettingsWatch
 from replay.story.words import drain, forgotten, scheduling, settings, short_name
 from replay.words import containers
 
@@ -60,11 +61,15 @@ class Surroundings:
         """The last decision."""
         self._looked = 0
         """Basis of the last decision or tick."""
+        self._set = SettingsWatch()
+        self._told: dict[str, int] = {}
+        """The last decision whose causes were asked for, by app."""
 
     def begin(self, state: State) -> None:
         """Start from a state instead of the log's first record."""
         self.places = {app.id: placed for app in state.live_apps() if (placed := held(app))}
         self._looked = state.figures.seq
+        self._set.begin(state)
 
     # --- following ------------------------------------------------------------------------------------------------------
 
@@ -158,7 +163,8 @@ class Surroundings:
             self._note_cause(state, str(state.seq), f"{event.by} asked to retry {app.name} now", app=app.id)
 
     def _settings(self, state: State, event: k.PolicyChanged) -> None:
-        self._note_cause(state, str(state.seq), settings(event))
+        effect = self._set.record(state, event)
+        self._note_cause(state, str(state.seq), settings(event) if effect is None else effect.text)
 
     def _note_cause(
         self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0
@@ -182,7 +188,10 @@ class Surroundings:
     # --- what led to a decision -----------------------------------------------------------------------------------------
 
     def behind(self, state: State, event: k.Round, fact: k.Resized, app: str = "") -> list[Cause]:
-        """Return what led to a decision; call it before `fact`.  `app`'s own causes come first."""
+        """Return what led to a decision; call it before `fact`.  `app`'s own causes come first, after a change of settings."""
+        return self._since_settings(state, event, self._behind(state, event, fact, app), app)
+
+    def _behind(self, state: State, event: k.Round, fact: k.Resized, app: str) -> list[Cause]:
         if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
             return [Cause(f"{state.seq}.0", "the log was quiet, so an idle tick checked the allocation again")]
         triggers = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
@@ -195,6 +204,14 @@ class Surroundings:
             last = causes[-1]
             causes[-1] = Cause(last.position, f"{last.text}, and {left} more just before")
         return causes
+
+    def _since_settings(self, state: State, event: k.Round, causes: list[Cause], app: str) -> list[Cause]:
+        """Add the change of settings that this decision is the first to follow of those about this app, or this node."""
+        first = state.apps[app].seq if app in state.apps else state.seq
+        after, self._told[app] = self._told.get(app, first), state.seq
+        found = self._set.before(state.time, after=after, basis=event.basis, looked=self._looked)
+        known = found is None or any(cause.position == found.position for cause in causes)
+        return causes if found is None or known else [found, *causes]
 
     def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
         if self._exit is not None and self._looked < self._exit[0] <= basis:

@@ -1,7 +1,7 @@
 """The state at any moment of a log.
 
 travel    the nearest snapshot before a moment, and a short fold from there
-diff      the difference between two states;  diff_words: in words
+diff      the difference between two states;  diff_words: in words;  settings_between: who changed settings meanwhile
 reported  what apps had reported by then, beside the log
 stepper   a cursor that steps through a log, forward and back;  pages: its cache;  search: its filters
 
@@ -10,9 +10,9 @@ Start with `travel`.  Import `state_at` and `Stepper` from here, and functions n
 
 from __future__ import annotations
 
-from replay.travel.diff import Changed, Diff, Point, Thing
+from replay.travel.diff import Changed, Diff, Point, SetBy, Thing
 from replay.travel.search import SearchError
 from replay.travel.stepper import Stepper
 from replay.travel.travel import Seen, fold_on, state_at
 
-__all__ = ["Changed", "Diff", "Point", "SearchError", "Seen", "Stepper", "Thing", "fold_on", "state_at"]
+__all__ = ["Changed", "Diff", "Point", "SearchError", "Seen", "SetBy", "Stepper", "Thing", "fold_on", "state_at"]

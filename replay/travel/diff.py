@@ -15,7 +15,7 @@ from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from dorm.core.state import App, Settings, State
 
@@ -47,6 +47,16 @@ class Point(msgspec.Struct, frozen=True):
     digest: str
 
 
+class SetBy(msgspec.Struct, frozen=True):
+    """A change of settings between the two states, as far as it took effect."""
+
+    seq: int
+    time: int
+    """Log time (UTC ns)."""
+    by: str
+    changes: list[Changed]
+
+
 class Diff(msgspec.Struct, frozen=True):
     """The difference from one state to another, which may be the earlier one."""
 
@@ -57,8 +67,10 @@ class Diff(msgspec.Struct, frozen=True):
     nodes: list[Thing]
     """By name."""
     settings: list[Changed]
-    """The policy, its parameters and the master's times, by their names in the log."""
+    """The policy, its parameters, the master's times and the folder of checkpoints, by their names in the log."""
     cluster: list[Changed]
+    set_by: list[SetBy] = []
+    """Who changed settings between the two, in the log's order; also what was changed back."""
 
     @property
     def same(self) -> bool:
@@ -66,8 +78,9 @@ class Diff(msgspec.Struct, frozen=True):
         return not (self.apps or self.nodes or self.settings or self.cluster)
 
 
-def diff(before: State, after: State) -> Diff:
-    """Compare two states of one log."""
+def diff(before: State, after: State, set_by: Sequence[SetBy] = ()) -> Diff:
+    """Compare two states of one log; `set_by` are the changes of settings between them
+    (`replay.travel.settings_between`)."""
     arrivals = {app.id: (app.seq, app.id) for state in (before, after) for app in state.apps.values()}
     old_nodes, new_nodes = _nodes(before), _nodes(after)
     return Diff(
@@ -83,8 +96,9 @@ def diff(before: State, after: State) -> Diff:
             for node in sorted({*old_nodes, *new_nodes})
             if (thing := _thing(node, old_nodes.get(node), new_nodes.get(node)))
         ],
-        settings=_settings_changed(before.settings, after.settings),
+        settings=settings_changed(before.settings, after.settings),
         cluster=_changes(_cluster(before), _cluster(after)),
+        set_by=list(set_by),
     )
 
 
@@ -96,6 +110,7 @@ def only(found: Diff, name: str) -> Diff:
         nodes=[thing for thing in found.nodes if name == thing.name],
         settings=[],
         cluster=[],
+        set_by=[],
     )
 
 
@@ -163,7 +178,8 @@ def _nodes(state: State) -> dict[str, dict[str, Any]]:
     }
 
 
-def _settings_changed(before: Settings, after: Settings) -> list[Changed]:
+def settings_changed(before: Settings, after: Settings) -> list[Changed]:
+    """Return the settings that differ, by their names in the log."""
     # Only policies know the parameters in force, and importing them takes a second.
     return [] if before == after else _changes(_settings(before), _settings(after))
 
@@ -173,7 +189,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
         parameters = parameters_in_force(settings)
     except ValueError:  # Recorded under a policy that this build does not have.
         parameters = settings.params
-    return {"policy": settings.policy, **parameters, **{name: getattr(settings, name) for name in TIMES}}
+    times = {name: getattr(settings, name) for name in TIMES}
+    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints}
 
 
 def _cluster(state: State) -> dict[str, Any]:

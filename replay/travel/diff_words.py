@@ -10,7 +10,7 @@ from replay.words import containers, moment, span
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from replay.travel.diff import Changed, Diff, Point, Thing
+    from replay.travel.diff import Changed, Diff, Point, SetBy, Thing
 
 _CLUSTER = {
     "epoch": "masters elected",
@@ -107,6 +107,11 @@ def of_settings(changes: Sequence[Changed]) -> list[str]:
     another = any(change.field == "policy" for change in changes)
     told = [change for change in changes if not (another and change.after is None)]
     return [f"{change.field}: {_number(change.before)} -> {_number(change.after)}" for change in told]
+
+
+def of_set_by(one: SetBy) -> str:
+    """`alice set theta2: 0.1 -> 0.2 at 2026-11-21 09:00:05 UTC (record 118)`."""
+    return f"{one.by} set {'; '.join(of_settings(one.changes))} at {moment(one.time)} (record {one.seq})"
 
 
 def of_cluster(change: Changed) -> str:

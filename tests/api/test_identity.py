@@ -101,6 +101,9 @@ async def _walk(api: Api, secrets: dict[str, str], app: str) -> int:
 
 async def _owners(api: Api, connection: Connection, secrets: dict[str, str], anns: dict[str, Any]) -> None:
     path = f"/v1/apps/{anns['id']}"
+    others = await api.get("/v1/usage?user=ann", 403, bearer(secrets["mallory"]))
+    assert others["code"] == "identity.role.too_low"
+    assert (await api.get("/v1/usage", headers=bearer(secrets["mallory"])))["rows"] == []
     before = await connection.log.end()
     for method, there, body, code in (
         ("PATCH", path, {"weight": 9.0}, "app.not_owner"),

@@ -1,19 +1,33 @@
-"""What a node's containers use: from the heartbeats of the machine that holds its name, as a rate between two of them."""
+"""What a node's containers use now, from the heartbeats of the machine that holds its name, as a rate between two of them; and
+what was used over a span of time, as `dorm usage` counts it.  Who reads the own apps only gets the own usage."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+import msgspec
 import pytest
 
+from dorm.api.following.archived import ArchivedCluster
+from dorm.api.identity import Doorkeeper
+from dorm.api.options import Options
+from dorm.api.serving import serving
 from events import subjects
 from events.codec import encode
+from events.identities import User
 from events.kinds import ContainerUse, NodeReported
-from tests.api.served import connected, say, served
+from replay.moments import AtSequence
+from replay.travel.diff import Diff
+from replay.usage.usage import usage
+from tests.api.served import PATIENCE_S, Api, connected, say, served
 from tests.core.records import joined
+from tests.replay.busy import busy_log
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
+    from events.log.records import Record
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats
@@ -61,3 +75,51 @@ async def test_use_is_what_the_last_heartbeats_say(nats_server: NatsServer) -> N
             assert found["at"] is not None
             await heard(report(11.0, identity="f" * 32))
             assert (await api.get("/v1/nodes/a/usage"))["at"] is None
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return busy_log(700, apps=5, nodes=2)
+
+
+async def test_usage_over_a_span_is_what_the_command_says(records: list[Record]) -> None:
+    log, options = log_of(records), Options(port=0, archive="busy")
+    async with (
+        serving(ArchivedCluster(log), options) as server,
+        aiohttp.ClientSession(base_url=server.url) as session,
+    ):
+        following = asyncio.create_task(server.run())
+        try:
+            await server.services.follower.reach(len(records), PATIENCE_S)
+            api = Api(server, session)
+            found = await api.get("/v1/usage?from=100&to=600&by=user,node&every=10m")
+            expected = await usage(log, AtSequence(100), AtSequence(600), by=("user", "node"), every_s=600.0)
+            assert found == msgspec.to_builtins(expected)
+            assert {row["user"] for row in (await api.get("/v1/usage?user=ann&by=user,app"))["rows"]} == {"ann"}
+            for wrong, status, code in (
+                ("by=team", 422, "usage.by.unknown"),
+                ("every=1ms", 422, "usage.every.too_short"),
+                ("every=often", 422, "quantity.malformed"),
+                ("user=nobody", 404, "name.not_found"),
+                ("from=600&to=100", 422, "moment.end_before_start"),
+                ("from=600&to=600", 422, "accounting.empty_span"),
+            ):
+                answer = await api.get(f"/v1/usage?{wrong}", status)
+                assert answer["code"] == code
+            difference = msgspec.convert(await api.get("/v1/diff?from=100"), Diff)
+            assert difference.set_by == []
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+def test_a_plain_user_has_the_own_tenant_only() -> None:
+    door = Doorkeeper.__new__(Doorkeeper)
+    door._everyone = False
+    door._users = {
+        name: User(name, role, f"{name}s", "", 1)  # type: ignore[arg-type]
+        for name, role in (("ann", "user"), ("rob", "reader"), ("oda", "operator"))
+    }
+    assert [door.own_only(name) for name in ("ann", "rob", "oda")] == ["anns", None, None]
+    door._users = None
+    assert door.own_only("ann") is None

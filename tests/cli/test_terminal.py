@@ -55,6 +55,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "doctor": [["doctor", "--all"]],
     "state": [["state"], ["state", "one"], ["state", "n0"]],
     "diff": [["diff", "3"], ["diff", "5", "14"]],
+    "usage": [["usage"], ["usage", "--by", "user,app,node"]],
+    "compare": [["compare", "one", "two"]],
+    "incident": [["incident", "2", "--output", "ticket.dorm"]],
     "policy show": [["policy", "show"]],
     "policy get": [["policy", "get", "quiet"]],
     "log verify": [["log", "verify"]],
@@ -104,6 +107,8 @@ _HAS_FORMATS = {
     "masters",
     "state",
     "diff",
+    "usage",
+    "compare",
 }
 
 

@@ -28,7 +28,7 @@ from tests.core.nonsense import nonsense
 from tests.core.records import CLUSTER, START, document, subject_of
 from tests.core.virtual_live import LiveApps
 from tests.core.virtual_master import VirtualMaster
-from tests.core.virtual_node import Toy, VirtualNode
+from tests.core.virtual_node import VirtualNode
 from tests.policies import any_policy
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -201,19 +201,6 @@ class World:
             isinstance(event, k.AppSubmitted) and event.id == again.id
         )
         self.hold(not same or _content(self.whole) == before, f"a repeat of {decode(record)} changed the state")
-
-    def new_toy(self, key: Key, demand: dict[str, int]) -> Toy:
-        chance = self.chance
-        outcome: int | None = 0
-        if chance.random() < 0.2 * self.faults:
-            outcome = chance.choice([1, 137, 2, None])
-        life = chance.choice([0, 3, 20, 100, 100]) if self.faults else 2
-        stubborn = chance.choice([0, 0, 1, 5])
-        if self.live.share == 1.0:
-            life *= 10
-        toy = Toy(key, demand, "created", life, outcome, stubborn, gets_killed=stubborn == 5)
-        toy.hangs = chance.random() < 0.05 * self.faults
-        return toy
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 

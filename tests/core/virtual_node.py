@@ -188,7 +188,7 @@ class VirtualNode:
             if key in self.stuck or chance.random() < self.world.faults * 0.03:
                 self.stuck.add(key)
                 return None
-            toy = self.world.new_toy(key, app.spec.resources())
+            toy = new_toy(self.world, key, app.spec.resources())
             self.engine[key] = toy
             if chance.random() < self.world.faults * 0.05:
                 return None  # it crashed between making and starting
@@ -304,3 +304,18 @@ class VirtualNode:
                 step = 100 - toy.life
                 said = self.world.chance.choice([k.AppCheckpointed, k.AppProgressed])
                 self.outbox.append(said(app=toy.key.app, generation=toy.key.generation, step=step))
+
+
+def new_toy(world: World, key: Key, demand: dict[str, int]) -> Toy:
+    """One whose life and end are luck's."""
+    chance = world.chance
+    outcome: int | None = 0
+    if chance.random() < 0.2 * world.faults:
+        outcome = chance.choice([1, 137, 2, None])
+    life = chance.choice([0, 3, 20, 100, 100]) if world.faults else 2
+    stubborn = chance.choice([0, 0, 1, 5])
+    if world.live.share == 1.0:
+        life *= 10
+    toy = Toy(key, demand, "created", life, outcome, stubborn, gets_killed=stubborn == 5)
+    toy.hangs = chance.random() < 0.05 * world.faults
+    return toy

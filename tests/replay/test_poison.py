@@ -10,11 +10,14 @@ import pytest
 
 from dorm.metrics.cluster import cluster_metrics, exposition
 from dorm.metrics.tally import Tally
+from dorm.web.offline import page
 from events import kinds as k
 from events.positions import logged
 from replay.audit.audit import verify
+from replay.comparison.comparison import compare
 from replay.export.anonymize import anonymized
 from replay.export.export import export
+from replay.incident.folder import write
 from replay.moments import AtSequence
 from replay.page.recording import record
 from replay.story.explain import explain
@@ -24,7 +27,11 @@ from replay.timeline.fold import timeline
 from replay.timeline.png import png
 from replay.traces.spans import Tracer
 from replay.travel.diff import diff
+from replay.travel.settings_between import settings_between
 from replay.travel.travel import fold_on, state_at
+from replay.usage.plot import png as usage_png
+from replay.usage.tables import as_csv, as_parquet
+from replay.usage.usage import usage
 from tests.core.fold.pills import FACTS, KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.replay.made_log import CLUSTER, Story, log_of
 from tests.tries import tries
@@ -134,7 +141,7 @@ async def _traces(log: MemoryLog, folder: Path) -> None:
 async def _differences(log: MemoryLog, folder: Path) -> None:
     end = await log.end()
     before, after = await state_at(log, AtSequence(end // 2)), await state_at(log, AtSequence(end))
-    msgspec.json.encode(diff(before, after))
+    msgspec.json.encode(diff(before, after, await settings_between(log, before, after)))
 
 
 async def _tail(log: MemoryLog, folder: Path) -> None:
@@ -144,9 +151,23 @@ async def _tail(log: MemoryLog, folder: Path) -> None:
                 assert str(event.position)
 
 
+async def _accounts(log: MemoryLog, folder: Path) -> None:
+    found = await usage(log, by=("user", "app", "node"), every_s=2.0)
+    assert found.rows
+    for written in (as_csv(found), as_parquet(found), usage_png(found, "title")):
+        assert written
+    msgspec.json.encode(await compare(log, "one", "two"))
+
+
+async def _incident(log: MemoryLog, folder: Path) -> None:
+    told = await write(log, folder / "ticket", AtSequence(5), before_s=1, disguised=False, page=page)
+    assert told.happened
+
+
 READERS: dict[str, Callable[[MemoryLog, Path], Awaitable[None]]] = {
     "picture": _picture, "page": _page, "stories": _stories, "explanations": _explanations, "exports": _exports,
     "anonymized": _anonymous, "audit": _audit, "traces and metrics": _traces, "differences": _differences, "tail": _tail,
+    "accounts": _accounts, "incident": _incident,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from dorm.api.resources import (
     plan,
     policy,
     session,
+    usage,
     whatif,
 )
 
@@ -33,6 +34,7 @@ ROUTES: list[Route] = [
     *plan.ROUTES,
     *whatif.ROUTES,
     *session.ROUTES,
+    *usage.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
 ]

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
-from dorm.cli.settings import parse_capacity, parse_params
+from dorm.cli.settings import complete_setting, parse_capacity, parse_pairs
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ def plan(
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A parameter of the policy, such as theta2=0.3, or policy=NAME."
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete_setting,
+            help="Another value of a setting, as in `dorm policy set`: theta2=0.3, policy=NAME.  May be repeated.",
         ),
     ] = None,
     cancel: Annotated[
@@ -116,16 +120,16 @@ def plan(
 
     moment = parse_moment(at)
     parsed = [parse_nodes(text) for text in nodes or []]
-    settings = parse_params(change)
+    parse_pairs(change, "setting")
     checked = tuple(load_spec(path) for path in specs or [])
 
     async def work() -> Plan:
+        from dorm.cli.changes import settings_in
         from dorm.core.query.plans import Assumed, NewNodes, UnknownSetting
         from dorm.core.query.plans import plan as planned
         from replay.travel.travel import state_at
 
         assumed = Assumed(
-            settings=settings,
             joins=tuple(one for one in parsed if isinstance(one, NewNodes)),
             removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
             drained=tuple(drain or []),
@@ -136,6 +140,8 @@ def plan(
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
                 state = await state_at(log, moment, progress=report)
+        if change:
+            assumed = replace(assumed, settings=settings_in(state, change))
         live = file is None and moment is None
         try:
             return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)

@@ -7,4 +7,6 @@ timeline   a picture, or a trace
 page       the dashboard as one file;  opened: the dashboard of an archive, served
 archive    export and import
 bisect     the record that made an outcome inevitable
+usage      what was given, used and lost over a span of time
+incident   one folder about what happened
 """

@@ -26,7 +26,7 @@ PANEL = "The log"
 _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 
 
-class _Moments(TyperCommand):
+class Moments(TyperCommand):
     """Accepts a lone `-10m` as a moment instead of options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -36,7 +36,7 @@ class _Moments(TyperCommand):
 
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(state)
-    app.command(rich_help_panel=PANEL, cls=_Moments)(diff)
+    app.command(rich_help_panel=PANEL, cls=Moments)(diff)
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -106,7 +106,8 @@ def diff(
 
     JSON has before and after (seq, time, digest), and apps and nodes (name,
     id, how: came, changed or gone, and changes: field, before, after),
-    settings and cluster (field, before, after).
+    settings and cluster (field, before, after), and set_by: who changed which
+    settings meanwhile (seq, time, by, changes).
 
     [bold]Examples[/]
 
@@ -121,6 +122,7 @@ def diff(
     async def work() -> Diff:
         from replay.travel.diff import diff as between
         from replay.travel.diff import only as concerning
+        from replay.travel.settings_between import settings_between
         from replay.travel.travel import state_at
 
         async with log_of(file, url, cluster) as log:
@@ -128,9 +130,10 @@ def diff(
             for moment in moments:
                 with progress_of("folding") as report:
                     states.append(await state_at(log, moment, progress=report))
+            set_by = await settings_between(log, states[0], states[1])
         if only is not None:
             _check_known(only, states)
-        found = between(*states)
+        found = between(states[0], states[1], set_by)
         return found if only is None else concerning(found, only)
 
     found: Diff = run(work())
@@ -244,13 +247,13 @@ def _check_known(name: str, states: list[State]) -> None:
 
 
 def _show_diff(found: Diff) -> None:
-    from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_settings
+    from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
 
     console.print(Text(headline(found), style="dim"), soft_wrap=True)
     _show_things("apps", found.apps, [of_app(thing) for thing in found.apps])
     _show_things("nodes", found.nodes, [of_node(thing) for thing in found.nodes])
     for title, lines in (
-        ("settings", of_settings(found.settings)),
+        ("settings", [*of_settings(found.settings), *map(of_set_by, found.set_by)]),
         ("cluster", [of_cluster(change) for change in found.cluster]),
     ):
         if lines:

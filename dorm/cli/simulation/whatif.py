@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.text import Text
 
 from dorm.cli.apps.plan import Drained, NodeChanges, parse_nodes
 from dorm.cli.connect import ClusterName, Url, complete_app
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
-from dorm.cli.settings import complete_policy, parse_params
+from dorm.cli.settings import complete_policy, complete_setting, parse_pairs, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def whatif(
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy, such as theta2=0.3."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", autocompletion=complete_setting,
+            help="Another value of a setting, as in `dorm policy set`: theta2=0.3, quiet=2s, node_grace=60s.  May be repeated.",
+        ),
     ] = None,
     nodes: NodeChanges = None,
     drain: Drained = None,
@@ -102,6 +106,8 @@ def whatif(
 
       dorm whatif --from -2h --set theta2=0.3
 
+      dorm whatif --from -2h --set quiet=5s --set quiet_limit=20s
+
       dorm whatif --from 2026-11-21T09:00 --nodes +4,like=node-1
 
       dorm whatif second.yaml --edit digits-mlp:n_max=8
@@ -113,13 +119,16 @@ def whatif(
     moment = parse_moment(begin)
     horizon_s = _horizon(horizon)
     parsed = [parse_nodes(text) for text in nodes or []]
-    assumed = _assumed(policy, change, parsed, drain, edit, cancel, specs)
+    pairs = _pairs(policy, change)
+    others = _assumed(parsed, drain, edit, cancel, specs)
 
     async def work() -> WhatIf:
+        from dorm.cli.changes import settings_at
         from dorm.core.query.plans import UnknownSetting
         from replay.simulator.forks.whatif import whatif as played
 
         async with log_of(file, url, cluster) as log:
+            assumed = others if not pairs else replace(others, settings=await settings_at(log, moment, pairs))
             with progress_of("reading") as reading, progress_of("simulating") as playing:
                 try:
                     return await played(
@@ -151,27 +160,29 @@ def _horizon(text: str | None) -> float | None:
     return seconds
 
 
+def _pairs(policy: str | None, change: list[str] | None) -> list[str]:
+    """Return all settings as `dorm policy set` takes them.  Raises WrongUsage."""
+    given = parse_pairs(change, "setting")
+    if policy is None:
+        return change or []
+    if given.get("policy", policy) != policy:
+        raise WrongUsage("--policy and --set policy=… name two policies; give one of them", code="usage.conflict")
+    return [f"policy={policy}", *(pair for pair in change or [] if pair.partition("=")[0] != "policy")]
+
+
 def _assumed(
-    policy: str | None,
-    change: list[str] | None,
     nodes: list[Any],
     drain: list[str] | None,
     edit: list[str] | None,
     cancel: list[str] | None,
     specs: list[Path] | None,
 ) -> Assumed:
-    """Return the assumptions.  Raises WrongUsage, and SpecError for a spec file."""
+    """Return the assumptions but for settings.  Raises WrongUsage, and SpecError for a spec file."""
 
     from dorm.core.query.plans import Assumed, NewNodes
     from dorm.local.spec_files import load_spec
 
-    settings = parse_params(change)
-    if policy is not None:
-        if settings.get("policy", policy) != policy:
-            raise WrongUsage("--policy and --set policy=… name two policies; give one of them", code="usage.conflict")
-        settings = {"policy": policy, **settings}
     return Assumed(
-        settings=settings,
         joins=tuple(one for one in nodes if isinstance(one, NewNodes)),
         removed=tuple(one for one in nodes if isinstance(one, str)),
         drained=tuple(drain or []),

@@ -8,6 +8,7 @@
     playing_live  what members of live apps would say, for plans
     trying     what a change of settings would do
     touched    which apps and nodes a change of settings would affect
+    assumed_settings  other settings, for plans and forks
     in_force   the settings in force, with what each means
     offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations

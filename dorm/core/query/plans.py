@@ -24,6 +24,7 @@ from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
+from dorm.core.query.assumed_settings import change_for
 from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
@@ -81,7 +82,8 @@ class Assumed(msgspec.Struct, frozen=True):
     apps that end, change, and new ones."""
 
     settings: dict[str, Any] = {}
-    """Parameters of the policy in force; `policy` names another one (its parameters then start from its defaults)."""
+    """Parameters of the policy in force, and the master's times and folder by their names in the log; `policy` names another
+    one (its parameters then start from its defaults)."""
     joins: tuple[NewNodes, ...] = ()
     removed: tuple[str, ...] = ()
     """Nodes that are gone permanently, as if their lease had ended."""
@@ -287,21 +289,14 @@ class _Course:
     def _set(self, settings: dict[str, Any]) -> list[str]:
         if not settings:
             return []
-        now = self.state.settings
-        chosen = settings.get("policy", now.policy)
-        given = {name: value for name, value in settings.items() if name != "policy"}
         try:
-            known = policy(chosen)
-            params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
+            change, words = change_for(settings, self.state)
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
-        same = chosen == now.policy
-        before = parameters_in_force(now, self.state.policy_plugins) if same else known.check_params({})
-        words = [] if same else [f"policy {chosen} (now {now.policy})"]
-        for plugin in announced(chosen):
-            self.state.plugins = {**self.state.policy_plugins, chosen: plugin}
-        self.say(k.PolicyChanged(policy=chosen, params=params))
-        return words + [f"{name} = {given[name]} ({'now' if same else 'default'} {before.get(name)})" for name in given]
+        for plugin in announced(change.policy) if change.policy else ():
+            self.state.plugins = {**self.state.policy_plugins, plugin.name: plugin}
+        self.say(change)
+        return words
 
     def _node(self, name: str) -> Node:
         if name not in self.state.nodes:

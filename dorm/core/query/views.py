@@ -130,7 +130,7 @@ def node_rows(state: State) -> list[NodeRow]:
     """Return rows by name.  Examines each app once instead of once per node, which matters on large clusters."""
     held: dict[str, list[tuple[App, int]]] = {}
     for app in state.apps.values():
-        for node, count in _held(app).items():
+        for node, count in room_held(app).items():
             held.setdefault(node, []).append((app, count))
     return [_node_row(state, state.nodes[name], held.get(name, [])) for name in sorted(state.nodes)]
 
@@ -163,7 +163,7 @@ def _refused(node: Node) -> str:
     return f"another machine at {node.refused.address} waits for this name {until}" if not node.gone else ""
 
 
-def _held(app: App) -> dict[str, int]:
+def room_held(app: App) -> dict[str, int]:
     """Return how much room each node must keep for an app: for containers that may run there, or are placed there."""
     running: dict[str, int] = {}
     for generation in app.generations.values():
@@ -189,7 +189,9 @@ def leaving(state: State, node: str) -> list[Leaving]:
     """Return everything that may run there or is placed there, in order of arrival; empty for an empty node."""
     apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
     return [
-        Leaving(app.name, app.id, held, _next(state, app, node)) for app in apps if (held := _held(app).get(node, 0))
+        Leaving(app.name, app.id, held, _next(state, app, node))
+        for app in apps
+        if (held := room_held(app).get(node, 0))
     ]
 
 

@@ -16,6 +16,7 @@ from agents.progress.file import ProgressFile
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import MOST_READERS, Reporter
+from agents.reporting.usage import Usage
 from agents.runtime.interface import PROGRESS_FILE, Key
 from events.codec import decode
 from events.kinds import AppCheckpointed
@@ -59,6 +60,7 @@ class Node:
             Identity(root),
             self.shared,
             self.feed,
+            Usage(),
         )
 
     async def shared(self) -> bool:

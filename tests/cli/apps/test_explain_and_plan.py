@@ -229,7 +229,7 @@ def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
         (["--drain", "n7"], 1, "node.not_found"),
         (["--undrain", "n7"], 1, "node.not_found"),
         (["--cancel", "nobody"], 1, "app.not_found"),
-        (["--set", "theta9=1"], 2, "policy.parameter.unknown"),
+        (["--set", "theta9=1"], 2, "settings.unknown"),
         (["--set", "theta2"], 2, "usage.not_a_pair"),
         (["--set", "theta1=7"], 2, "policy.parameter.out_of_range"),
         (["--set", "policy=lottery"], 2, "policy.unknown"),

@@ -1,0 +1,331 @@
+"""Adds up what apps hold, use and lose, beside a fold: `see` after each record, `close` at the end of the span.
+
+An app is looked at only when a record may have changed what it holds: the app that the record names, or all of them after a
+node changed.  Most records of a log report progress, and cost nothing here.  Memory grows with the apps that hold room now,
+and with the rows of the answer, not with the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from events import kinds as k
+from events.quantities import CPU, MEMORY, SECOND
+from replay.usage.accounts import Account
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import App, State
+    from events.kinds import Event
+    from events.log.records import Record
+    from replay.usage.accounts import Held
+
+GROUPS = ("user", "app", "node")
+"""What usage can be summed up by; each resource always has sums of its own."""
+
+Key = tuple[str, str, str]
+"""User, app and node; "" for those that are not asked for."""
+
+_REPORTS = (k.AppProgressed, k.AppCheckpointed)
+_OF_ONE = (k.ContainerStarted, k.ContainerExited, k.ContainersPrepared, k.MembershipChanged)
+_OF_NONE = (
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppResizeRequested, k.EpochCompleted, k.SealRequested,
+    k.NodeReported, k.Unknown, k.Unreadable,
+)  # fmt: skip
+"""Kinds that change no app's places; others, also those that later releases add, may change all."""
+_FACTS_OF_ONE = (
+    k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppKilled, k.AppPlanned, k.GenerationFailed,
+    k.GenerationReleased, k.MembersReleased, k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed,
+)  # fmt: skip
+_FACTS_OF_NONE = (k.AppRejected, k.MasterElected, k.LogSealed, k.IdleTicked, k.PolicyFailed, k.RecordsRefused)
+
+
+class Sum:
+    """Of one resource: integers in its base unit times nanoseconds."""
+
+    __slots__ = ("capacity", "container", "given", "known", "paused", "redone", "used", "wasted")
+
+    def __init__(self) -> None:
+        self.container = self.given = self.known = self.used = self.wasted = self.paused = self.redone = (
+            self.capacity
+        ) = 0
+
+
+class Wanted(NamedTuple):
+    """Only what these users', these apps' (by name or id) containers hold on these nodes; empty for all."""
+
+    users: frozenset[str] = frozenset()
+    apps: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+
+    def app(self, app: App) -> bool:
+        if self.users and app.tenant not in self.users:
+            return False
+        return not self.apps or app.id in self.apps or app.name in self.apps
+
+    def node(self, node: str) -> bool:
+        return not self.nodes or node in self.nodes
+
+
+class Period:
+    """The sums over a part of the span, by key and resource."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = self.end = begin
+        """Log times (UTC ns)."""
+        self.sums: dict[tuple[Key, str], Sum] = {}
+
+    def of(self, key: Key, resource: str) -> Sum:
+        found = self.sums.get((key, resource))
+        if found is None:
+            found = self.sums[key, resource] = Sum()
+        return found
+
+
+class Ledger:
+    """Observes a fold from a state on."""
+
+    def __init__(
+        self,
+        state: State,
+        start: int = 0,
+        *,
+        by: Sequence[str] = ("user",),
+        wanted: Wanted | None = None,
+        every: int = 0,
+    ) -> None:
+        """`start` is the log time from which to count, if that is after the state's.  `by` names some of `GROUPS`.  With
+        `every` (ns) each period of that length has sums of its own."""
+        self._by = tuple(name in by for name in GROUPS)
+        self._wanted = wanted or Wanted()
+        self._every = every
+        self._time = max(state.time, start) if state.seq else 0
+        self.periods = [Period(self._time)]
+        self.names: dict[str, str] = {}
+        """The names of the apps that have sums, by id."""
+        self.known_users: dict[str, None] = {}
+        self.known_apps: dict[str, None] = {}
+        self.known_nodes: dict[str, None] = dict.fromkeys(state.nodes)
+        """Who and what was seen, to suggest names."""
+        self._open: dict[str, Account] = {}
+        self._capacity: dict[str, dict[str, int]] = {}
+        """By node that may hold containers."""
+        self._since = self._time
+        """Since when the capacities are counted."""
+        for app in state.apps.values():
+            self._look(app)
+        self._look_at_nodes(state)
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        """Follow one record after it was folded."""
+        if not self._time:
+            self._begin(state.time)
+        if state.time > self._time:
+            self._advance(state.time)
+        if isinstance(event, _REPORTS):
+            account = self._open.get(event.app)
+            if account is not None and account.awaits:
+                account.reported()
+            return
+        if folded in ("void", "forbidden") or isinstance(event, _OF_NONE):
+            return
+        if isinstance(event, k.Round):
+            self._round(state, event)
+        elif isinstance(event, _OF_ONE):
+            self._one(state, event, folded)
+        elif isinstance(event, k.PolicyChanged):
+            self._all_if_nodes_changed(state)
+        else:
+            self._all(state)
+
+    def running(self, state: State, uses: Mapping[tuple[str, int, int], k.ContainerUse]) -> None:
+        """Add what containers that run at the end have used until now, by their nodes' last heartbeats."""
+        for app in state.apps.values():
+            for generation in app.generations.values():
+                for container in generation.all_containers():
+                    use = uses.get((app.id, generation.number, container.slot))
+                    if use is not None and container.state == "running" and self._time > container.started_at:
+                        self._used(app, container.node, container.started_at, use.cpu_s, use.memory)
+
+    def close(self, end: int) -> None:
+        """End the span at this log time, not before the last record's."""
+        if self._time:
+            self._advance(max(end, self._time))
+            self._settle()
+
+    def _begin(self, time: int) -> None:
+        self._time = self._since = time
+        self.periods = [Period(time)]
+
+    def _advance(self, time: int) -> None:
+        """Move on to a later log time, and end the periods before it."""
+        while self._every and time >= self.periods[-1].begin + self._every:
+            self._time = self.periods[-1].begin + self._every
+            self._settle()
+            self.periods.append(Period(self._time))
+        self._time = time
+
+    def _settle(self) -> None:
+        """Put everything until now into the sums of the present period."""
+        for account in self._open.values():
+            account.run_to(self._time)
+            self._put(account)
+        self._count_capacity()
+        self.periods[-1].end = self._time
+
+    # --- what a record touches ------------------------------------------------------------------------------------------
+
+    def _round(self, state: State, event: k.Round) -> None:
+        touched: dict[str, None] = {}
+        everything = False
+        for fact in event.events:
+            if isinstance(fact, k.Resized):
+                touched.update(dict.fromkeys(change.app for change in fact.changes))
+            elif isinstance(fact, _FACTS_OF_ONE):
+                touched[fact.app] = None
+            elif not isinstance(fact, _FACTS_OF_NONE):
+                everything = True
+        if everything:
+            self._all(state)
+        else:
+            self._all_if_nodes_changed(state)
+            for name in touched:
+                self._look_by_id(state, name)
+        for fact in event.events:
+            if isinstance(fact, k.GenerationReleased):
+                self._released(state, fact)
+
+    def _released(self, state: State, fact: k.GenerationReleased) -> None:
+        account = self._open.get(fact.app)
+        last = account.app.history[-1] if account is not None and account.app.history else None
+        if account is None or last is None or last.to_generation != fact.generation:
+            return
+        if last.released_at == state.time:
+            account.redone(last)
+
+    def _one(self, state: State, event: Any, folded: Folded) -> None:
+        app = state.apps.get(event.app)
+        if app is None or folded == "ignored":
+            return
+        if isinstance(event, k.ContainerExited) and event.usage is not None:
+            began = max(self._time - int(event.usage.over_s * SECOND), _started_at(app, event))
+            self._used(app, event.node, began, event.usage.cpu_s, event.usage.memory)
+        self._look(app)
+        account = self._open.get(app.id)
+        last = app.history[-1] if app.history else None
+        changed = isinstance(event, k.MembershipChanged) and last is not None and last.started_at == state.time
+        if changed and account is not None and last is not None:
+            account.resized_live(last)
+
+    def _all_if_nodes_changed(self, state: State) -> None:
+        """Whatever voids places on a node notes that the node has changed (`dorm.core.fold.effects.void_plans`)."""
+        if any(node.changed_seq == state.seq for node in state.nodes.values()):
+            self._all(state)
+
+    def _all(self, state: State) -> None:
+        for name in list(self._open):
+            self._look_by_id(state, name)
+        self._look_at_nodes(state)
+
+    def _look_by_id(self, state: State, name: str) -> None:
+        app = state.apps.get(name)
+        if app is not None:
+            self._look(app)
+        elif name in self._open:  # It has ended, and its time in the state is over.
+            self._close(self._open[name])
+
+    def _look(self, app: App) -> None:
+        account = self._open.get(app.id)
+        if account is None:
+            if app.ended and all(generation.ended for generation in app.generations.values()):
+                return
+            account = self._open[app.id] = Account(app, self._time)
+        account.run_to(self._time)
+        account.look(app, self._time)
+        if app.ended and not account.held:
+            self._close(account)
+
+    def _close(self, account: Account) -> None:
+        account.run_to(self._time)
+        self._put(account)
+        del self._open[account.app.id]
+
+    def _look_at_nodes(self, state: State) -> None:
+        self._count_capacity()
+        self._capacity = {node.id: node.capacity for node in state.nodes.values() if not node.gone}
+        self.known_nodes.update(dict.fromkeys(self._capacity))
+
+    # --- sums -----------------------------------------------------------------------------------------------------------
+
+    def _put(self, account: Account) -> None:
+        app = account.app
+        for node, held in account.take().items():
+            self._note(app)
+            if self._wanted.app(app) and self._wanted.node(node):
+                self._add(app, node, held)
+
+    def _note(self, app: App) -> None:
+        self.known_users[app.tenant] = None
+        if self._wanted.apps:
+            self.known_apps[app.name] = None
+            if app.id in self._wanted.apps:
+                self.known_apps[app.id] = None
+
+    def _add(self, app: App, node: str, held: Held) -> None:
+        key = self._key(app, node)
+        period = self.periods[-1]
+        for resource, amount in app.demand.items():
+            into = period.of(key, resource)
+            into.container += held.given
+            into.given += held.given * amount
+            into.paused += held.paused * amount
+            into.redone += held.redone * amount
+
+    def _key(self, app: App, node: str) -> Key:
+        user, one, place = self._by
+        if one:
+            self.names[app.id] = app.name
+        return (app.tenant if user else "", app.id if one else "", node if place else "")
+
+    def _used(self, app: App, node: str, begin: int, cpu_s: float, memory: int) -> None:
+        """Add what a container has used from `begin` until now, evenly over that time."""
+        lived = self._time - begin
+        if lived <= 0 or not (self._wanted.app(app) and self._wanted.node(node)):
+            return
+        key = self._key(app, node)
+        for period in reversed(self.periods):
+            until = self._time if period is self.periods[-1] else period.end
+            time = until - max(begin, period.begin)
+            if time > 0:
+                self._add_used(app, period, key, CPU, time, int(cpu_s * 1000 * time / lived * SECOND))
+                self._add_used(app, period, key, MEMORY, time, memory * time)
+            if period.begin <= begin:
+                break
+
+    def _add_used(self, app: App, period: Period, key: Key, resource: str, time: int, used: int) -> None:
+        if resource in app.demand:
+            into, held = period.of(key, resource), app.demand[resource] * time
+            into.known += held
+            into.used += used
+            into.wasted += max(0, held - used)
+
+    def _count_capacity(self) -> None:
+        """Add the capacity until now; it is compared with sums that are of all users and apps."""
+        time, self._since = self._time - self._since, self._time
+        if time <= 0 or self._by[0] or self._by[1] or self._wanted.users or self._wanted.apps:
+            return
+        for node, capacity in self._capacity.items():
+            if self._wanted.node(node):
+                for resource, amount in capacity.items():
+                    self.periods[-1].of(("", "", node if self._by[2] else ""), resource).capacity += amount * time
+
+
+def _started_at(app: App, event: k.ContainerExited) -> int:
+    """Return when a container that has just ended had started; for one that left a live app, when the app was accepted."""
+    generation = app.generations.get(event.generation)
+    container = generation.find(event.slot) if generation is not None else None
+    return container.started_at if container is not None and container.started_at else app.accepted_at

@@ -1,0 +1,51 @@
+"""What containers have used, from heartbeats' looks at them, and who asks for it."""
+
+from __future__ import annotations
+
+import time
+
+from agents.reporting.usage import Usage
+from agents.runtime.interface import Key, Seen
+from dorm.client.uses import last_uses
+from events import kinds as k
+from events import subjects
+from events.codec import encode
+from events.log.memory import MemoryBus
+from events.quantities import SECOND
+from tests.core.records import Bench
+
+
+def seen(*keys: Key, started_at: int = 100 * SECOND) -> list[Seen]:
+    return [Seen(key=key, state="running", spec_hash="", started_at=started_at) for key in keys]
+
+
+def use(key: Key, cpu_s: float, memory: int) -> k.ContainerUse:
+    return k.ContainerUse(app=key.app, generation=key.generation, slot=key.slot, cpu_s=cpu_s, memory=memory)
+
+
+def test_cpu_is_the_last_look_and_memory_the_mean_over_time() -> None:
+    usage, one = Usage(), Key("a", 1, 0)
+    assert usage.of(one) is None
+    usage.note(seen(one), [use(one, 1.0, 100)], 101 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=1.0, memory=100, over_s=1.0)
+    usage.note(seen(one), [use(one, 4.0, 300)], 104 * SECOND)
+    usage.note(seen(one), [use(one, 5.0, 100)], 105 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=5.0, memory=(3 * 300 + 100) // 4, over_s=5.0)
+    usage.note(seen(one), [], 110 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=5.0, memory=250, over_s=5.0), "the engine was too slow to say"
+
+
+def test_a_clock_that_goes_back_and_a_container_that_is_gone() -> None:
+    usage, one, other = Usage(), Key("a", 1, 0), Key("a", 1, 1)
+    usage.note(seen(one, other), [use(one, 1.0, 100), use(other, 2.0, 50)], 101 * SECOND)
+    usage.note(seen(one), [use(one, 0.5, 200)], 90 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=1.0, memory=200, over_s=1.0)
+    assert usage.of(other) is None
+
+
+async def test_last_uses_are_those_of_the_machines_that_hold_the_names() -> None:
+    bench, bus = Bench(n1=2, n2=2), MemoryBus(time.time_ns)
+    for name, identity in (("n1", bench.state.nodes["n1"].identity), ("n2", "another machine")):
+        report = k.NodeReported(node=name, containers=[use(Key(name, 1, 0), 1.0, 2)], identity=identity)
+        await bus.publish_report(subjects.report("lab", name), encode(report))
+    assert list(await last_uses(bus, "lab", bench.state)) == [("n1", 1, 0)]
