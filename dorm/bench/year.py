@@ -39,6 +39,7 @@ from events.chain.hash_chain import Chain
 from events.chain.seals import SealKey, new_seed
 from events.codec import decode, encode
 from events.kinds import AppProgressed, Round
+from events.log.records import Record
 from events.log.snapshots import EVERY, identity
 from events.nats.log import Connection
 from replay.frames import build
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from dorm.bench.report import Figure, Tell
-    from events.log.records import Record
 
 _CLUSTER = "bench"
 YEAR = 600_000_000
@@ -158,6 +158,7 @@ async def _grow(
         )  # fmt: skip
         due = chunk
         for batch in records_of(one, records):
+            batch = _shifted(batch, grown.chain.seq + 1 - batch[0].seq)
             place = _place_of_seal(batch)
             for part in [batch] if place is None else [batch[:place], batch[place + 1 :]]:
                 await _append(connection, part)
@@ -168,15 +169,27 @@ async def _grow(
             tell(f"{batch[-1].seq:,} of {records:,} records")
             if batch[-1].seq < min(due, records):
                 continue
-            due = batch[-1].seq + chunk
+            due += chunk
             began = time.perf_counter()
             while (cut := await rotator.step(Policy(keep_records=_KEEP, keep_s=0.0))) is not None:
                 moved = cut.upto
             rotation_s += time.perf_counter() - began
+            await _read(connection, grown, await connection.stream.end())
             looks.append(await _look(server, tell))
     if not moved:
         raise BenchError("nothing was rotated; take more records, or smaller chunks", code="bench.nothing_measured")
     return looks, rotation_s, moved
+
+
+def _shifted(batch: list[Record], by: int) -> list[Record]:
+    """Return the records as they are written so much later: the cuts of earlier rotations lie between them."""
+    found = []
+    for record in batch if by else ():
+        event, body = decode(record), record.body
+        if isinstance(event, Round):
+            body = encode(msgspec.structs.replace(event, basis=event.basis + by))
+        found.append(Record(record.seq + by, record.time, record.subject, body, record.msg_id))
+    return found or batch
 
 
 def _place_of_seal(batch: Sequence[Record]) -> int | None:

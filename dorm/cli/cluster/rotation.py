@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.errors import WrongUsage
-from events.quantities import MEMORY, QuantityError, duration, resource
+from dorm.cli.sizes import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from dorm.rotation.beside import Settings
@@ -64,19 +64,3 @@ def rotation_settings(
         keep_s=KEEP_S if keep is None else seconds_of("--keep", keep) or 0.0,
     )
     return Settings(spool=spool, place=place, policy=policy)
-
-
-def bytes_of(option: str, text: str | None) -> int | None:
-    """Raises WrongUsage."""
-    try:
-        return None if text is None else resource(MEMORY, text)
-    except QuantityError as error:
-        raise WrongUsage(f"{option}: {error}", code="log.limit.malformed") from None
-
-
-def seconds_of(option: str, text: str | None) -> float | None:
-    """Raises WrongUsage."""
-    try:
-        return None if text is None else duration(text)
-    except QuantityError as error:
-        raise WrongUsage(f"{option}: {error}", code=error.code) from None

@@ -8,10 +8,10 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.cluster.rotation import seconds_of
 from dorm.cli.connect import ClusterName, Url, User, archives_place, client, target
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, print_table, show_document
+from dorm.cli.sizes import seconds_of
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
