@@ -9,6 +9,7 @@
     signals      Ctrl-C, SIGTERM and SIGHUP as events;  service: programs that run until they are stopped
     program_logs the program's own logs
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
+    sizes        options that are sizes and times
     settings     settings as people write them;  changes: the event that changes them
     schema       `dorm schema`;  completion: `dorm completion`
 

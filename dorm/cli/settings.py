@@ -16,7 +16,7 @@ from dorm.local.spec_files import load_document, parse
 from dorm.policies.registry import names, policy
 from events.errors import code_of
 from events.kinds import PolicyChanged
-from events.quantities import MEMORY, Quantity, QuantityError, capacity, duration, resource, resources
+from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.spec import SpecError
 from events.spec.faults import readable, unknown_field
 
@@ -141,14 +141,6 @@ def complete_policy(incomplete: str) -> list[str]:
     from dorm import plugins
 
     return [name for name in (*names(), *plugins.names()) if name.startswith(incomplete)]
-
-
-def seconds_of(option: str, text: str | None) -> float | None:
-    """Return the seconds that an option names, None without one.  Raises WrongUsage."""
-    try:
-        return None if text is None else duration(text)
-    except QuantityError as error:
-        raise WrongUsage(f"{option}: {error}", code=error.code) from None
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -68,8 +68,8 @@ async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_
             return Plan(after, target, seal)
         if reach - back <= after:
             break
-    if reach == target and target < after + _LOOK_AHEAD:
-        return None  # So few records that the next seal may still come.
+    if reach == target and target < after + _LOOK_BACK[-1]:
+        return None  # So few records that a seal of them may lie within what stays.
     raise RotationError(
         f"no seal covers records {after + 1:,} to {reach:,}, and only what is sealed moves into an archive; run a "
         "master with a key, or ask for a seal with `dorm log seal`",

@@ -21,7 +21,7 @@ from events.appending import append_event
 from events.codec import decode
 from events.errors import DormError
 from events.kinds import RotationFailed, RotationRequested
-from events.log.records import LogClosed, LogError, LogUnavailable
+from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -105,6 +105,9 @@ class RotationService:
             except LogClosed:
                 raise
             except LogError as error:
+                after = (
+                    -1 if isinstance(error, LogRefused) else after
+                )  # Behind the log's start: what was asked is over.
                 _log.debug("requests to rotate can't be read", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
 
@@ -154,11 +157,15 @@ class RotationService:
         return self._policy.due(taken, first.time, last.time)
 
     async def _rotate(self, policy: Policy, *, cause: str = "") -> bool:
-        """Move all that may move, archive by archive; return whether anything did."""
+        """Move all that may move, archive by archive; return whether anything did.  What is sealed meanwhile waits for the
+        next rotation."""
         assert self._rotator is not None
         moved = False
-        while self._leads() and await self._rotator.step(policy, epoch=self._state().epoch, cause=cause) is not None:
-            moved = True
+        while self._leads():
+            cut = await self._rotator.step(policy, epoch=self._state().epoch, cause=cause)
+            moved = moved or cut is not None
+            if cut is None or not cut.left:
+                break
         return moved
 
     async def _report(self, error: Exception, cause: str = "") -> None:

@@ -311,7 +311,12 @@ class JetStreamLog(EventLog):
                     if last is not None:
                         await check_still_there(self._link, self._stream, last, imported=self._imported)
                     while until is None or after < until:
-                        batch = await reader.next(None if until is None else _OVERDUE_S)
+                        if until is None and subjects:
+                            batch, after = await self._rotated.next(reader, after, subjects)
+                        else:
+                            batch = await reader.next(None if until is None else _OVERDUE_S)
+                        if not batch:
+                            continue
                         last, gaps = batch[-1], 0
                         after = last.seq
                         if follow and not subjects:

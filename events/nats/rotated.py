@@ -6,6 +6,7 @@ before lie in an archive.  Everything else that removes records is damage.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import nats.js.errors
@@ -14,15 +15,22 @@ from events import subjects
 from events.chain.cuts import is_signed
 from events.codec import decode
 from events.kinds import LogRotated
-from events.log.records import Archived, LogDamaged, LogRefused
+from events.log.records import Archived, LogDamaged, LogError, LogRefused
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
-from events.nats.stream_state import api_request, checked_info
+from events.nats.stream_state import api_request, checked_info, stream_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.log.records import Record
     from events.nats.link import Link
+    from events.nats.reader import Reader
 
 _TIMEOUT_S = 5.0
+_IDLE_S = 300.0
+"""Seconds without a wanted record after which a reader asks how far it has seen everything: far less than the age of the
+records that usually stay in a stream."""
 _PURGE_S = 30.0
 """Seconds: a server that removes millions of records takes longer than for other requests."""
 
@@ -39,10 +47,11 @@ class Rotated:
         """The newest cut that was read."""
 
     async def cut(self) -> LogRotated | None:
-        """Return the newest cut, None if there is none that a key signed.  Raises LogUnavailable, LogRefused."""
+        """Return the newest cut, None if there is none that a key signed.  Those that were imported with their log speak of
+        another stream, so they don't count.  Raises LogUnavailable, LogRefused."""
         record = await last_record(self._link, self._stream, self._subject, _TIMEOUT_S, imported=self._imported)
         event = decode(record) if record is not None else None
-        if record is None or not isinstance(event, LogRotated) or not is_signed(event):
+        if record is None or record.seq <= self._imported or not isinstance(event, LogRotated) or not is_signed(event):
             return None
         # A record can't speak of what came after it.
         self._newest = event if event.after < event.upto < record.seq else None
@@ -69,6 +78,32 @@ class Rotated:
         `check_start`."""
         await self.check_start(first)
         return Archived(first - 1, self._newest)
+
+    async def next(self, reader: Reader, after: int, patterns: Sequence[str]) -> tuple[list[Record], int]:
+        """Return what comes next for a reader that follows some subjects (nothing, after a while), and up to which sequence it
+        has seen everything.
+
+        Such a reader knows only the records that it wants.  If none comes for long, the log may be rotated past the last one,
+        and a reader that reconnects would ask for records in an archive.  So now and then it asks how far it is.  Raises as
+        `Reader.next`."""
+        try:
+            async with asyncio.timeout(_IDLE_S):
+                return await reader.next(), after
+        except TimeoutError:
+            return [], await self._seen(after, patterns)
+
+    async def _seen(self, after: int, patterns: Sequence[str]) -> int:
+        """Return the log's end, if no wanted record lies after `after`; else `after`."""
+        try:
+            with as_log_errors("looking up the end of the log"):
+                end = int((await stream_state(self._link, self._stream, _TIMEOUT_S))["last_seq"])
+            for pattern in patterns:
+                last = await last_record(self._link, self._stream, pattern, _TIMEOUT_S)
+                if last is not None and last.seq > after:
+                    return after
+        except LogError:
+            return after
+        return max(after, end)
 
     async def purge(self, upto: int) -> None:
         """Remove the records up to the newest cut, or an earlier one.  Repeating it changes nothing.  Raises LogRefused where

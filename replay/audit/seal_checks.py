@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.fold.evolve import GapError
+from events.chain.cuts import is_signed as cut_is_signed
 from events.chain.hash_chain import MARK_EVERY, START, Chain, mark_places
 from events.chain.seals import is_signed
 from events.codec import decode
-from events.kinds import LogSealed, MasterElected, Round, Unreadable
+from events.kinds import LogRotated, LogSealed, MasterElected, Round, Unreadable
 from events.subjects import kind_of
 from replay import ReplayError
 from replay.reading import UNKNOWN, Broken, end_of, read_through
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_BETWEEN = 1 << 16
 """Most records between a seal's basis and itself; a later seal is skipped, and the next one covers the same and more."""
+_SEALS_KEPT = 4096
+"""Seals that a cut may be compared with: it comes some days after the seal that it ends at."""
 _MARK_DIGITS = 16
 _EXPECTED = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _WORTH_A_LOOK = (b"LogSealed", b"MasterElected")
@@ -146,6 +149,8 @@ class SealCheck:
         self._passed_over = 0
         self._renamed_upto = renamed
         self._renamed = 0
+        self._sealed: dict[int, str] = {}
+        """The chain by the last record that each of the latest seals covers."""
         self._uses: dict[str, KeyUse] = {}
         self._announced: dict[int, str] = {}
         """The key that each epoch's master announced."""
@@ -159,6 +164,8 @@ class SealCheck:
             raise GapError(f"record {record.seq} does not follow {chain.seq}")
         if kind_of(record.subject) == Round.__name__ and any(word in record.body for word in _WORTH_A_LOOK):
             self._look_at(record, event or decode(record))
+        elif kind_of(record.subject) == LogRotated.__name__:
+            self._look_at_cut(record, event or decode(record))
         chain.follow(record)
         self._recent.append(chain.value)
         if self._expected is not None and record.seq == self._expected.seq and self.damage is None:
@@ -196,8 +203,19 @@ class SealCheck:
         else:
             self._fits(seq, seal)
 
+    def _look_at_cut(self, record: Record, event: Event) -> None:
+        """Compare a cut, which states the chain at a seal, with that seal; what no key has signed is no cut."""
+        if not isinstance(event, LogRotated) or record.seq <= self._renamed_upto or not cut_is_signed(event):
+            return
+        if (sealed := self._sealed.get(event.upto)) is not None and sealed != event.chain:
+            what = f"the cut at sequence {record.seq} states another chain than the seal of record {event.upto}"
+            self._found(record.seq, record.seq, record.seq, what)
+
     def _fits(self, seq: int, seal: LogSealed) -> None:
         self._seals += 1
+        self._sealed[seal.upto] = seal.chain
+        if len(self._sealed) > _SEALS_KEPT:
+            del self._sealed[next(iter(self._sealed))]
         self._sealed_upto = max(self._sealed_upto, seal.upto)
         self._chain.forget(self._sealed_upto)
         use = self._uses.setdefault(seal.key, KeyUse(seal.key, 0, seq, seq))

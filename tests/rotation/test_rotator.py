@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from dorm.core.state import digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive.stores.interface import StoreError
+from events.chain.cuts import signed
+from events.codec import encode
 from events.log.records import Archived, LogDamaged
+from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
 from replay.moments import AtSequence
 from replay.travel.travel import state_at
 from tests.errors import raises
-from tests.master.sealed import SealedLog, sealed_log
+from tests.master.sealed import CLUSTER, SealedLog, sealed_log
 from tests.rotation.logs import ALL, Rotating, records_of
 
 if TYPE_CHECKING:
@@ -59,6 +63,16 @@ async def test_states_of_any_moment(rotating: Rotating) -> None:
     assert found[0].seq == await rotating.stream.start()
 
 
+async def test_a_cut_that_states_another_chain_is_noticed(rotating: Rotating) -> None:
+    cut = await rotating.rotator().step(ALL)
+    assert cut is not None
+    forged = signed(rotating.key, msgspec.structs.replace(cut, chain="0" * 64))
+    await rotating.stream.append(rotations(CLUSTER), encode(forged))
+    report = await verify_seals(rotating.whole)
+    assert report.damage is not None
+    assert report.damage.seal == await rotating.whole.end()
+
+
 async def test_what_is_young_stays(rotating: Rotating) -> None:
     end = await rotating.stream.end()
     cut = await rotating.rotator().step(Policy(keep_records=60, keep_s=0.0))
@@ -71,8 +85,9 @@ async def test_without_seals_nothing_moves(tmp_path: Path) -> None:
     log = SealedLog()
     log.say(6000)
     rotating = Rotating(log, tmp_path)
+    assert await rotating.rotator().step(ALL) is None
     with raises(RotationError, "rotation.unsealed"):
-        await rotating.rotator().step(ALL)
+        await rotating.rotator(most=5000).step(ALL)
     assert await rotating.stream.start() == 0
 
 

@@ -34,6 +34,9 @@ from tests.simulation.world.world import Broken, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from dorm.master.master import Master
+    from dorm.rotation.service import RotationService
+    from tests.simulation.world.connection import Connection
     from tests.simulation.world.process import Host, Process
 
 REST_S = 240.0
@@ -125,6 +128,8 @@ class History:
         self.attack = Attack(self)
         self.calm = self.over = False
         self.agents: dict[str, AgentProcess] = {}
+        self.beside: Callable[[Master, Connection, Host], RotationService] | None = None
+        """What rotates the log beside each master, in a history with rotation."""
         self.leaders: dict[str, MasterProcess] = {}
         """Processes of masters by host, whoever of them leads."""
         self.customers: list[Customer] = []
@@ -259,7 +264,7 @@ class History:
         self._lives += 1
         name = f"{host}-{self._lives}"
         self.checks.masters.add(name)
-        process = start_master(self.hosts[host], name, lease_s=self.master_lease_s)
+        process = start_master(self.hosts[host], name, lease_s=self.master_lease_s, beside=self.beside)
         self.leaders[host] = process
         process.on_end(lambda ended: self._ended(ended, host, self._start_master))
 
@@ -408,6 +413,10 @@ class History:
         if not world.run_until(self._all_have_read, within=REST_S):
             world.fail("an agent does not read on, though nothing keeps it from the log")
         ending.check_end(self)
+        self.at_end()
+
+    def at_end(self) -> None:
+        """What else has to be true once it has come to rest.  Raises Broken."""
 
     def _all_have_read(self) -> bool:
         """Agents have folded the last round: what is compared with them is no older than what they could know."""

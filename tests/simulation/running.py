@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.rotation.simulated import RotatingHistory, rotates
 from tests.simulation.history import History, Outcome
 from tests.simulation.variants import VARIANTS
 
@@ -59,10 +60,11 @@ def play(seed: int, choice: Choice) -> Played:
 
 
 def _outcome(seed: int, choice: Choice) -> Outcome:
+    kind = RotatingHistory if rotates(seed) else History
     if not choice.variant:
-        return History(seed, only=choice.only, apps=choice.apps).run(tell=choice.whole_story)
+        return kind(seed, only=choice.only, apps=choice.apps).run(tell=choice.whole_story)
     with VARIANTS[choice.variant].broken() as alter:
-        return History(seed, only=choice.only, apps=choice.apps, alter=alter).run(tell=choice.whole_story)
+        return kind(seed, only=choice.only, apps=choice.apps, alter=alter).run(tell=choice.whole_story)
 
 
 def _set_alarm(seconds: int) -> None:

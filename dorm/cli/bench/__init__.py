@@ -5,5 +5,6 @@ running      quiet logs, progress, interruptions;  report: the table of figures
 api          the HTTP API next to a busy cluster
 elastic      live resizing
 oasis        admission by prices
+year         a log that grows, and is rotated all along
 evaluation   the paper's evaluation and more, into a folder
 """

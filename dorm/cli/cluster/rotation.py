@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.errors import WrongUsage
-from dorm.cli.settings import seconds_of
-from events.quantities import MEMORY, QuantityError, resource
+from dorm.cli.sizes import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from dorm.rotation.beside import Settings
@@ -65,11 +64,3 @@ def rotation_settings(
         keep_s=KEEP_S if keep is None else seconds_of("--keep", keep) or 0.0,
     )
     return Settings(spool=spool, place=place, policy=policy)
-
-
-def bytes_of(option: str, text: str | None) -> int | None:
-    """Raises WrongUsage."""
-    try:
-        return None if text is None else resource(MEMORY, text)
-    except QuantityError as error:
-        raise WrongUsage(f"{option}: {error}", code="log.limit.malformed") from None

@@ -11,7 +11,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, User, archives_place, client, target
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, print_table, show_document
-from dorm.cli.settings import seconds_of
+from dorm.cli.sizes import seconds_of
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:

@@ -6,10 +6,15 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from events.archive.whole import WholeLog
+from events.chain.cuts import is_signed
+from events.codec import decode
+from events.kinds import LogRotated
 from events.log.interface import Answerer, Bus, EventLog
 from events.log.leadership import Held, Leadership
-from events.log.records import Appended, LogDamaged, LogUnavailable, NotSent, Record
+from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, NotSent, Record
 from events.log.snapshots import SnapshotInfo, Snapshots
+from events.subjects import rotations
 from tests.simulation.world.network import Asked, Link
 from tests.simulation.world.server import Subscription
 
@@ -37,6 +42,8 @@ class Connection:
         process.connections.append(self)
         asker = Asker(world, self.link)
         self.log: EventLog = SimLog(world, asker)
+        if world.archives is not None:
+            self.log = WholeLog(self.log, world.cluster, place=str(world.archives))
         self.bus: Bus = SimBus(world, asker)
         self.leadership: Leadership = SimLeadership(world, asker)
 
@@ -154,6 +161,25 @@ class SimLog(EventLog):
         end: int = await self._asker.ask("looking up the end of the log", _end, self._server)
         return end
 
+    async def start(self) -> int:
+        start: int = await self._asker.ask("looking up the start of the log", _start, self._server)
+        return start
+
+    async def base(self) -> str:
+        cut = await self.cut()
+        return cut.snapshot if cut is not None and cut.upto == await self.start() else ""
+
+    async def cut(self) -> LogRotated | None:
+        last = await self.last_on(rotations(self._world.cluster))
+        event = decode(last) if last is not None else None
+        return event if isinstance(event, LogRotated) and is_signed(event) else None
+
+    async def purge(self, upto: int) -> None:
+        cut = await self.cut()
+        if cut is None or upto > cut.upto:
+            raise LogRefused(f"no cut covers {upto}", code="log.not_archived")
+        await self._asker.ask("removing records", self._server.purge, upto)
+
     async def last_on(self, subject: str) -> Record | None:
         last: Record | None = await self._asker.ask("reading the last record", self._server.last_on, subject)
         return last
@@ -172,6 +198,10 @@ class SimLog(EventLog):
 
 def _end(server: Any, reply: Callable[[Any], None]) -> None:
     reply(server.durable)
+
+
+def _start(server: Any, reply: Callable[[Any], None]) -> None:
+    server.start(reply)
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.log.leadership import Held
-from events.log.records import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
+from events.log.records import Appended, Archived, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
 from events.log.snapshots import MemorySnapshots
 from events.quantities import SECOND
 from events.subjects import matches
@@ -53,6 +53,10 @@ class Server:
 
     def __init__(self, world: World) -> None:
         self.records: list[Record] = []
+        self.purged = 0
+        """Records up to this sequence are in `records`, which is the truth, and no longer given to anybody."""
+        self.on_purge: list[Callable[[int], None]] = []
+        """Told of the last sequence that is about to be removed."""
         self.durable = 0
         """The sequence up to which nothing is ever lost, and which readers see."""
         self.acknowledged = 0
@@ -162,6 +166,7 @@ class Server:
         for tell in list(self.on_append):
             tell(subject, body, msg_id)
         last = self._last[subject].seq if subject in self._last else 0
+        last = last if last > self.purged else 0
         if self.fence and expected_last is not None and last != expected_last:
             reply(Overtaken(f"{subject} is at {last}, not at {expected_last}"))
             return
@@ -211,6 +216,9 @@ class Server:
         if after > self.durable:
             reply(LogDamaged(f"the log ends at {self.durable}, before {after}"))
             return
+        if after < self.purged:
+            reply(Archived(self.purged))
+            return
         found = self.records[after : self.durable]
         reply(Subscription(after, subjects, lambda _: None).wanted(found) if subjects else found)
 
@@ -221,6 +229,9 @@ class Server:
 
     def subscribe(self, reader: Subscription, reply: Callable[[Any], None]) -> None:
         """From now on it gets what comes, after all that there is."""
+        if reader.after < self.purged:
+            reply(Archived(self.purged))
+            return
         if reader.after > self.durable:
             reply(LogDamaged(f"the log ends at {self.durable}, before {reader.after} which had been read from it"))
             return
@@ -233,14 +244,24 @@ class Server:
         self.readers = [one for one in self.readers if one is not reader]
 
     def record_at(self, seq: int, reply: Callable[[Any], None]) -> None:
-        reply(self.records[seq - 1] if 0 < seq <= self.durable else None)
+        reply(self.records[seq - 1] if self.purged < seq <= self.durable else None)
+
+    def start(self, reply: Callable[[Any], None]) -> None:
+        reply(self.purged)
+
+    def purge(self, upto: int, reply: Callable[[Any], None]) -> None:
+        for tell in self.on_purge:
+            tell(upto)
+        self._world.trace("records are removed", server=True, upto=upto)
+        self.purged = max(self.purged, upto)
+        reply(None)
 
     def last_on(self, subject: str, reply: Callable[[Any], None]) -> None:
         last = self._last.get(subject)
         if last is not None and last.seq > self.durable:
             found = [record for record in self.records[: self.durable] if record.subject == subject]
             last = found[-1] if found else None
-        reply(last)
+        reply(last if last is not None and last.seq > self.purged else None)
 
     # --- beside the log -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from dorm.client.client import Client
 from dorm.master.master import Master
+from dorm.rotation.service import rotating
 from tests.simulation.world.process import Process
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.runtime.interface import Runtime
+    from dorm.rotation.service import RotationService
+    from tests.simulation.world.connection import Connection
     from tests.simulation.world.process import Host
 
 
@@ -54,8 +57,16 @@ class ClientProcess(Process):
     client: Client
 
 
-def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any) -> MasterProcess:
-    """`name` must be another one for each life.  `options` are further arguments of Master's."""
+def start_master(
+    host: Host,
+    name: str,
+    *,
+    lease_s: float = 2.0,
+    beside: Callable[[Master, Connection, Host], RotationService] | None = None,
+    **options: Any,
+) -> MasterProcess:
+    """`name` must be another one for each life.  `options` are further arguments of Master's.  `beside` makes what rotates the
+    log beside it, over a connection of its own."""
 
     async def main(process: Process) -> None:
         assert isinstance(process, MasterProcess)
@@ -74,7 +85,11 @@ def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any)
             solve=_solver(world.chance("solver")),
             **options,
         )
-        await process.master.run()
+        if beside is None:
+            await process.master.run()
+            return
+        async with rotating(beside(process.master, world.connect(process), host)):
+            await process.master.run()
 
     return host.begin(MasterProcess(host, name, main))
 

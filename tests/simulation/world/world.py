@@ -109,6 +109,8 @@ class World:
         self.failure: Broken | None = None
         self.key: SealKey | None = None
         """What masters seal the log with, where they do."""
+        self.archives: Path | None = None
+        """Where the log's past moves to, in histories with rotation."""
         self._trace: list[tuple[float, str, str, dict[str, Any]]] = []
         self._names: dict[str, int] = {}
         self._patches = contextlib.ExitStack()

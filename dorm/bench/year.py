@@ -1,0 +1,265 @@
+"""A log that lasts: start-up, memory, the state at a moment, and disk of a log that grows and is rotated all along.
+
+A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk by chunk.  In the place of one progress report
+in ten thousand records stands a seal by a real key, so the log can be rotated as a cluster's.  After each chunk the rotator
+moves what is sealed, and a reader with a new connection starts, and looks at moments anywhere in the log.
+
+A year of a busy cluster has 6 × 10^8 records.  What is measured goes as far as `records`; that figures do not grow from the
+first chunk to the last is the statement about a year.  Only the archives' size is extrapolated, by their bytes per record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dorm.bench import BenchError
+from dorm.bench.replay.log import records_of, stretch
+from dorm.bench.report import Report, figure, percentile, this_machine
+from dorm.core.fold.evolve import evolve
+from dorm.core.snapshot import dump
+from dorm.core.state import SCHEMA, State
+from dorm.history import with_history
+from dorm.local.nats_server import EmbeddedServer
+from dorm.rotation.policy import Policy
+from dorm.rotation.rotator import Rotator
+from dorm.snapshots import drop_surplus, newest
+from events import subjects
+from events.archive.stores.folder import FolderStore
+from events.archive.whole import WholeLog
+from events.chain.hash_chain import Chain
+from events.chain.seals import SealKey, new_seed
+from events.codec import decode, encode
+from events.kinds import AppProgressed, Round
+from events.log.records import Record
+from events.log.snapshots import EVERY, identity
+from events.nats.log import Connection
+from replay.frames import build
+from replay.moments import AtSequence
+from replay.travel.travel import fold_on, state_at
+from replay.whole_file import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from dorm.bench.report import Figure, Tell
+
+_CLUSTER = "bench"
+YEAR = 600_000_000
+"""Records of a year: 19 a second."""
+_WINDOW = 512
+_KEEP = 20_000
+_MOMENTS = 20
+_MB = 2**20
+
+
+class _Look(NamedTuple):
+    """What a reader finds after a chunk."""
+
+    records: int
+    startup_s: float
+    at_p50_s: float
+    stream_bytes: int
+
+
+class _Grown:
+    """The log as its one writer knows it: state, chain and key."""
+
+    def __init__(self) -> None:
+        self.key = SealKey(new_seed())
+        self.state = State()
+        self.chain = Chain()
+        self.sealed = 0
+        self.last: Record | None = None
+
+    def take(self, batch: Sequence[Record]) -> None:
+        for record in batch:
+            evolve(self.state, record)
+            self.chain.follow(record)
+        self.last = batch[-1]
+
+    def seal(self) -> Round:
+        """Return the round with a seal of everything so far."""
+        seal = self.key.seal(_CLUSTER, self.state.epoch, self.chain, self.sealed)
+        self.chain.forget(self.chain.seq)
+        self.sealed = self.chain.seq
+        id = f"bench.seal.{self.chain.seq}"
+        return Round(
+            id=id, at=self.state.time, by="bench", epoch=self.state.epoch, basis=self.chain.seq, allocated=False,
+            events=[seal], core=SCHEMA,
+        )  # fmt: skip
+
+
+async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
+    """Measure a log of so many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
+    what a log raises."""
+    machine = this_machine()
+    with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
+        server = EmbeddedServer(Path(folder, "nats"), synced=False)
+        await server.start()
+        try:
+            looks, rotation_s, moved = await _grow(server, Path(folder), records, chunk, tell)
+            archives = await asyncio.to_thread(_bytes_of, Path(folder, "archives"), "*.dorm")
+        finally:
+            await server.stop()
+    return Report(
+        bench="year",
+        machine=machine,
+        settings={
+            "records": records,
+            "chunk": chunk,
+            "kept_in_the_stream": _KEEP,
+            "server_syncs": False,
+            "extrapolated": f"year_archives_bytes, to {YEAR:,} records",
+        },
+        figures=_figures(looks, rotation_s, moved, archives),
+    )
+
+
+def _figures(looks: Sequence[_Look], rotation_s: float, moved: int, archives: int) -> dict[str, Figure]:
+    first, last = looks[0], looks[-1]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "count_records": figure(last.records, "records"),
+        "startup_first_s": figure(first.startup_s, "s"),
+        "startup_last_s": figure(last.startup_s, "s", "<= 2"),
+        "at_first_p50_s": figure(first.at_p50_s, "s"),
+        "at_last_p50_s": figure(last.at_p50_s, "s"),
+        "stream_bytes": figure(last.stream_bytes, "bytes"),
+        "archives_bytes": figure(archives, "bytes"),
+        "archives_bytes_per_record": figure(archives / moved, "bytes"),
+        "year_archives_bytes": figure(archives / moved * YEAR, "bytes"),
+        "count_rotated": figure(moved, "records"),
+        "rotation_s": figure(rotation_s, "s"),
+        "rotation_records_per_s": figure(moved / rotation_s, "records/s"),
+        "peak_memory_bytes": figure(peak, "bytes", f"<= {500 * _MB}"),
+    }
+
+
+async def _grow(
+    server: EmbeddedServer, folder: Path, records: int, chunk: int, tell: Tell
+) -> tuple[list[_Look], float, int]:
+    """Return what readers found, the seconds of all rotations, and how many records they moved."""
+    one = await asyncio.to_thread(stretch)
+    grown, looks, rotation_s, moved = _Grown(), [], 0.0, 0
+    async with _log(server, create=True) as connection:
+        rotator = Rotator(
+            WholeLog(connection.stream, _CLUSTER, place=str(folder / "archives")), _CLUSTER,
+            FolderStore(folder / "archives", _CLUSTER), grown.key,
+            name="bench", spool=folder / "spool", clock=time.time_ns,
+        )  # fmt: skip
+        due = chunk
+        for batch in records_of(one, records):
+            batch = _shifted(batch, grown.chain.seq + 1 - batch[0].seq)
+            place = _place_of_seal(batch)
+            for part in [batch] if place is None else [batch[:place], batch[place + 1 :]]:
+                await _append(connection, part)
+                await _read(connection, grown, part[-1].seq if part else grown.chain.seq)
+                if place is not None and grown.chain.seq == batch[0].seq + place - 1:
+                    said = grown.seal()
+                    await connection.log.append(subjects.rounds(_CLUSTER), encode(said), msg_id=said.id)
+            tell(f"{batch[-1].seq:,} of {records:,} records")
+            if batch[-1].seq < min(due, records):
+                continue
+            due += chunk
+            began = time.perf_counter()
+            while (cut := await rotator.step(Policy(keep_records=_KEEP, keep_s=0.0))) is not None:
+                moved = cut.upto
+            rotation_s += time.perf_counter() - began
+            await _read(connection, grown, await connection.stream.end())
+            looks.append(await _look(server, tell))
+    if not moved:
+        raise BenchError("nothing was rotated; take more records, or smaller chunks", code="bench.nothing_measured")
+    return looks, rotation_s, moved
+
+
+def _shifted(batch: list[Record], by: int) -> list[Record]:
+    """Return the records as they are written so much later: the cuts of earlier rotations lie between them."""
+    found = []
+    for record in batch if by else ():
+        event, body = decode(record), record.body
+        if isinstance(event, Round):
+            body = encode(msgspec.structs.replace(event, basis=event.basis + by))
+        found.append(Record(record.seq + by, record.time, record.subject, body, record.msg_id))
+    return found or batch
+
+
+def _place_of_seal(batch: Sequence[Record]) -> int | None:
+    """Return the index of the last progress report that every later round covers with its basis: a seal in its place makes
+    none of them void."""
+    basis = 1 << 62
+    for index in range(len(batch) - 1, 0, -1):
+        event = decode(batch[index])
+        if isinstance(event, Round):
+            basis = min(basis, event.basis)
+        elif isinstance(event, AppProgressed) and batch[index].seq <= basis:
+            return index
+    return None
+
+
+async def _append(connection: Connection, records: Sequence[Record]) -> None:
+    for begin in range(0, len(records), _WINDOW):
+        async with asyncio.TaskGroup() as group:
+            for record in records[begin : begin + _WINDOW]:
+                group.create_task(
+                    connection.log.append(record.subject, record.body, msg_id=record.msg_id, timeout=30.0)
+                )
+
+
+async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
+    """Follow the chain up to what was appended, with the snapshots that a master takes."""
+    if grown.chain.seq >= upto:
+        return
+    async with contextlib.aclosing(connection.stream.read(after=grown.chain.seq)) as batches:
+        async for batch in batches:
+            await in_thread(grown.take, batch)
+    if grown.last is not None and grown.chain.seq // EVERY * EVERY > upto - EVERY:
+        info, body = dump(grown.state, build=build(), chain=grown.chain.value.hex())
+        await connection.log.snapshots.put(msgspec.structs.replace(info, record=identity(grown.last)), body)
+        await drop_surplus(connection.stream)
+
+
+async def _look(server: EmbeddedServer, tell: Tell) -> _Look:
+    """Start as a master or a client does, and look at moments all over the log."""
+    tell("looking at moments all over the log")
+    began = time.perf_counter()
+    async with _log(server) as connection:
+        found = await newest(connection.log)
+        if found is None:
+            raise BenchError("there is no snapshot to start from", code="bench.wrong_answer")
+        end = await connection.log.end()
+        await fold_on(connection.log, found[1], end)
+        startup_s = time.perf_counter() - began
+        chance, times = random.Random(end), []
+        for _ in range(_MOMENTS):
+            began = time.perf_counter()
+            state = await state_at(connection.log, AtSequence(chance.randint(1, end)))
+            times.append(time.perf_counter() - began)
+            if state.counters.ignored:
+                raise BenchError(
+                    f"the state at {state.seq} is not as it was: {state.counters}", code="bench.wrong_answer"
+                )
+        room = await connection.stream.room()
+    return _Look(end, startup_s, percentile(times, 50), room.taken)
+
+
+@contextlib.asynccontextmanager
+async def _log(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator[Connection]:
+    connection = with_history(await Connection.open(server.url, _CLUSTER, create=create))
+    try:
+        yield connection
+    finally:
+        await connection.log.close()
+        await connection.close()
+
+
+def _bytes_of(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.rglob(pattern))
