@@ -2,10 +2,10 @@
 
     heartbeats    nodes / heartbeat_s                                    records a second
     facts         apps x facts_per_app_s                                 records a second
-    rounds        decisions_per_s                                        records a second
-    out           decisions_per_s x nodes x bytes of a round             bytes a second: each agent reads each round
+    rounds        min(decisions_per_s, 1 / quiet_limit_s)                records a second: the others come together
+    out           rounds x nodes x bytes of a round             bytes a second: each agent reads each round
     a round       ROUND + changes x CHANGE + waiting apps x REASON       bytes
-    deciding      decisions_per_s x decide_s(apps, nodes)                cores of the leading master
+    deciding      rounds x decide_s(apps, nodes)                cores of the leading master
     folding       (facts + rounds) x fold_us                             cores of each master
 
 Everything is a share of what there is, so 1.0 is full.
@@ -38,7 +38,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     apps: int
     """That run or wait at any time."""
     decisions_per_s: float
-    """Rounds with a new allocation: arrivals, ends and failures, gathered over the quiet time."""
+    """Arrivals, ends and failures for which the allocation is computed again."""
+    quiet_limit_s: float = 1.0
+    """The setting `quiet_limit`: how long events are gathered at most."""
     waiting: float = 0.1
     """The part of the apps that waits or has less than it could use; each has a reason in each decision."""
     changed: float = 0.05
@@ -82,15 +84,16 @@ def loads(cluster: Cluster, costs: Costs) -> dict[str, float]:
     """Return how much of each resource the cluster uses; above 1.0 it does not work."""
     heartbeats = cluster.nodes / cluster.heartbeat_s
     facts = cluster.apps * cluster.facts_per_app_s
-    records = heartbeats + facts + cluster.decisions_per_s
-    out = cluster.decisions_per_s * cluster.nodes * round_bytes(cluster)
+    rounds = min(cluster.decisions_per_s, 1 / cluster.quiet_limit_s)
+    records = heartbeats + facts + rounds
+    out = rounds * cluster.nodes * round_bytes(cluster)
     sending = out / 1e6 * costs.out_cpu_s_per_mb
     return {
         "appends": records / costs.appends_per_s,
         "server_cpu": (records * costs.append_cpu_us / 1e6 + sending) / (cluster.servers * cluster.cores),
         "server_network": out / cluster.servers / _NETWORK,
-        "deciding": cluster.decisions_per_s * decide_s(cluster.apps, cluster.nodes),
-        "folding": (facts + cluster.decisions_per_s) * costs.fold_us / 1e6,
+        "deciding": rounds * decide_s(cluster.apps, cluster.nodes),
+        "folding": (facts + rounds) * costs.fold_us / 1e6,
         "connections": cluster.nodes / NODE_CONNECTIONS,
     }
 

@@ -21,6 +21,7 @@ def scale(
     nodes: Annotated[list[int] | None, typer.Option(min=1, max=1_000_000, help="Nodes of a cluster; may be repeated. Default: 1000, 10000 and 100000.")] = None,
     apps: Annotated[float, typer.Option(min=0.001, max=100.0, help="Apps for each node.")] = 0.5,
     decisions: Annotated[float, typer.Option(min=0.001, max=100.0, help="Decisions a minute for each 1,000 nodes.")] = 6.0,
+    quiet_limit: Annotated[float, typer.Option(min=0.1, max=600.0, help="The setting `quiet_limit`, in seconds.")] = 1.0,
     seconds: Annotated[float, typer.Option("--for", min=1.0, max=600.0, help="Seconds of appends.")] = 10.0,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -40,7 +41,12 @@ def scale(
     from dorm.bench.scale.model import Cluster
 
     clusters = [
-        Cluster(nodes=count, apps=max(1, round(count * apps)), decisions_per_s=decisions * count / 1000 / 60)
+        Cluster(
+            nodes=count,
+            apps=max(1, round(count * apps)),
+            decisions_per_s=decisions * count / 1000 / 60,
+            quiet_limit_s=quiet_limit,
+        )
         for count in nodes or [1_000, 10_000, 100_000]
     ]
     with measuring("scale", verbose) as tell:
