@@ -43,7 +43,7 @@ async def test_a_copy_that_cannot_be_read_back_removes_nothing(tmp_path: Path, m
     for day in range(2):
         await back_up(log, tmp_path, "lab", keep=2, now=NOW + day * DAY)
     before = copies(tmp_path, "lab")
-    export = backups.export
+    export = backups.export  # type: ignore[attr-defined]
 
     async def on_a_bad_disk(*arguments: object, **more: object) -> object:
         done = await export(*arguments, **more)  # type: ignore[arg-type]

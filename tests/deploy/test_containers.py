@@ -27,7 +27,7 @@ from dorm.deploy.rendering import TEMPLATES
 from dorm.local.nats_server import find_binary
 from events.log.records import LogError
 from tests.e2e.commands import REPOSITORY
-from tests.e2e.story import spec, until
+from tests.e2e.story import until
 from tests.lab.machines.engines import unavailable
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ MACHINE = {
 }
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}")
 PATIENCE_S = 90.0
+APP = {
+    "name": "one",
+    "command": ["python3", "-c", "import numpy; assert numpy.linalg.inv(numpy.eye(3)).sum() == 3"],
+    "demand": {"cpu": "500m", "memory": "128MiB"},
+    "n_max": 2,
+    "retries": {"limit": 0},
+}
 
 
 def composer() -> list[str]:
@@ -217,7 +224,7 @@ async def test_the_image_runs_a_cluster(docker_host: str, image: str, tmp_path: 
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(await connected(f"nats://127.0.0.1:{port}"))
             await until(client, lambda s: len(s.nodes) == 2, "two nodes", timeout=PATIENCE_S)
-            one = (await client.submit(spec("one", "logistic", 20, n_max=2))).id
+            one = (await client.submit(APP)).id
             state = await until(client, lambda s: bool(s.apps[one].ended), "it completes", timeout=PATIENCE_S)
             assert state.apps[one].phase == "completed", json.dumps(state.apps[one].end_reason)
     finally:
