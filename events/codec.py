@@ -16,7 +16,7 @@ import msgpack
 import msgspec
 
 from events import subjects
-from events.kinds import AppSubmitted, Event, MasterFact, Published, Round, Unknown, Unreadable
+from events.kinds import AppSubmitted, Event, MasterFact, PolicyChanged, Published, Round, Unknown, Unreadable
 from events.limits import LONGEST_NAME
 
 if TYPE_CHECKING:
@@ -49,19 +49,64 @@ def decode(record: Record) -> Event:
 
     Missing id, time and author are filled in from the record's sequence (or Nats-Msg-Id), log time and subject.
     """
+    if len(record.body) > _SURELY_FLAT and _may_be_deep(record.body) and _is_deep(record):
+        return _unreadable(record, _NO_DOCUMENT)
     try:
         event: Event = _decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_otherwise(record)
     try:
-        believed, version = _BELIEVED[record.subject]
+        believed, version, open_fields = _BELIEVED[record.subject]
     except KeyError:
-        believed, version = _believe(record.subject)
+        believed, version, open_fields = _believe(record.subject)
     if type(event) is not believed or event.v != version or (believed is Round and not _all_current(event)):
         return _decode_slowly(record)
+    if open_fields and any(_too_deep(getattr(event, name)) for name in open_fields):
+        return _unreadable(record, _NO_DOCUMENT)
     if event.id and event.at and event.by:
         return event
     return _filled(event, record)
+
+
+_DEEPEST = 100
+"""Levels of maps and lists within each other that a body may have.  How many a decoder takes differs between versions of
+Python and with the stack that it is called on, and a log has to give the same state on all of them."""
+_SURELY_FLAT = 400
+"""Bytes, and signs of maps and lists, below which any decoder on any stack takes a body."""
+_NO_DOCUMENT = "the body is neither MessagePack nor JSON"
+_OPENING = frozenset(b"{[") | frozenset(range(0x80, 0xA0)) | frozenset(range(0xDC, 0xE0))
+_NOT_OPENING = bytes(byte for byte in range(256) if byte not in _OPENING)
+_OPEN_FIELDS: dict[type[Event], tuple[str, ...]] = {
+    AppSubmitted: ("spec",),
+    PolicyChanged: ("params", "set_params"),
+}
+"""Fields that hold what their author likes.  A round's hold what a fold has taken from these."""
+
+
+def _may_be_deep(body: bytes) -> bool:
+    """Return whether a body has so many signs of maps and lists, text included, that they may lie deep within each other."""
+    return len(body.translate(None, _NOT_OPENING)) > _SURELY_FLAT
+
+
+def _is_deep(record: Record) -> bool:
+    try:
+        return _too_deep(document(record))
+    except ValueError:
+        return True
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        if not level:
+            return False
+        level = [
+            part
+            for one in level
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, dict | list)
+        ]
+    return bool(level)
 
 
 def _all_current(event: Any) -> bool:
@@ -83,17 +128,18 @@ class _Written(dict[type, int]):
 _WRITTEN = _Written()
 
 
-_BELIEVED: dict[str, tuple[type[Event] | None, int]] = {}
-"""By subject, the only class believed on it, and the version of that class that this build writes."""
+_BELIEVED: dict[str, tuple[type[Event] | None, int, tuple[str, ...]]] = {}
+"""By subject, the only class believed on it, the version of that class that this build writes, and its `_OPEN_FIELDS`."""
 _MOST_SUBJECTS = 65536
 
 
-def _believe(subject: str) -> tuple[type[Event] | None, int]:
+def _believe(subject: str) -> tuple[type[Event] | None, int, tuple[str, ...]]:
     """Add a subject to `_BELIEVED`, and return its entry.  Every record is looked up, so the cache is a plain dict."""
     if len(_BELIEVED) >= _MOST_SUBJECTS:
         _BELIEVED.clear()
     believed = _KINDS.get(subjects.kind_of(subject))
-    _BELIEVED[subject] = found = believed, _WRITTEN[believed] if believed else 0
+    fields = _OPEN_FIELDS.get(believed, ()) if believed else ()
+    _BELIEVED[subject] = found = believed, _WRITTEN[believed] if believed else 0, fields
     return found
 
 
@@ -105,9 +151,11 @@ def _decode_otherwise(record: Record) -> Event:
         event: Event = _json_decoder.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_slowly(record)
-    believed, version = _believe(record.subject)
+    believed, version, open_fields = _believe(record.subject)
     if type(event) is not believed or event.v != version or believed is Round:
         return _decode_slowly(record)
+    if open_fields and any(_too_deep(getattr(event, name)) for name in open_fields):
+        return _unreadable(record, _NO_DOCUMENT)
     return _filled(event, record)
 
 
@@ -124,7 +172,7 @@ def document(record: Record) -> Any:
             return msgspec.json.decode(body)
         return msgpack.unpackb(body, raw=False, strict_map_key=False, unicode_errors="replace", timestamp=1)
     except Exception:
-        raise ValueError("the body is neither MessagePack nor JSON") from None
+        raise ValueError(_NO_DOCUMENT) from None
 
 
 def _filled(event: Event, record: Record) -> Event:
@@ -145,6 +193,8 @@ def _decode_slowly(record: Record) -> Event:
         body = document(record)
     except ValueError as error:
         return _unreadable(record, str(error))
+    if _too_deep(body):
+        return _unreadable(record, _NO_DOCUMENT)
     if not isinstance(body, dict):
         return _unreadable(record, f"an event is a map, not {type(body).__name__}")
     body.setdefault("kind", expected)

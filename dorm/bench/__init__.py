@@ -11,6 +11,7 @@
     replay/      folds from archives and servers, the state at a moment, decisions verified
     api/         the HTTP API: reads, submissions, a thousand readers, any moment of a long log
     elastic/     live resizing: pauses, convergence, balance, what a partition costs, each sample's fate
+    scale/       what clusters of some sizes ask of their control plane
     oasis/       admission by prices, beside other schedulers and the optimum
     evaluation/  Dorm beside other policies, simulated, as a report
     year         a log that grows and is rotated all along: start-up, memory, any moment, disk

@@ -11,7 +11,7 @@
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     sizes        options that are sizes and times
     settings     settings as people write them;  changes: the event that changes them
-    schema       `dorm schema`;  completion: `dorm completion`
+    completion: `dorm completion`
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy

@@ -38,7 +38,7 @@ _COMMANDS = {
     "cluster.demo": ("demo",),
     "deploy.backup": ("backup",),
     "trust.init": ("init",),
-    "schema": ("schema",),
+    "apps.schema": ("schema",),
     "completion": ("completion",),
     "replay.state": ("state", "diff"),
     "replay.usage": ("usage",),

@@ -1,6 +1,6 @@
 """Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one goes.
 
-lab-20260314T030000Z.dorm    the log of cluster lab as it was then, in UTC
+lab-20260314T030007.512Z.dorm    the log of cluster lab as it was then, in UTC
 
 BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from replay import Progress
 
-_STAMP = "%Y%m%dT%H%M%SZ"
+_STAMP = "%Y%m%dT%H%M%S"
 
 
 class BackupError(DormError):
@@ -52,12 +52,16 @@ async def back_up(
     """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `now`: UTC ns.
 
     Raises BackupError, the errors of `replay.export.export`, and the log's."""
-    stamp = datetime.fromtimestamp(now // 10**9, UTC).strftime(_STAMP)
+    stamp = f"{datetime.fromtimestamp(now // 10**9, UTC):{_STAMP}}.{now // 10**6 % 1000:03d}Z"
     target = folder / f"{cluster}-{stamp}.dorm"
     if not await asyncio.to_thread(folder.is_dir):
         raise BackupError(f"there is no folder {folder}; make it, or mount it", code="backup.no_folder")
     done = await export(log, target, progress=progress)
-    found = await _read_back(target, done.last)
+    try:
+        found = await _read_back(target, done.last)
+    except DormError:
+        await asyncio.to_thread(target.rename, target.with_suffix(".damaged"))  # So that it never counts as a copy.
+        raise
     removed = await asyncio.to_thread(_prune, folder, cluster, keep)
     return Kept(str(target), done.records, done.bytes, found, removed)
 
@@ -80,7 +84,7 @@ async def _read_back(file: Path, end: int) -> str:
 
 def copies(folder: Path, cluster: str) -> list[Path]:
     """Return the copies of a cluster's log in a folder, the oldest first."""
-    name = re.compile(rf"{re.escape(cluster)}-\d{{8}}T\d{{6}}Z\.dorm")
+    name = re.compile(rf"{re.escape(cluster)}-\d{{8}}T\d{{6}}\.\d{{3}}Z\.dorm")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 from dorm.core.state import digest
 from dorm.local.founding import found
-from dorm.security.admin import admitted
 from events.errors import DormError
+from events.log.records import LogRefused, LogUnavailable
 from events.nats.access.names import RESTORER
 from events.nats.importing import import_log
 from events.nats.log import Connection
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
     from events.log.interface import ReadableLog
+    from events.nats.access.credentials import Credentials
     from replay import Progress
+
+
+_TRIES, _PAUSE_S = 100, 0.5
 
 
 class RestoreError(DormError):
@@ -77,7 +81,7 @@ async def restore_log(
     restorer = await asyncio.to_thread(keys.make_credentials, name, url, RESTORER, RESTORER)
     try:
         await _apply(keys, name, state.known, clock())
-        await admitted(restorer)
+        await _admitted(restorer)
         done = await import_log(
             log, url, name, progress=progress, credentials=restorer, replicas=min(3, len(settings.servers))
         )
@@ -93,6 +97,25 @@ async def restore_log(
             code="restore.differs",
         )
     return Restored(done.records, arrived)
+
+
+async def _admitted(restorer: Credentials) -> None:
+    """Wait until the servers let it in: they have just been started, and read changed accounts a moment after they were told
+    to.  Raises LogRefused or LogUnavailable if they do not."""
+    for tries in range(_TRIES):
+        try:
+            connection = await Connection.open(
+                restorer.url, restorer.cluster, name="dorm-restore", credentials=restorer
+            )
+        except (LogRefused, LogUnavailable) as error:
+            if error.code == "cluster.not_found":
+                return
+            if tries == _TRIES - 1:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            await connection.close()  # An import that was interrupted goes on.
+            return
 
 
 async def _apply(keys: KeyFolder, cluster: str, known: Identities, now: int) -> None:

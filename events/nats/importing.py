@@ -98,7 +98,8 @@ async def _begin(link: Link, log: ReadableLog, cluster: str, end: int, replicas:
             try:
                 found = await manager.stream_info(config.name)
             except nats.js.errors.NotFoundError:
-                config.num_replicas = replicas
+                if replicas > 1:  # Servers do not replicate a stream that acknowledges before it persists.
+                    config.num_replicas, config.persist_mode = replicas, None
                 if is_log:
                     config.metadata, config.allow_atomic = metadata, True
                     config.max_msg_size = -1  # Old logs may hold larger records; the first master sets the limit.

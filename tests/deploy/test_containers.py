@@ -25,13 +25,16 @@ from dorm.cli.main import app
 from dorm.client.opening import open_client
 from dorm.deploy.rendering import TEMPLATES
 from dorm.local.nats_server import find_binary
+from events.log.records import LogError
 from tests.e2e.commands import REPOSITORY
-from tests.e2e.story import spec, until
+from tests.e2e.story import until
 from tests.lab.machines.engines import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
+
+    from dorm.client.client import Client
 
 FILES = ["compose.yaml", "machine.yaml"]
 MACHINE = {
@@ -43,6 +46,13 @@ MACHINE = {
 }
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}")
 PATIENCE_S = 90.0
+APP = {
+    "name": "one",
+    "command": ["python3", "-c", "import numpy; assert numpy.linalg.inv(numpy.eye(3)).sum() == 3"],
+    "demand": {"cpu": "500m", "memory": "128MiB"},
+    "n_max": 2,
+    "retries": {"limit": 0},
+}
 
 
 def composer() -> list[str]:
@@ -114,18 +124,56 @@ def context() -> bytes:
     return buffer.getvalue()
 
 
+def _library() -> str:
+    found = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    return str(re.findall(r"libstdc\+\+\.so\.6 .* => (/usr/\S+|/lib/\S+)", found)[0])
+
+
+async def complete(engine: Engine, url: str, image: str, ref: str) -> str:
+    """A base for Dorm's image.  The sample apps' image has no libstdc++ where it is made of Debian's packages: then that of
+    this machine, whose packages they are, is added under another name."""
+    async with aiodocker.Docker(url) as docker:
+        said = await printed(docker, image, "python3", "-c", "import ctypes; ctypes.CDLL('libstdc++.so.6')")
+    if not said:
+        return image
+    library = await asyncio.to_thread(_library)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", dereference=True) as tar:
+        tar.add(library, arcname="libstdc++.so.6")
+        lines = f"ARG BASE\nFROM ${{BASE}}\nCOPY libstdc++.so.6 {os.path.dirname(library)}/\n".encode()
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(lines)
+        tar.addfile(info, io.BytesIO(lines))
+    await engine.build(buffer.getvalue(), ref, args={"BASE": image}, labels={}, network="none")
+    return ref
+
+
 @pytest.fixture
 async def image(docker_host: str, docker_image: str) -> AsyncIterator[str]:
-    """Dorm's image, on the base of the sample apps' image, which is of Debian's packages where no registry answers."""
+    """Dorm's image, on the base of the sample apps' image: no registry is needed."""
     done = await asyncio.to_thread(
         subprocess.run, [".ci/image", sys.executable], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    ref = f"dorm-test:{secrets.token_hex(4)}"
+    ref, base = f"dorm-test:{secrets.token_hex(4)}", f"dorm-test-base:{secrets.token_hex(4)}"
     async with Engine(docker_host, work_s=600.0) as engine:
-        await engine.build(context(), ref, args={"BASE": docker_image}, labels={}, network="none")
-        yield ref
-        await engine.remove_image(ref)
+        try:
+            usable = await complete(engine, docker_host, docker_image, base)
+            await engine.build(context(), ref, args={"BASE": usable}, labels={}, network="none")
+            yield ref
+        finally:
+            await engine.remove_image(ref)
+            await _remove_stages(engine, docker_host)
+            await engine.remove_image(base)
+
+
+async def _remove_stages(engine: Engine, url: str) -> None:
+    """The classic builder keeps the image of each stage."""
+    async with aiodocker.Docker(url) as docker:
+        for one in await docker.images.list(
+            filters=json.dumps({"label": ["dorm.stage=install"], "dangling": ["true"]})
+        ):
+            await engine.remove_image(one["Id"])
 
 
 async def printed(docker: aiodocker.Docker, image: str, *command: str) -> str:
@@ -142,6 +190,16 @@ async def printed(docker: aiodocker.Docker, image: str, *command: str) -> str:
         return "".join(await container.log(stdout=True, stderr=True))
     finally:
         await container.delete(force=True)
+
+
+async def connected(url: str) -> Client:
+    """A client, once the master has made the log."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await open_client(url, "local")
+            except LogError:
+                await asyncio.sleep(0.5)
 
 
 @pytest.mark.docker
@@ -164,13 +222,9 @@ async def test_the_image_runs_a_cluster(docker_host: str, image: str, tmp_path: 
     try:
         await asyncio.to_thread(composed, *project, "up", "-d", env=env)
         async with contextlib.AsyncExitStack() as stack:
-            for _ in range(60):
-                with contextlib.suppress(Exception):
-                    client = await stack.enter_async_context(await open_client(f"nats://127.0.0.1:{port}", "local"))
-                    break
-                await asyncio.sleep(1)
+            client = await stack.enter_async_context(await connected(f"nats://127.0.0.1:{port}"))
             await until(client, lambda s: len(s.nodes) == 2, "two nodes", timeout=PATIENCE_S)
-            one = (await client.submit(spec("one", "logistic", 20, n_max=2))).id
+            one = (await client.submit(APP)).id
             state = await until(client, lambda s: bool(s.apps[one].ended), "it completes", timeout=PATIENCE_S)
             assert state.apps[one].phase == "completed", json.dumps(state.apps[one].end_reason)
     finally:

@@ -91,7 +91,7 @@ async def founded(site: Site) -> None:
 async def trains(site: Site, client: Client) -> str:
     """An app on all nodes."""
     await until(client, lambda s: len([n for n in s.nodes.values() if n.identity]) == 3, "three nodes", timeout=READY_S)
-    app = (await client.submit({**spec("long", "logistic", STEPS, n_max=6), "n_min": 1})).id
+    app = (await client.submit({**spec("long", "logistic", STEPS, n_max=6), "retries": {"limit": 20}})).id
     await until(client, lambda s: s.apps[app].step >= 20, "it trains", timeout=READY_S)
     await site.healthy()
     return app

@@ -122,7 +122,7 @@ class Session:
 
 def needs_cluster(words: list[str]) -> bool:
     """Whether a command asks a cluster: all do that are not pure computation and read no file."""
-    alone = {"simulate", "schema", "completion", "demo", "bench", "--help", "--version"}
+    alone = {"deploy", "simulate", "schema", "completion", "demo", "bench", "--help", "--version"}
     return words[0] == "dorm" and words[1] not in alone and not {"--file", "--help"} & set(words)
 
 

@@ -18,6 +18,7 @@ from events.kinds import (
     AppSubmitted,
     ContainerStarted,
     Event,
+    NodeDrainRequested,
     NodeLeft,
     NodeLost,
     Round,
@@ -306,3 +307,26 @@ def test_the_fast_way_is_taken_for_what_we_write(monkeypatch: pytest.MonkeyPatch
         assert decode(record_of(event, body)) == event
     rounds = Round(id="m", at=1, by="m", epoch=1, basis=1, allocated=False, events=[NodeLost(node="n", last_heard=1)])
     assert decode(record_of(rounds, encode(rounds))) == rounds
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("levels", "readable"), [(1, True), (99, True), (101, False), (390, False), (900, False), (5000, False)]
+)
+def test_how_deep_a_spec_may_be_depends_on_no_stack_and_no_python(levels: int, readable: bool, as_json: bool) -> None:
+    """Decoders take as many levels as the interpreter's stack allows."""
+    if as_json:
+        body = b'{"kind": "AppSubmitted", "spec": ' + b"[" * levels + b"]" * levels + b"}"
+    else:
+        body = b"\x82\xa4kind\xacAppSubmitted\xa4spec" + b"\x91" * (levels - 1) + b"\x90"
+    found = decode(Record(1, 1, "dorm.lab.AppSubmitted.ann", body, ""))
+    assert isinstance(found, AppSubmitted if readable else Unreadable)
+    if isinstance(found, Unreadable):
+        assert found.reason == "the body is neither MessagePack nor JSON"
+
+
+@pytest.mark.parametrize(("levels", "readable"), [(300, True), (5000, False)])
+def test_so_does_what_is_ignored(levels: int, readable: bool) -> None:
+    body = b"\x83\xa4kind\xb2NodeDrainRequested\xa4node\xa2n1\xa5extra" + b"\x91" * (levels - 1) + b"\x90"
+    found = decode(Record(1, 1, "dorm.lab.NodeDrainRequested.ann", body, ""))
+    assert isinstance(found, NodeDrainRequested if readable else Unreadable)

@@ -6,4 +6,5 @@ describe   everything about one app
 explain    why an app has what it has
 story      what happened to an app or a node;  compare: two apps beside each other
 plan       the next decision, without doing anything
+schema     the JSON Schema of specs
 """

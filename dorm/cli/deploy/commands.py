@@ -108,7 +108,7 @@ def install(
 
       dorm deploy install deploy.yaml --keys /root/lab
 
-      dorm deploy install deploy.yaml --machine n2 --keys lab --root ./n2 && rsync -a ./n2/ root@10.0.0.2:/
+      dorm deploy install deploy.yaml --machine n2 --keys lab --root ./n2
     """
     from dorm.deploy import installing
     from dorm.deploy.rendering import parts

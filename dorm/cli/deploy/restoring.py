@@ -27,7 +27,7 @@ def restore(
 
     [bold]Example[/]
 
-      dorm deploy restore deploy.yaml /mnt/backups/lab-20260314T030000Z.dorm --keys /root/lab
+      dorm deploy restore deploy.yaml /mnt/backups/lab-20260314T030007.512Z.dorm --keys /root/lab
     """
     deployment = read(settings)
     if not deployment.trust:

@@ -1,0 +1,56 @@
+"""The model of a control plane's load, by hand; and its unit costs, measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dorm.bench.scale.measuring import bench_scale
+from dorm.bench.scale.model import LARGEST_ROUND, Cluster, Costs, decide_s, first_full, loads, round_bytes
+
+COSTS = Costs(appends_per_s=10_000.0, append_cpu_us=200.0, out_cpu_s_per_mb=0.002, fold_us=2.0)
+
+
+def test_loads_by_hand() -> None:
+    cluster = Cluster(nodes=1000, apps=600, decisions_per_s=0.5, heartbeat_s=5.0, servers=3, cores=4)
+    # 600 apps: 30 change, 60 wait.
+    assert round_bytes(cluster) == 1200 + 30 * 250 + 60 * 150
+    found = loads(cluster, COSTS)
+    records = 200 + 10 + 0.5
+    out = 0.5 * 1000 * 17_700
+    assert math.isclose(found["appends"], records / 10_000)
+    assert math.isclose(found["server_cpu"], (records * 200e-6 + out / 1e6 * 0.002) / 12)
+    assert math.isclose(found["server_network"], out / 3 / 110e6)
+    assert math.isclose(found["folding"], 10.5 * 2e-6)
+    assert math.isclose(found["connections"], 0.05)
+
+
+def test_decisions_take_what_was_measured() -> None:
+    assert math.isclose(decide_s(500, 1_000), 0.081)
+    assert math.isclose(decide_s(2_000, 10_000), 0.255)
+    assert math.isclose(decide_s(10_000, 50_000), 1.1)
+    assert decide_s(1, 1) < decide_s(100, 100) < 0.081 < decide_s(100_000, 100_000)
+
+
+def test_a_round_is_never_larger_than_a_message() -> None:
+    assert round_bytes(Cluster(nodes=1, apps=10**6, decisions_per_s=1.0)) == LARGEST_ROUND
+
+
+def test_what_is_full_first_changes_with_the_size() -> None:
+    full = [
+        first_full(loads(Cluster(nodes=nodes, apps=nodes // 2, decisions_per_s=nodes * 1e-4), COSTS))
+        for nodes in (1_000, 100_000)
+    ]
+    assert full[0] != full[1]
+
+
+@pytest.mark.nats
+@pytest.mark.soak
+async def test_unit_costs_are_measured() -> None:
+    report = await bench_scale([Cluster(nodes=100, apps=50, decisions_per_s=0.01)], seconds=2.0, tell=lambda _: None)
+    values = {name: one.value for name, one in report.figures.items()}
+    assert values["appends_per_s"] > 50
+    assert 1 < values["append_server_cpu_us"] < 100_000
+    assert 0 <= values["send_server_cpu_ms_per_mb"] < 1_000
+    assert values["n100_appends_share"] > 0
