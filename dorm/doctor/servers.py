@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from events.nats.inspection.servers import ClockState, ServerState
     from events.nats.inspection.streams import StreamState
 
+_LOG = "DORM-"
+"""With which the name of a log's stream begins; the others are beside it."""
 _SLOW_S = 0.25
 _ALARM = 0.8
 """The part of its limit that a stream may take."""
@@ -42,6 +44,9 @@ def judge_streams(streams: Sequence[StreamState], servers: int) -> Iterator[Find
     for stream in streams:
         if stream.error:
             yield unknown("quorum", stream.name, stream.error)
+        elif stream.missing and not stream.name.startswith(_LOG):
+            text = "the stream is not there; a cluster that an earlier release made may have another one"
+            yield unknown("quorum", stream.name, text)
         elif stream.missing:
             yield wrong(
                 "quorum", stream.name, "the stream is gone",
@@ -93,7 +98,7 @@ def _copies_of(count: int) -> str:
 
 
 def _room(stream: StreamState) -> Iterator[Finding]:
-    if stream.limit is None or not stream.name.startswith("DORM-"):
+    if stream.limit is None or not stream.name.startswith(_LOG):
         return  # Of other streams the oldest records give way.
     text = f"takes {stream.size:,} of {stream.limit:,} bytes"
     if stream.size >= _ALARM * stream.limit:

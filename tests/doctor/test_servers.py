@@ -45,6 +45,10 @@ def log(**fields: Any) -> StreamState:
         (log(limit=110), ["ok", "wrong"], "takes 100 of 110 bytes"),
         (StreamState("DORM-lab", missing=True), ["wrong"], "the stream is gone"),
         (StreamState("DORM-lab", error="no answer"), ["unknown"], "no answer"),
+        (
+            StreamState("DORM_reports-lab", missing=True), ["unknown"],
+            "the stream is not there; a cluster that an earlier release made may have another one",
+        ),
     ],
 )  # fmt: skip
 def test_a_stream(stream: StreamState, expected: list[str], words: str) -> None:

@@ -134,6 +134,43 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
 
 
 @pytest.mark.soak
+async def test_a_node_is_maintained_forgotten_and_comes_back(lab: Lab) -> None:
+    """On real agents: what is refused as long as it may run something, and that a forgotten machine is a new node."""
+    client = lab.client
+    async with lab.agent(1), lab.master("first"):
+        async with lab.agent(2) as (second, _):
+            await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 2000, n_max=2)), *lab.common)
+            await until(client, lambda s: named(s, "app").step >= 5, "it trains")
+            await done(lab.home, "policy", "set", "node_lease=6s", "node_grace=2s", "heartbeat=500ms", *lab.common)
+            await done(lab.home, "nodes", "maintenance", "node-2", "--wait", "--reason", "new disk", *lab.common)
+            state = await client.state()
+            assert (state.nodes["node-2"].shown, sizes(named(state, "app"))) == ("maintenance", {"node-1": 2})
+            refusal = await refused(lab.home, "nodes", "forget", "node-2", *lab.common, code=1)
+            assert refusal.endswith("[node.may_run]")
+            second.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(second.wait(), 20.0) == 0
+        await until(client, lambda s: s.nodes["node-2"].gone, "its lease has ended")
+        code, out, _ = await dorm(lab.home, "doctor", "-o", "json", *lab.common)
+        findings = json.loads(out)["findings"]
+        assert (code, [one for one in findings if one["level"] in ("wrong", "unknown")]) == (0, [])
+        await done(lab.home, "nodes", "forget", "node-2", *lab.common)
+        assert set((await client.state()).nodes) == {"node-1"}
+        await done(lab.home, "pause", "--reason", "a new switch", *lab.common)
+        await done(lab.home, "submit", write_spec(lab.folder, talker("late", 1, 0.0)), *lab.common)
+        assert "scheduling is paused by" in await done(lab.home, "ps", *lab.common)
+        assert "a new switch" in await done(lab.home, "explain", "late", *lab.common)
+        async with lab.agent(2):
+            state = await until(client, lambda s: s.nodes["node-2"].shown == "up", "it is a new node")
+            assert named(state, "late").phase == "waiting"
+            await done(lab.home, "resume", *lab.common)
+            await until(client, lambda s: bool(named(s, "late").ended), "it runs")
+            story = await done(lab.home, "story", "node-2", *lab.common)
+            assert "put node-2 into maintenance: new disk" in story
+            assert "had node-2 forgotten" in story
+            await check_log(client)
+
+
+@pytest.mark.soak
 async def test_apps_run_on_without_a_master(lab: Lab) -> None:
     client = lab.client
     async with lab.agent(1):
