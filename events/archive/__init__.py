@@ -4,6 +4,7 @@
     segments   the format that `dorm replay export` writes: compressed blocks, snapshots, an index at its end
     blocks     the bytes of a block; `index` finds them
     legacy     the format of releases 0.1 and 0.2, for reading
+    beside     progress beside an archive of a log
     damage     what is wrong with an archive, and which part of it remains usable
     files      regular files as descriptors, and their errors
 
