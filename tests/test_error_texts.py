@@ -170,7 +170,8 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     (
         "position.malformed",
         lambda: positions.parse("last"),
-        "'last' is no position; write a sequence (118), or with the index in a round (118.2)",
+        "'last' is no position; write a sequence (118), or with the index in a round (118.2), or what an interrupted reading "
+        "reported (118.2~57)",
     ),
     (
         "cluster.name.malformed",

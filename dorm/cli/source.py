@@ -95,7 +95,8 @@ async def log_of(
                     code="archive.sparse",
                 )
             damages = await _damages_of(archive, file, complains=not tells_damage)
-            yield await _readable(archive, damages, file, salvages=salvages)
+            async with _with_progress(await _readable(archive, damages, file, salvages=salvages), file) as found:
+                yield found
     except (ReplayError, GapError) as error:
         raise Fail.of(error) from None
 
@@ -109,6 +110,18 @@ async def _archive(file: Path) -> AsyncIterator[Archive]:
         yield archive
     finally:
         await archive.close()
+
+
+@contextlib.asynccontextmanager
+async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[ReadableLog]:
+    """Yield the log with the progress that lies beside its file, if there is any."""
+    from events.archive.beside import ArchivedProgress, WithProgress, path_beside
+
+    if str(file) == "-" or not path_beside(file).is_file():
+        yield log
+        return
+    async with _archive(path_beside(file)) as beside:
+        yield WithProgress(log, ArchivedProgress(beside))
 
 
 async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[Damage]:

@@ -75,7 +75,7 @@ _NAMES = {
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
     "token": "tokens", "Token.name": "tokens",
 }  # fmt: skip
-_TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
+_TEXTS = {"reason", "message", "example", "text", "cancel_reason", "end_reason", "Submission.refused"}
 
 
 class Disguise:

@@ -8,6 +8,7 @@ cluster one change stands for several records, reports of progress are thinned, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events import kinds as k
+from events.codec import decode
+from events.log.records import LogRefused, LogUnavailable
 from replay.moments import AtSequence, MomentError, not_in_log
 from replay.page.changes import Change, Changes
 from replay.page.stories import Stories, stories
 from replay.page.timeline import WIDEST, TimelineView, timeline
 from replay.page.view import View, decision_in
 from replay.timeline.fold import Watcher
-from replay.travel.travel import fold, state_at
+from replay.travel.travel import fold, state_at, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,9 +106,20 @@ async def record(
                     progress(state.seq, last)
                 if reached:
                     break
+    await _beside(log, seen, begin, None if until is None else last)
     picture = await asyncio.to_thread(seen.picture, state)
     told = await stories(log, begin, last, picture, progress=progress)
     return await asyncio.to_thread(seen.done, picture, told, title)
+
+
+async def _beside(log: ReadableLog, seen: _Seen, begin: int, last: int | None) -> None:
+    """Hand on what apps reported between two marks; a stream that can't be read is left out."""
+    with contextlib.suppress(LogUnavailable, LogRefused):
+        after = await log.progress.at_time(await time_of(log, begin)) if begin else 0
+        latest = await time_of(log, last) if last is not None else None
+        async with aclosing(log.progress.read(after=after)) as batches:
+            async for batch in batches:
+                seen.beside([record for record in batch if latest is None or record.time <= latest])
 
 
 async def _place(log: ReadableLog, moment: Moment | None, otherwise: int) -> int:
@@ -179,6 +193,13 @@ class _Seen:
             del points[1::2]
             stride[0] *= 2
 
+    def beside(self, records: Sequence[Record]) -> None:
+        """Take what apps reported between two marks."""
+        for record in records:
+            event = decode(record)
+            if isinstance(event, k.AppProgressed):
+                self._progressed(event, record.time)
+
     def picture(self, state: State) -> Timeline:
         return self._watcher.done(state)
 
@@ -194,7 +215,7 @@ class _Seen:
             first=self._first,
             changes=changes,
             timeline=_all_pages(picture),
-            progress={app: Points(points) for app, points in self._points.items()},
+            progress={app: Points(sorted(points, key=lambda one: one.at)) for app, points in self._points.items()},
             stories=told,
             notes=[*notes, *picture.notes, *told.notes],
         )

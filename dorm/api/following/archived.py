@@ -7,6 +7,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
+from events.archive.beside import Ended
 from events.log.interface import EventLog
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from events.log.interface import Bus, ReadableLog
     from events.log.leadership import Leadership
+    from events.log.progress import Progress
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, SnapshotInfo
 
@@ -41,6 +43,7 @@ class ArchivedLog(EventLog):
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
         self._snapshots = _Kept(log.snapshots)
+        self._progress = Ended(log.progress)
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -69,6 +72,10 @@ class ArchivedLog(EventLog):
     @property
     def snapshots(self) -> Snapshots:
         return self._snapshots
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
 
     async def close(self) -> None:
         """The archive is closed by its opener."""

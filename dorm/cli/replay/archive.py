@@ -47,6 +47,7 @@ def export_log(
     anonymize: Annotated[bool, typer.Option("--anonymize", help="Replace with pseudonyms: users, apps, images, commands, variables, labels, nodes and addresses. Drop messages. An audit still makes the same decisions. Takes about as long as an audit.")] = False,
     keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="With --anonymize: nodes keep their names.")] = False,
     pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write the key that maps pseudonyms to names, for your eyes only.")] = None,
+    with_progress: Annotated[bool, typer.Option("--progress", help="Also write what apps reported between two marks, beside an archive: FILE.progress.dorm.")] = False,
     salvage: Annotated[bool, typer.Option("--salvage", help="Also export what is intact after the damage in a damaged file.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
@@ -71,6 +72,8 @@ def export_log(
 
       dorm replay export --file incident.dorm - --format ndjson | jq .kind
 
+      dorm replay export incident.dorm --since -2h --progress
+
       ssh host dorm replay export - > copy.dorm
     """
     from replay.export.selection import Selection
@@ -84,12 +87,18 @@ def export_log(
         raise WrongUsage("--keep-nodes and --pseudonyms are for --anonymize", code="usage.conflict")
     if str(pseudonyms) == "-":
         raise WrongUsage("--pseudonyms needs a file of its own, which only you can read", code="usage.conflict")
+    if with_progress and (form is not FileFormat.archive or anonymize or user or str(target) == "-"):
+        raise WrongUsage(
+            "--progress is for an archive in a file of its own, and goes with --app, --since and --until alone",
+            code="usage.conflict",
+        )
     selection = Selection(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
 
     async def work() -> None:
         from replay.export.export import export
+        from replay.export.progress import export_progress
 
         async with log_of(file, url, cluster, folds=False, salvages=salvage) as log:
             path = target or Path(f"{where(url, cluster)[1] if file is None else file.stem + '-copy'}.dorm")
@@ -100,7 +109,11 @@ def export_log(
                 chosen = await made.selection_of(selection)
             with progress_of("exporting") as report:
                 done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
+            if with_progress:
+                beside, reports = await export_progress(log, path, chosen, force=force)
         _show(done, output)
+        if with_progress and output not in (Format.json, Format.yaml):
+            console.print(Text(f"{reports:,} reports of progress are in {beside}"), soft_wrap=True)
         if selection.some and not (done.records if done.rows is None else done.rows):
             say_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
 
