@@ -4,6 +4,7 @@
     dorm.<cluster>.round.master                 all that the master writes
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
+    dorm.<cluster>.part.<node>.<n>              a node's part, in pieces: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
 
 App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
@@ -76,6 +77,15 @@ def report(cluster: str, node: str) -> str:
 
 def reports(cluster: str) -> str:
     return f"dorm.{cluster}.report.*.NodeReported"
+
+
+def part(cluster: str, node: str, piece: int | str) -> str:
+    """Return the subject of one piece of a node's part; `*` stands for all of them."""
+    return f"dorm.{cluster}.part.{token(node)}.{piece}"
+
+
+def parts(cluster: str) -> str:
+    return f"dorm.{cluster}.part.*.*"
 
 
 def shadow(cluster: str, policy: str, who: str) -> str:

@@ -3,6 +3,7 @@
     records      `Record`, `Appended`, and the errors
     interface    `ReadableLog`, `EventLog`, `Bus`
     snapshots    copies of the state beside a log, which bound how much a start has to fold
+    parts        what each node's agent follows: the last part of each node, beside a log
     memory       a log and a bus in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
     waiting      retries while the log does not answer

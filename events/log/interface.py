@@ -26,15 +26,18 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from events.errors import DormError
+from events.log.parts import NoParts
 from events.log.snapshots import NoSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+    from events.log.parts import Parts
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, Snapshots
 
 _NO_SNAPSHOTS = NoSnapshots()
+_NO_PARTS = NoParts()
 
 
 class ReadableLog(Protocol):
@@ -153,6 +156,11 @@ class EventLog(ReadableLog, Protocol):
     def snapshots(self) -> Snapshots:
         """Copies of the state at some of this log's sequences; more can be stored."""
         ...
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the nodes, which the leading master writes and agents follow."""
+        return _NO_PARTS
 
     async def check(self) -> None:
         """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can

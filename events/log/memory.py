@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
+from events.log.parts import MemoryParts
 from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, Overtaken, Record, on_subjects
 from events.log.snapshots import MemorySnapshots
 from events.subjects import matches
@@ -25,6 +26,7 @@ class MemoryLog(EventLog):
         self.records: list[Record] = []
         self._clock = clock
         self._snapshots = MemorySnapshots()
+        self._parts = MemoryParts()
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
@@ -92,6 +94,10 @@ class MemoryLog(EventLog):
     @property
     def snapshots(self) -> MemorySnapshots:
         return self._snapshots
+
+    @property
+    def parts(self) -> MemoryParts:
+        return self._parts
 
     async def close(self) -> None:
         return None

@@ -9,6 +9,7 @@
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
     snapshots      snapshots in a stream of their own
+    parts          what each node's agent follows, in a stream of its own
     places/        readers' places in the log, kept by the server
     shadows        the comparisons of `dorm shadow`, in a stream of their own
     leadership     the masters' lease as a key in a KV bucket

@@ -35,6 +35,7 @@ from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
+from events.nats.parts import JetStreamParts
 from events.nats.places.named import Places
 from events.nats.reader import (
     EndsBefore,
@@ -81,9 +82,9 @@ class Connection:
         self._link = link
         self.url = link.url
         self.cluster = cluster
-        self.log = JetStreamLog(link, cluster, imported)
-        self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
         self.leadership = JetStreamLeadership(link, cluster)
+        self.log = JetStreamLog(link, cluster, imported, self.leadership)
+        self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
         self.places = Places(link, cluster, imported)
 
     @classmethod
@@ -192,7 +193,9 @@ class Connection:
 class JetStreamLog(EventLog):
     """The cluster's log: a file stream from which clients can't delete."""
 
-    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
+    def __init__(
+        self, link: Link, cluster: str, imported: int = 0, leadership: JetStreamLeadership | None = None
+    ) -> None:
         """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
         self._link = link
         self._imported = imported
@@ -207,6 +210,7 @@ class JetStreamLog(EventLog):
         """Whether the log was reached again since `_read` was last verified."""
         link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
+        self._parts = JetStreamParts(link, cluster, leadership or JetStreamLeadership(link, cluster))
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -442,6 +446,10 @@ class JetStreamLog(EventLog):
     @property
     def snapshots(self) -> JetStreamSnapshots:
         return self._snapshots
+
+    @property
+    def parts(self) -> JetStreamParts:
+        return self._parts
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)
