@@ -38,6 +38,8 @@ _SAVE_EVERY = 5_000
 """Records folded by this node between two saves of its state."""
 _LOOK_S, _HURRIED_LOOK_S = 30.0, 2.0
 """Seconds between looks at whether the leading master writes parts: usually, and while this node waits for one."""
+_MOST_LOOKS = 8
+"""Looks at a master that writes parts after which a node that has received none stops waiting for its own."""
 
 
 class Follower:
@@ -185,14 +187,17 @@ class Follower:
     # --- which of them --------------------------------------------------------------------------------------------------
 
     async def _choose(self, take: Callable[[NodePart], Awaitable[None]]) -> None:
-        """Change over when the leading master begins or ceases to write parts."""
+        """Change over when the leading master begins or ceases to write parts, or where they do not reach this node."""
+        waited = 0
         while True:
             await asyncio.sleep(_LOOK_S if self._desired.fresh else _HURRIED_LOOK_S)
             written = None
             with contextlib.suppress(LogError):
                 written = await self._log.parts.written()
-            if written is False and self._desired.by_part:
-                _log.warning("the leading master writes no parts: following all of its rounds", node=self._node)
+            waited = waited + 1 if written and self._part is None else 0
+            if self._desired.by_part and (written is False or waited >= _MOST_LOOKS):
+                why = "this node receives no part" if written else "the leading master writes no parts"
+                _log.warning(f"{why}: following all rounds", node=self._node)
                 self._follow_rounds()
                 self._changed_over.set()
             elif written and not self._desired.by_part and self._part is not None:

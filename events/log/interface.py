@@ -32,7 +32,7 @@ from events.log.snapshots import NoSnapshots
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-    from events.log.parts import Parts
+    from events.log.parts import Parts, ReadableParts
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, Snapshots
 
@@ -83,6 +83,11 @@ class ReadableLog(Protocol):
     def snapshots(self) -> ReadableSnapshots:
         """Copies of the state at some of this log's sequences."""
         return _NO_SNAPSHOTS
+
+    @property
+    def parts(self) -> ReadableParts:
+        """The parts of a cluster's nodes; an archive has none."""
+        return _NO_PARTS
 
     @property
     def sparse(self) -> bool:

@@ -10,7 +10,6 @@ that it replaces.  A server lets a node read the subjects of its own part alone 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,10 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
+_MOST_PIECES = 1024
+_NO_PIECE = _Piece("", 1, b"")
+_STRAY = 2**31
+"""The number of a message on a subject that no piece has."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Piece).decode
 
@@ -94,8 +97,7 @@ class JetStreamParts(Parts):
             record = await last_record(self._link, self._stream, subject, _TIMEOUT_S)
             self._revisions[subject] = record.seq if record is not None else 0
             if record is not None:
-                piece = found.take(record)
-                count = max(count, piece.count) if piece is not None else count
+                count = min(max(count, found.take(record).count), _MOST_PIECES)
             number += 1
         return found.parts().get(names.token(node))
 
@@ -110,8 +112,10 @@ class JetStreamParts(Parts):
                     while True:
                         news = await reader.next()
                         after = news[-1].seq
-                        first = [record for record in news if found.take(record) and record.subject.endswith(".0")]
-                        whole = found.parts().get(names.token(node)) if first else None
+                        for record in news:
+                            found.take(record)
+                        complete = any(record.subject.endswith(".0") for record in news)
+                        whole = found.parts().get(names.token(node)) if complete else None
                         if whole is not None and whole.body:
                             yield whole
             except EndsBefore:  # The stream was made again, and its sequences start again.
@@ -183,14 +187,15 @@ class _Whole:
     def __init__(self) -> None:
         self._pieces: dict[str, dict[int, tuple[int, _Piece]]] = {}
 
-    def take(self, record: Record) -> _Piece | None:
-        """Note a piece and return it; None for one that can't be read."""
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-            node, number = record.subject.split(".")[3:5]
+    def take(self, record: Record) -> _Piece:
+        """Note a piece and return it.  One that can't be read belongs to no whole."""
+        node, number = record.subject.split(".")[3:5]
+        try:
             piece = _decode(record.body)
-            self._pieces.setdefault(node, {})[int(number)] = record.seq, piece
-            return piece
-        return None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            piece = _NO_PIECE
+        self._pieces.setdefault(node, {})[int(number) if number.isdecimal() else _STRAY] = record.seq, piece
+        return piece
 
     def parts(self) -> dict[str, StoredPart]:
         return {

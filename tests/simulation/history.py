@@ -120,6 +120,7 @@ class History:
         self.down_for: dict[str, float] = {}
         """How long the next process of a host stays away once it has ended."""
         self.checks = Checks(self.world, set())
+        self.checks.retired = self.retired
         self.neighbors = neighbors.Neighbors(self)
         self.checks.neighbors = self.neighbors
         self.attack = Attack(self)
@@ -409,9 +410,11 @@ class History:
         ending.check_end(self)
 
     def _all_have_read(self) -> bool:
-        """Agents have folded the last round: what is compared with them is no older than what they could know."""
-        last = self.world.whole.round_seq
-        return all(_joined(process) and process.agent.desired.round_seq == last for process in self.agents.values())
+        """Agents know the last round, or what it says to them: what is compared with them is no older than what they could
+        know."""
+        return all(
+            _joined(process) and ending.has_read(self.world, process.agent.desired) for process in self.agents.values()
+        )
 
     def _at_rest(self) -> bool:
         """Somebody leads, all agents have joined, nothing is late, and nothing is left to be done."""
