@@ -331,8 +331,8 @@ class SimParts(Parts):
             try:
                 await self._asker.ask("following a part", self._server.follow_part, token(node), deliver)
                 while (part := await arrived.get()) is not None:
-                    if part.revision > last:
-                        last = part.revision
+                    if part.revision > last or self._server.repeat_parts:
+                        last = max(last, part.revision)
                         yield part
             except LogUnavailable:
                 if not self._link.process.alive:

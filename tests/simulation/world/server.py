@@ -77,8 +77,12 @@ class Server:
         self.snapshots = MemorySnapshots()
         self.parts: dict[str, StoredPart] = {}
         """The last part of each node, which survives a crash."""
+        self.without_parts: set[str] = set()
+        """Hosts of masters that write none: those of an earlier release."""
         self.part_readers: list[tuple[str, Callable[[StoredPart], None]]] = []
         self.part_fence = True
+        self.repeat_parts = False
+        """Whether each new part is followed by the one that it replaced, as if that had been delayed on its way."""
         self._part_revision = 0
         self._world = world
         self._chance = world.chance("server")
@@ -276,6 +280,8 @@ class Server:
         for wanted, deliver in self.part_readers:
             if wanted == node:
                 deliver(part)
+                if self.repeat_parts and there is not None:
+                    deliver(there)
 
     def all_parts(self, reply: Callable[[Any], None]) -> None:
         reply([part for _, part in sorted(self.parts.items())])
@@ -296,7 +302,8 @@ class Server:
         if self.full:
             reply(LogUnavailable("lease: insufficient storage resources available"))
             return
-        taken = Held(holder, ttl_s, 0, over.seq if over else 0, over.chain if over else "", parts=True)
+        seq, chain = (over.seq, over.chain) if over else (0, "")
+        taken = Held(holder, ttl_s, 0, seq, chain, parts=holder.partition("-")[0] not in self.without_parts)
         reply(self._store(taken) if self._held == over else None)
 
     def renew(self, held: Held, reply: Callable[[Any], None]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from dorm.client.client import Client
 from dorm.master.master import Master
+from dorm.master.parts import PartWriter
 from tests.simulation.world.process import Process
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.runtime.interface import Runtime
+    from dorm.core.state import State
     from tests.simulation.world.process import Host
 
 
@@ -54,6 +56,14 @@ class ClientProcess(Process):
     client: Client
 
 
+class _WritesNone(PartWriter):
+    """A master of an earlier release: it knows of no parts."""
+
+    async def run(self, state: Callable[[], State]) -> None:
+        del state
+        await asyncio.Event().wait()
+
+
 def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any) -> MasterProcess:
     """`name` must be another one for each life.  `options` are further arguments of Master's."""
 
@@ -74,6 +84,8 @@ def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any)
             solve=_solver(world.chance("solver")),
             **options,
         )
+        if host.name in world.server.without_parts:
+            process.master._parts = _WritesNone(connection.log.parts, world.cluster, None)
         await process.master.run()
 
     return host.begin(MasterProcess(host, name, main))
