@@ -1,11 +1,11 @@
 """The nodes' side: an agent applies the master's decisions to its node, and reports its state.
 
-    desired      pure: folds rounds and the node's own facts into what should run here
+    desired      pure: what should run here, from the node's part or the master's rounds, and from the node's own facts
     reconcile    pure: compares desired with seen containers, and returns actions
     contract     pure: what a container finds in its environment and its folder, and which command starts it
     announcements  pure: what running containers read about their app's membership and batch size
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
-    follower     the log as the node reads it;  desired_file: its folded state on disk
+    following/   what the node reads: its part, or the rounds of the log; its folded state on disk
     identity     which machine this node is, whatever its name
     checkpoint_folder  proof that this node shares the cluster's checkpoints
     lease        until when containers may run, agent or not

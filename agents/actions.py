@@ -160,7 +160,7 @@ class Actions:
         """Remove the checkpoints of an app that ended long ago and has nothing else left here.  Every agent that ran a part
         of it does this on the shared folder, so they may be gone already."""
         known = self._desired.apps.get(app)
-        if known is not None and known.ended_at:
+        if app in self._desired.ended or (known is not None and known.ended_at):
             await asyncio.to_thread(shutil.rmtree, self._config.checkpoints / app, ignore_errors=True)
             self._desired.forget(app)
 
@@ -268,7 +268,8 @@ class Actions:
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
         counts the container as ended: another generation may run by now."""
-        if key in self._desired.exited and key not in self._desired.due:
+        over = key in self._desired.exited or self._desired.by_part
+        if over and key not in self._desired.due:
             _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
             await self._runtime.stop(key, 0.0)
             return

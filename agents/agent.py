@@ -23,7 +23,7 @@ from agents import reconcile as r
 from agents.actions import Actions
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
-from agents.follower import Follower
+from agents.following.follower import Follower
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
+    from events.parts.document import NodePart
 
 
 _log = structlog.get_logger(__name__)
@@ -112,23 +113,15 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config,
-            self.desired,
-            runtime,
-            self._ledger,
-            self._reporter,
-            self._look,
-            port_taken=port_taken,
-            may_launch=self._may_launch,
-            seen=lambda: self._seen,
-            wake=self._wake,
-        )
+            config, self.desired, runtime, self._ledger, self._reporter, self._look, port_taken=port_taken,
+            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake,
+        )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False
         self._leaving = False
         self._cut_off = False
-        self._told_lease_s = 0.0
-        """The longest lease that the master may believe this node to honor."""
+        self._told_lease_s = self._announced_s = 0.0
+        """The longest lease that the master may believe this node to honor, and the one announced last."""
         self._good_for_s = math.inf
         """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
         self._good_until = 0.0
@@ -155,7 +148,7 @@ class Agent:
             self._cut_off = not await self._held(unless=True)
             self._answered_at = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follower.follow(self._fold))
+                tasks.create_task(self._follower.follow(self._fold, self._take))
                 tasks.create_task(self._outbox.run())
                 await self._join()
                 tasks.create_task(self._hints())
@@ -193,9 +186,19 @@ class Agent:
             _log.error(
                 "a round that no known master signed is not obeyed", node=self.config.name, seq=self.desired.round_seq
             )
+        self._follower.folded(batch)
+        await self._note_news(pace)
+
+    async def _take(self, part: NodePart) -> None:
+        pace = self._pace()
+        if self._follower.taken(part):
+            self._told_lease_s = max(self._told_lease_s, part.lease_s, self.desired.lease_s)
+            await self._note_news(pace)
+
+    async def _note_news(self, pace: float) -> None:
+        """Note that what is desired may have changed; `pace` is that of heartbeats before."""
         if self.joined.is_set() and not self._holds_name:
             self._cut_off = True
-        self._follower.folded(batch)
         if self._pace() < pace:
             self._hurry.set()
         self._wake.set()
@@ -213,6 +216,8 @@ class Agent:
         """Extend the lease from when a stored message had been sent; return False if that is too long ago.  Raises
         Unavailable."""
         lease_s = self.desired.lease_s
+        if not self.desired.fresh:
+            lease_s = min(lease_s, self._announced_s)
         seconds = lease_s - (self._since_boot() - sent_at)
         if seconds <= 0:
             return False
@@ -227,7 +232,7 @@ class Agent:
 
     async def _may_launch(self) -> bool:
         """Return whether this agent still launches containers.  Raises Unavailable while it does, but holds no lease."""
-        if self._leaving or self._cut_off:
+        if self._leaving or self._cut_off or not self.desired.fresh:
             return False
         if not await self._held():
             raise Unavailable("the node's lease is not held", code="node_lease.expired")
@@ -279,6 +284,9 @@ class Agent:
         """Announce the node.  Return False if another machine holds the name, or if it took so long that the lease expired
         again.  Raises Unavailable."""
         await self._look.find()
+        left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
+        # What a part says of the lease may be out of date, so the master is told what this agent goes by.
+        self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
         sent_at = self._since_boot()
         event = NodeJoined(
             # Not derived from a clock, which may be set back: the same id twice would be stored once.
@@ -292,7 +300,7 @@ class Agent:
             labels=self.config.labels,
             runtime=self.config.announced(self._runtime.name),
             build=self._build,
-            lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
+            lease_s=self._announced_s,
             identity=self.identity.value,
             checkpoints=self._folder.id,
             prepares=True,
@@ -300,6 +308,7 @@ class Agent:
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
+            await self._changed.wait_for(lambda: knows_lease or self.desired.fresh)
         if (refused := self.desired.refused) is not None:
             raise LogRefused(f"the cluster refuses node {self.config.name}: {refused.reason}", code=refused.code)
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
@@ -471,16 +480,18 @@ class Agent:
                 continue
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
-            actions = r.reconcile(
-                self.desired, self._seen, self._follower.log_time(), self._actions.announced, self._actions.prepared
-            )
+            now, fresh = self._follower.log_time(), self.desired.fresh
+            acted = self._actions.announced, self._actions.prepared
+            actions = r.reconcile(self.desired, self._seen, now, *acted) if fresh else []
             for action in actions:
                 if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch | r.Prepare)):
                     self._actions.start(action, tasks)
             self._actions.kill_what_stops(tasks)
             async with self._changed:
-                self._idle = not any(not isinstance(action, r.Prepare) for action in actions) and not any(
-                    seen.state == "running" for seen in self._seen
+                self._idle = (
+                    fresh
+                    and not any(not isinstance(action, r.Prepare) for action in actions)
+                    and not any(seen.state == "running" for seen in self._seen)
                 )
                 self._changed.notify_all()
             with contextlib.suppress(TimeoutError):

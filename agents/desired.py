@@ -22,31 +22,42 @@ from events.codec import decode
 from events.holders import may_hold
 from events.identities import Identities, NotAllowed, after, claims_too_much, takes, tenant_in
 from events.kinds import Placed
+from events.log.records import Record
 from events.spec import AppSpec, can_be_read
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
     from agents.progress.file import ProgressFact
-    from events.log.records import Record
 
 BEATS = 3
 """Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
 _IDENTITIES = (k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled)
 """Tokens of the HTTP API are none of an agent's business."""
+_OF_NODE = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 def subjects_of(cluster: str, node: str) -> list[str]:
     """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
     server filter; otherwise it sends every agent the whole log."""
-    own = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited, *TOLD)
     return [
         subjects.rounds(cluster),
         subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
         subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
-        *(subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES),
-        *(subjects.fact(cluster, kind.__name__, node) for kind in own),
+        *subjects_of_identities(cluster),
+        *own_subjects(cluster, node),
     ]
+
+
+def own_subjects(cluster: str, node: str) -> list[str]:
+    """Return the subjects of the node's own facts: all that an agent reads of the log where it follows its part."""
+    own = (*_OF_NODE, *TOLD)
+    return [subjects.fact(cluster, kind.__name__, node) for kind in own]
+
+
+def subjects_of_identities(cluster: str) -> list[str]:
+    """Return the subjects that say whose signature counts."""
+    return [subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES]
 
 
 class Held(msgspec.Struct):
@@ -112,8 +123,9 @@ class DesiredApp(msgspec.Struct):
         return [placed for _, placed in sorted(both.items()) if placed.node == node]
 
     def joined_as(self, slot: int) -> list[Placed]:
-        """Return the membership with which this slot started."""
-        return self.first.get(slot, self.placement)
+        """Return the membership with which this slot starts."""
+        member = any(placed.slot == slot for placed in self.placement)
+        return self.first.get(slot, self.placement if member else self.members)
 
 
 class Desired(msgspec.Struct):
@@ -152,6 +164,27 @@ class Desired(msgspec.Struct):
     """Rounds that none of the masters' keys signed: they are not obeyed."""
     refused: NotAllowed | None = None
     """Why this node's last announcement does not count, None if it does."""
+    by_part: bool = False
+    """Whether the node follows its part (`events.parts`), and of the log only its own facts."""
+    part_seq: int = 0
+    """The record that the part derives from; own facts after it are applied on top."""
+    later: list[Record] = []
+    """These facts."""
+    joined_seq: int = 0
+    """The last announcement of a machine with this name."""
+    ended: dict[str, int] = {}
+    """Log times (UTC ns) at which apps ended that had containers here, as far as only the part says so."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what is desired is not older than the last announcement.  Before that, containers may have been counted as
+        ended, and their generation as over, though nothing here shows it: nothing is started or stopped."""
+        return (self.part_seq if self.by_part else self.seq) >= self.joined_seq
+
+    @property
+    def knows_lease(self) -> bool:
+        """Whether the lease was ever heard of."""
+        return not self.by_part or self.part_seq > 0
 
     @property
     def enrolled(self) -> bool:
@@ -162,6 +195,17 @@ class Desired(msgspec.Struct):
         """Apply a record.  Unreadable or irrelevant records change nothing; no record raises."""
         self.seq, self.time = record.seq, max(self.time, record.time)
         event, who = decode(record), subjects.who_of(record.subject)
+        if isinstance(event, k.NodeJoined) and event.node == self.node and who == subjects.token(self.node):
+            self.joined_seq = record.seq
+            self.refused = self._refusal(event)
+        if self.by_part and isinstance(event, _OF_NODE):
+            if record.seq <= self.part_seq:
+                return
+            self.later.append(record)
+        self.apply(event, who, record)
+
+    def apply(self, event: k.Event, who: str, record: Record) -> None:
+        """Apply an event that `who` has published in this record."""
         own = who == subjects.token(self.node) and self.enrolled
         match event:
             case k.Round():
@@ -188,10 +232,8 @@ class Desired(msgspec.Struct):
             ) if own:
                 self._tell(event)
             case k.NodeJoined() if (
-                event.node == self.node and who == subjects.token(self.node) and self._refuses(event)
+                own and event.node == self.node and not self._refusal(event) and self.may_hold(event.identity)
             ):
-                pass
-            case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
                 self.holder, self.held_at = event.identity, event.address
             case k.NodeLeft() if own and self._of_holder(event) and self.condition != "left":
@@ -210,15 +252,13 @@ class Desired(msgspec.Struct):
         gone = self.condition in ("", "left") or self.lease_ended
         return may_hold(self.holder, identity, gone=gone)
 
-    def _refuses(self, event: k.NodeJoined) -> bool:
-        """Note and return whether the cluster refuses this announcement, by the master's rules."""
-        enrolled = self.known.nodes.get(self.node) if self.known is not None else None
+    def _refusal(self, event: k.NodeJoined) -> NotAllowed | None:
+        """Return why the cluster refuses this announcement, by the master's rules; None if it does not."""
         if not self.enrolled:
             text = f"the cluster knows no node {self.node}; an admin enrols it with `dorm node intro`"
-            self.refused = NotAllowed("identity.node.unknown", text)
-        else:
-            self.refused = claims_too_much(enrolled, event) if enrolled is not None else None
-        return self.refused is not None
+            return NotAllowed("identity.node.unknown", text)
+        enrolled = self.known.nodes.get(self.node) if self.known is not None else None
+        return claims_too_much(enrolled, event) if enrolled is not None else None
 
     def _of_holder(self, event: k.ContainerStarted | k.ContainerExited | k.NodeLeft) -> bool:
         """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
@@ -231,7 +271,7 @@ class Desired(msgspec.Struct):
         if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):
             return
         key = Key(event.app, event.generation, int(slot))
-        if key not in self.due and key not in self.started:
+        if key not in self.due and key not in self.started and not self.by_part:
             return
         told = self.told.setdefault(key, Told())
         field = TOLD[type(event)]
@@ -410,6 +450,7 @@ class Desired(msgspec.Struct):
         if any(key.app == app for key in self.due):
             return
         self.apps.pop(app, None)
+        self.ended.pop(app, None)
         self.started = {key for key in self.started if key.app != app}
         self.announced = {key for key in self.announced if key.app != app}
         self.exited = {key for key in self.exited if key.app != app}

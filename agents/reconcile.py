@@ -119,7 +119,7 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
         if not wanted or exited:
             return Halt(key)
         return None if started else ReportStarted(seen)
-    if not exited and key.app in desired.apps:
+    if not exited and (key in desired.due if desired.by_part else key.app in desired.apps):
         return ReportExited(key, seen)
     return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
 
@@ -130,12 +130,13 @@ def _announcement(key: Key, news: Announced, seen: Seen | None, written: Announc
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
-    """Return whether an ended container may go: it stays readable for a while; one of an unknown app goes at once."""
+    """Return whether an ended container may go: it stays readable for a while.  One of an app that the log does not know goes
+    at once; a part does not mention apps that have gone to other nodes."""
     if key in desired.due:
         return False  # Reported, but not yet on the log: after a crash the engine is read again.
     app = desired.apps.get(key.app)
-    if app is None:
+    if app is None and not desired.by_part:
         return True
     # The engine uses this machine's clock, which may have been ahead.
-    ended = max(min(seen.exited_at, now), app.ended_at)
+    ended = max(min(seen.exited_at, now), app.ended_at if app is not None else desired.ended.get(key.app, 0))
     return ended > 0 and now - ended > int(desired.retention_s * 1e9)

@@ -6,6 +6,7 @@
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
     dorm.<cluster>.progress.<node>.<app>        progress between two marks on the log: five tokens, in a stream with limits
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
+    dorm.<cluster>.part.<node>.<n>              a node's part, in pieces: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
     dorm.<cluster>.masters.all.status           a question to all masters, how they are: not kept; `agents.all` to agents
 
@@ -98,6 +99,15 @@ def progress_of(cluster: str, app: str = "*", node: str = "*") -> str:
     """Return the pattern of the progress of one app, or of all, from one node, or from all."""
     app, node = (one if one == "*" else token(one) for one in (app, node))
     return f"dorm.{cluster}.{PROGRESS}.{node}.{app}"
+
+
+def part(cluster: str, node: str, piece: int | str) -> str:
+    """Return the subject of one piece of a node's part; `*` stands for all of them."""
+    return f"dorm.{cluster}.part.{token(node)}.{piece}"
+
+
+def parts(cluster: str) -> str:
+    return f"dorm.{cluster}.part.*.*"
 
 
 def shadow(cluster: str, policy: str, who: str) -> str:

@@ -7,6 +7,7 @@
     apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs
     decide/      `decide(state, now)` gives the facts of the next round; when it is due
     leader       what a leading master does and when: the state machine that every shell drives
+    parts/       what each node needs to know of a state: its part
     query/       what people ask of a state: views, standings, plans, which events concern whom
     settings     what a `PolicyChanged` makes of the settings
     round_size   what fits into one message

@@ -8,6 +8,7 @@
     integrity          whether the log is still the one that was read before
     refusals           how the master backs off when the log refuses a round
     sealing            the master's key, and when a seal is due
+    parts              what each node's agent follows, stored beside the log
     errors             what a master raises
 
 Start with `master`.

@@ -39,6 +39,7 @@ from dorm.master.failure_detector import FailureDetector
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
+from dorm.master.parts import PartWriter
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.master.sealing import Sealer, sign_round
 from dorm.snapshots import SnapshotTaker
@@ -128,6 +129,7 @@ class Master:
         self.computing = Computing(solve, policy_limit_s)
         self._key = key
         self._sealer = Sealer(cluster, key)
+        self._parts = PartWriter(log.parts, cluster, key)
         self._detector = FailureDetector(lambda: self._lease is not None and self._lease.troubled)
         self._leader = Leader(self.state, self._detector)
         self._time = LogTime()
@@ -226,8 +228,9 @@ class Master:
 
     def _fold(self, batch: Sequence[Record]) -> None:
         for record in batch:
-            event, _ = evolve(self.state, record)
+            event, folded = evolve(self.state, record)
             self._sealer.take(record, event)
+            self._parts.see(self.state, record, event, folded)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
                 self._detector.hear(event.node, _loop_ns())
@@ -283,6 +286,7 @@ class Master:
                 await self._elect()
                 tasks.create_task(self._feel_pulse())
                 tasks.create_task(self.computing.load(self.state))
+                tasks.create_task(self._parts.run(lambda: self.state))
                 try:
                     await self._lead()
                 except asyncio.CancelledError:

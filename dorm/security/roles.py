@@ -5,9 +5,9 @@
     user       USERS     and submit apps, change, cancel and retry own ones, read containers' output
     operator   USERS     and drain and forget nodes, pause scheduling, change settings and webhooks, seal the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
-    node       NODES     read the log, and publish facts about itself and its containers, and their progress
+    node       NODES     read its own part and the log, and publish facts about itself and its containers, and their progress
     joining    NODES     present the key of one new node, once
-    master     LOG       write rounds, the lease and snapshots
+    master     LOG       write rounds, the nodes' parts, the lease and snapshots
     admin      LOG       and change identities and streams
     restorer   LOG       write a backup's records into an empty log; exists only while `dorm deploy restore` runs
 
@@ -29,6 +29,7 @@ from events import kinds as k
 from events import subjects as names
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.leadership import leadership_config
+from events.nats.parts import parts_config
 from events.nats.progress import progress_stream
 from events.nats.shadows import shadow_stream
 from events.nats.snapshots import snapshot_config
@@ -79,6 +80,7 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 """The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
 count is for the fold."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
+_READ_PARTS = ("master", "node", "reader", "operator", "api")
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -115,6 +117,21 @@ def reading(cluster: str) -> Services:
     )
 
 
+def reading_parts(cluster: str, node: str = "") -> Services:
+    """Return what a reader of the parts of all nodes, or of one, asks of JetStream in the log's account.  A consumer is bound
+    to the subjects that its creation names, and its name is random."""
+    stream = str(parts_config(cluster).name)
+    filters = names.part(cluster, node, "*") if node else ">"
+    return Services(
+        single=[
+            f"{OWN_API}.STREAM.INFO.{stream}",
+            f"{OWN_API}.CONSUMER.CREATE.{stream}.{'*.' if node else ''}{filters}",
+            f"{OWN_API}.CONSUMER.DELETE.{stream}.*",
+        ],
+        many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{stream}.*"],
+    )
+
+
 def access(cluster: str, role: str, name: str) -> Access:
     """Return what an identity may publish on and listen to."""
     inbox = f"{inbox_prefix(role, name)}.>"
@@ -122,6 +139,9 @@ def access(cluster: str, role: str, name: str) -> Access:
         return Access([enrollment(cluster, name), _RESPONSES], [inbox])
     services = reading(cluster)
     read = [*services.single, *services.many]
+    if role in _READ_PARTS:
+        parts = reading_parts(cluster, name if role == "node" else "")
+        read += [*parts.single, *parts.many]
     if role == "master":
         answers = [_RESPONSES, f"{inbox_prefix('admin', '*')}.>"]
         return Access(
@@ -176,6 +196,8 @@ def _of_masters(cluster: str) -> list[str]:
         names.fact(cluster, k.RotationFailed.__name__, names.MASTER),
         f"$KV.{bucket}.master",
         f"dorm.{cluster}.snapshot.>",
+        names.parts(cluster),
+        f"{OWN_API}.STREAM.MSG.GET.{parts_config(cluster).name}",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
         f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: what lies in archives leaves the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
@@ -189,7 +211,7 @@ def _of_masters(cluster: str) -> list[str]:
 
 def exported(cluster: str) -> dict[str, dict[str, Services]]:
     """Return what each account exports, by the importing account."""
-    read = reading(cluster)
+    read, parts = reading(cluster), reading_parts(cluster)
     written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
@@ -198,8 +220,12 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     asking = Services([], [_asking(cluster), names.ask_agents(cluster)])
     return {
         LOG: {
-            USERS: Services([*read.single, *of_users], [*read.many, names.ask_masters(cluster)]),
-            NODES: Services([*read.single, *of_nodes], [*read.many, enrollment(cluster, "*")]),
+            USERS: Services(
+                [*read.single, *parts.single, *of_users], [*read.many, *parts.many, names.ask_masters(cluster)]
+            ),
+            NODES: Services(
+                [*read.single, *parts.single, *of_nodes], [*read.many, *parts.many, enrollment(cluster, "*")]
+            ),
         },
         NODES: {USERS: asking, LOG: asking},
     }

@@ -27,6 +27,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from events.errors import DormError
+from events.log.parts import NoParts
 from events.log.progress import NoProgress
 from events.log.records import LogRefused
 from events.log.snapshots import NoSnapshots
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from events.kinds import LogRotated
+    from events.log.parts import Parts, ReadableParts
     from events.log.progress import Progress, ReadableProgress
     from events.log.records import Appended, Record
     from events.log.snapshots import ReadableSnapshots, Snapshots
 
 _NO_SNAPSHOTS = NoSnapshots()
 _NO_PROGRESS = NoProgress()
+_NO_PARTS = NoParts()
 
 
 class ReadableLog(Protocol):
@@ -101,6 +104,11 @@ class ReadableLog(Protocol):
     def progress(self) -> ReadableProgress:
         """What apps reported between two marks on this log."""
         return _NO_PROGRESS
+
+    @property
+    def parts(self) -> ReadableParts:
+        """The parts of a cluster's nodes; an archive has none."""
+        return _NO_PARTS
 
     @property
     def sparse(self) -> bool:
@@ -179,6 +187,11 @@ class EventLog(ReadableLog, Protocol):
     def progress(self) -> Progress:
         """What apps reported between two marks on this log; more can be stored."""
         return _NO_PROGRESS
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the nodes, which the leading master writes and agents follow."""
+        return _NO_PARTS
 
     async def check(self) -> None:
         """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can

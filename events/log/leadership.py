@@ -32,6 +32,8 @@ class Held(msgspec.Struct, frozen=True):
     """The last record that its holder had read, 0 if it recorded none."""
     chain: str = ""
     """The log's hash chain after that record."""
+    parts: bool = False
+    """Whether its holder writes the nodes' parts, as masters do since 0.5.1."""
 
 
 class Leadership(Protocol):

@@ -10,6 +10,7 @@ import msgspec
 
 from events.kinds import LogRotated
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
+from events.log.parts import MemoryParts
 from events.log.progress import MemoryProgress
 from events.log.records import (
     Appended,
@@ -41,6 +42,7 @@ class MemoryLog(EventLog):
         self._clock = clock
         self._snapshots = MemorySnapshots()
         self._progress = MemoryProgress(clock)
+        self._parts = MemoryParts()
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
@@ -140,6 +142,10 @@ class MemoryLog(EventLog):
     @property
     def progress(self) -> MemoryProgress:
         return self._progress
+
+    @property
+    def parts(self) -> MemoryParts:
+        return self._parts
 
     async def close(self) -> None:
         return None

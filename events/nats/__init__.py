@@ -10,6 +10,7 @@
     bus            heartbeats on a stream with an age limit, and requests to agents
     progress       what apps report between two marks, in a stream of their own
     snapshots      snapshots in a stream of their own
+    parts          what each node's agent follows, in a stream of its own
     places/        readers' places in the log, kept by the server
     shadows        the comparisons of `dorm shadow`, in a stream of their own
     leadership     the masters' lease as a key in a KV bucket

@@ -1,6 +1,7 @@
 """The masters' lease on NATS JetStream: one key in a KV bucket.
 
-    bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0, "seq": 1234, "chain": "…"};
+    bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0, "seq": 1234, "chain": "…",
+                                                      "parts": true};
                                                      "" as holder: given back
 
 Each change names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: that would end a lease
@@ -50,6 +51,7 @@ class _Value(msgspec.Struct, frozen=True):
     ttl_s: float
     seq: Sequence = 0
     chain: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    parts: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -79,6 +81,8 @@ class JetStreamLeadership(Leadership):
     """The lease of one cluster's masters."""
 
     def __init__(self, link: Link, cluster: str) -> None:
+        self.writes_parts = True
+        """Whether this process writes the nodes' parts while it leads."""
         self._link = link
         self._stream = f"KV_{_bucket(cluster)}"
         self._key = f"$KV.{_bucket(cluster)}.master"
@@ -110,7 +114,7 @@ class JetStreamLeadership(Leadership):
             value = _Value(_UNREADABLE, 0.0)
         # Whatever another client wrote there, the lease must expire eventually.
         ttl_s = value.ttl_s if 0.0 <= value.ttl_s <= _LONGEST_S else _LONGEST_S
-        return Held(value.holder, ttl_s, record.seq, value.seq, value.chain)
+        return Held(value.holder, ttl_s, record.seq, value.seq, value.chain, value.parts)
 
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
         try:
@@ -142,6 +146,7 @@ class JetStreamLeadership(Leadership):
     async def _write(self, value: _Value, revision: int) -> Held:
         """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""
         headers = {"Nats-Expected-Stream": self._stream, "Nats-Expected-Last-Subject-Sequence": str(revision)}
+        value = msgspec.structs.replace(value, parts=self.writes_parts)
         with as_log_errors("writing the lease of the masters"):
             ack = await self._link.jetstream().publish(self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers)
-        return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain)
+        return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain, value.parts)

@@ -39,6 +39,7 @@ from events.nats.inspection.streams import StreamState, stream_states
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link, as_log_errors
+from events.nats.parts import JetStreamParts
 from events.nats.places.named import Places
 from events.nats.progress import JetStreamProgress
 from events.nats.reader import (
@@ -89,13 +90,13 @@ class Connection:
         self._link = link
         self.url = link.url
         self.cluster = cluster
-        self.stream = JetStreamLog(link, cluster, imported)
+        self.leadership = JetStreamLeadership(link, cluster)
+        self.stream = JetStreamLog(link, cluster, imported, self.leadership)
         """The log as its server has it; after a rotation that is its last part."""
         self.log: EventLog = self.stream
         """The log to read and append to.  A program that can read archives puts one here that reads them as well
         (`dorm.history`)."""
         self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
-        self.leadership = JetStreamLeadership(link, cluster)
         self.places = Places(link, cluster, imported)
 
     @classmethod
@@ -217,7 +218,9 @@ class Connection:
 class JetStreamLog(EventLog):
     """The cluster's log: a file stream from which only rotation removes records (`events.nats.rotated`)."""
 
-    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
+    def __init__(
+        self, link: Link, cluster: str, imported: int = 0, leadership: JetStreamLeadership | None = None
+    ) -> None:
         """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
         self._link = link
         self._imported = imported
@@ -234,6 +237,7 @@ class JetStreamLog(EventLog):
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
         self._rotated = Rotated(link, cluster, self._stream, imported)
         self._progress = JetStreamProgress(link, cluster)
+        self._parts = JetStreamParts(link, cluster, leadership or JetStreamLeadership(link, cluster))
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -499,6 +503,10 @@ class JetStreamLog(EventLog):
     @property
     def progress(self) -> JetStreamProgress:
         return self._progress
+
+    @property
+    def parts(self) -> JetStreamParts:
+        return self._parts
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)

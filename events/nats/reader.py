@@ -84,10 +84,19 @@ class Reader:
     """One pull consumer, from creation to deletion: `async with Reader(…) as reader: await reader.next()`."""
 
     def __init__(
-        self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0, timeout: float = 5.0
+        self,
+        link: Link,
+        stream: str,
+        after: int,
+        filters: Sequence[str],
+        imported: int = 0,
+        timeout: float = 5.0,
+        *,
+        replaces: bool = False,
     ) -> None:
         """`imported`: the last sequence that comes from an archive (`events.log.imported`).  `timeout`: seconds for each
-        request that creates the consumer."""
+        request that creates the consumer.  `replaces`: the stream is no log and keeps the last message of each subject."""
+        self._replaces = replaces
         self._timeout = timeout
         self._silence_s = _CLUSTER_SILENCE_S if link.clustered else _SILENCE_S
         self._link = link
@@ -144,7 +153,7 @@ class Reader:
     def _check_reach(self, first: int, last: int) -> None:
         if last < self._after:
             raise EndsBefore(f"the log ends at {last}, before {self._after} which had been read from it")
-        if first > self._after + 1:
+        if first > self._after + 1 and not self._replaces:
             raise StartsLater(first)
 
     def consumer(self) -> ConsumerConfig:

@@ -26,6 +26,7 @@ from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
 from events.nats.leadership import leadership_config
 from events.nats.link import NO_JETSTREAM, NO_ROOM, as_log_errors
+from events.nats.parts import parts_config
 from events.nats.progress import progress_config
 from events.nats.settings import limits
 from events.nats.settings.compression import uncompress
@@ -111,6 +112,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
         progress_config(cluster),
         snapshot_config(cluster),
         leadership_config(cluster),
+        parts_config(cluster),
     ]
 
 

@@ -6,6 +6,7 @@
     round_checks   the question that a round puts to an audit, and the answer from the state at its basis
     seal_checks    verifies that the log is what its masters sealed
     ledgers        whether live apps used each sample once an epoch, by their own reports
+    parts          whether the nodes' parts say what the log says
     watch          invariants after every record;  differences: two facts, field by field
 
 Start with `audit`.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from replay.audit.audit import Report, verify
 from replay.audit.differences import Difference
 from replay.audit.ledgers import LedgerReport, WrongLedger
+from replay.audit.parts import PartsReport, WrongPart
 from replay.audit.seal_checks import Expected, SealError, SealReport
 from replay.audit.slices import Divergence
 from replay.audit.workers import AuditError
@@ -26,9 +28,11 @@ __all__ = [
     "Divergence",
     "Expected",
     "LedgerReport",
+    "PartsReport",
     "Report",
     "SealError",
     "SealReport",
     "WrongLedger",
+    "WrongPart",
     "verify",
 ]

@@ -20,6 +20,7 @@ from dorm.core.state import SCHEMA, State, digest
 from events.log.records import LogDamaged
 from replay.audit.differences import Difference
 from replay.audit.ledgers import LedgerReport
+from replay.audit.parts import PartsReport, verify_parts
 from replay.audit.seal_checks import SealCheck, SealReport, begin
 from replay.audit.slices import Checked, Divergence
 from replay.audit.survey import Slice, Survey
@@ -63,11 +64,14 @@ class Report(msgspec.Struct, frozen=True):
     divergence: Divergence | None = None
     ledgers: LedgerReport = LedgerReport()
     """What live apps reported of the samples that they used; a wrong ledger is no divergence."""
+    parts: PartsReport = PartsReport()
+    """The nodes' parts beside a cluster's log; an archive has none."""
 
     @property
     def good(self) -> bool:
-        """Return whether there is no divergence and every seal fits.  `not_checked` counts what that does not cover."""
-        return self.divergence is None and self.seals.damage is None
+        """Return whether there is no divergence, every seal fits, and every node's part is what the log says.  `not_checked`
+        counts what that does not cover."""
+        return self.divergence is None and self.seals.damage is None and not self.parts.wrong
 
 
 async def verify(
@@ -113,7 +117,8 @@ async def verify(
         broken = Broken(end + 1, f"the log is damaged: {torn}")
     whole = broken is None and survey.state.seq == end
     report = seals.report(broken, whole=whole) if isinstance(seals, SealCheck) else seals
-    return _report(end, survey, checks.made, broken, report)
+    parts = await verify_parts(log) if whole else PartsReport()
+    return msgspec.structs.replace(_report(end, survey, checks.made, broken, report), parts=parts)
 
 
 async def _first_state(log: ReadableLog) -> State:

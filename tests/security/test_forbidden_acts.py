@@ -7,6 +7,7 @@ a control: the same act by one who may, or where it can work, does work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -66,6 +67,7 @@ def subjects() -> dict[str, tuple[str, str]]:
     found |= {f"dorm.{CLUSTER}.progress.{node}.a-1": ("report", node) for node in ("node-1", "node-2")}
     found[LEASE_KEY] = ("lease", "master")
     found |= {f"dorm.{CLUSTER}.snapshot.{which}": ("snapshot", "master") for which in ("index.all", "body.x.0")}
+    found |= {f"dorm.{CLUSTER}.part.{node}.0": ("part", "master") for node in ("node-1", "node-2")}
     found |= {f"dorm.{CLUSTER}.shadow.dorm.{name}": ("shadow", name) for name in ("root", "alice", "olga")}
     return found
 
@@ -73,12 +75,12 @@ def subjects() -> dict[str, tuple[str, str]]:
 def may(name: str, kind: str, author: str) -> bool:
     role = EVERYONE[name]
     if role == "master":
-        return author == "master" and kind in ("round", "lease", "snapshot", *OWN["master"])
+        return author == "master" and kind in ("round", "lease", "snapshot", "part", *OWN["master"])
     if kind == "report":
         return role == "node" and author == name
     if kind == "shadow":
         return role == "api" or (role in ("operator", "admin") and author == name)
-    if kind in ("lease", "snapshot"):
+    if kind in ("lease", "snapshot", "part"):
         return False
     return kind in OWN[role] and (author == name or role == "api")
 
@@ -185,6 +187,7 @@ async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarde
     aims = [
         ROUND, f"dorm.{CLUSTER}.NodeDrainRequested.root", LEASE_KEY, f"$JS.API.STREAM.DELETE.{LOG}",
         f"$JS.API.STREAM.PURGE.{SNAPSHOTS}", f"$JS.API.STREAM.PURGE.{LOG}", f"dorm.{CLUSTER}.report.node-1.NodeReported",
+        f"dorm.{CLUSTER}.part.node-2.0",
     ]  # fmt: skip
     async with guarded.attacker("root") as root, guarded.connection("master") as master:
         heard: list[str] = []
@@ -335,6 +338,41 @@ async def test_users_ask_how_masters_and_agents_are_and_nobody_else_answers(guar
                         assert [answer.body for answer in said] == [b"well"]
         for task in answering:
             task.cancel()
+
+
+async def test_a_node_reads_its_own_part_and_no_other(guarded: Guarded) -> None:
+    async with guarded.connection("master") as master:
+        for node in ("node-1", "node-2"):
+            there = await master.log.parts.last(node)
+            await master.log.parts.put(node, node.encode(), there.revision if there is not None else 0)
+    async with guarded.connection("node-1") as one_node:
+        async with contextlib.aclosing(one_node.log.parts.follow("node-1")) as own:
+            assert (await asyncio.wait_for(anext(own), 20.0)).body == b"node-1"
+        with raises(LogRefused, "log.no_permission"):
+            await one_node.log.parts.put("node-1", b"mine", 1)
+    stream = f"DORM_parts-{CLUSTER}"
+    for name in ("node-1", "alice"):
+        async with guarded.attacker(name) as one:
+            tried = [
+                f"DORMJS.{verb}"
+                for verb in (
+                    f"CONSUMER.CREATE.{stream}.x.dorm.{CLUSTER}.part.node-2.*",
+                    f"CONSUMER.CREATE.{stream}.x.dorm.{CLUSTER}.part.*.*",
+                    f"CONSUMER.CREATE.{stream}.x",
+                    f"CONSUMER.CREATE.{stream}",
+                    f"CONSUMER.DURABLE.CREATE.{stream}.x",
+                    f"STREAM.MSG.GET.{stream}",
+                    f"DIRECT.GET.{stream}",
+                    f"DIRECT.GET.{stream}.dorm.{CLUSTER}.part.node-2.0",
+                )
+            ]
+            for subject in tried:
+                await one.client.publish(subject, b"{}", reply=guarded.credentials[name].inbox + ".x")
+            await one.taken()
+            assert set(one.forbidden) == {subject.lower() for subject in tried}
+    # The control: who may read the log may read all parts.
+    async with guarded.connection("rita") as reader:
+        assert [part.node for part in await reader.log.parts.all()] == ["node-1", "node-2"]
 
 
 async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guarded) -> None:

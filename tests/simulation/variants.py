@@ -11,12 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import dorm.core.fold.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
+from agents.following.parts import install
 from agents.progress.file import ProgressFact, ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
@@ -30,12 +33,18 @@ from dorm.core.fold import operating, rounds, submissions
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
-from dorm.core.state import Node
+from dorm.core.parts import deriving
+from dorm.core.parts.concerned import Concerned
+from dorm.core.parts.deriving import known_nodes
+from dorm.core.state import Node, State
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
-from events import appending, holders, identities
+from dorm.master.parts import PartWriter
+from events import appending, holders, identities, subjects
 from events.chain import rounds as signatures
+from events.codec import encode
+from events.log.records import Record
 from tests.simulation.attack.hostile import trusted
 from tests.simulation.breaking import Variant, code, server, together
 from tests.simulation.machines.machine import Machine
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from dorm.core.leader import Publish
     from events import kinds as k
     from tests.simulation.history import History, Outcome
 
@@ -71,6 +81,7 @@ def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
                 desired.due.add(Key(change.app, app.generation, placed.slot))
 
     patch.setattr(Desired, "_resize", announced)
+    code(deriving._announced, ("and change.released_at", ""))(patch)
 
 
 # --- what is broken ----------------------------------------------------------------------------------------------------
@@ -152,6 +163,20 @@ def _every_line_is_a_fact(patch: pytest.MonkeyPatch) -> None:
         return facts
 
     patch.setattr(ProgressFile, "read", read)
+
+
+def _parts_before_their_round(patch: pytest.MonkeyPatch) -> None:
+    """Agents may act on a round that is never stored."""
+    publish = Master._publish
+
+    async def early(self: Master, said: Publish) -> bool:
+        ahead = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
+        subject = subjects.rounds(self._cluster)
+        evolve(ahead, Record(ahead.seq + 1, ahead.time, subject, encode(said.round)))
+        await self._parts._store(ahead, known_nodes(ahead), [])
+        return await publish(self, said)
+
+    patch.setattr(Master, "_publish", early)
 
 
 _ROUND_CHECK = (
@@ -328,7 +353,10 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "an agent acts on what it knew before it has joined": Variant(
-        code(Agent._announce, ("lambda: self.desired.seq >= seq", "lambda: True"))
+        together(
+            code(Agent._announce, ("lambda: self.desired.seq >= seq", "lambda: True")),
+            lambda patch: patch.setattr(Desired, "fresh", property(lambda self: True)),
+        )
     ),
     "the agent forgets what it asked to stop": Variant(
         lambda patch: patch.setattr(Reporter, "_was_asked", lambda self, key, seen, unwanted: False)
@@ -371,6 +399,26 @@ VARIANTS: dict[str, Variant] = {
     ),
     "running containers of another generation are adopted": Variant(
         code(reconcile._for, ("if not wanted or exited:", "if exited:"))
+    ),
+    # parts
+    "a part that was delayed brings back what has ended": Variant(
+        together(
+            code(install, ("part.seq <= desired.part_seq or part.epoch < desired.epoch", "False")),
+            server(repeat_parts=True),
+        )
+    ),
+    "a part is published before its round is stored": Variant(_parts_before_their_round),
+    "a new leader leaves the parts as they are": Variant(
+        code(PartWriter._begin, ("dict.fromkeys(known_nodes(state))", "{}"))
+    ),
+    "only nodes that get a new place are told": Variant(
+        code(Concerned._app, ("(*before, *now)", "[node for node in now if node not in before]"))
+    ),
+    "a node acts on a part of before its announcement": Variant(
+        lambda patch: patch.setattr(Desired, "fresh", property(lambda self: True))
+    ),
+    "a node extends its lease before it knows how long that is": Variant(
+        lambda patch: patch.setattr(Desired, "knows_lease", property(lambda self: True))
     ),
     # machines
     "any machine may take a node's name": Variant(
@@ -461,7 +509,12 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (21,),
     "the runtime does not keep the lease": (28,),
     "an agent acts on what it knew before it has joined": (11, 13, 44),
-    "what was removed is started again": (99,),
+    "what was removed is started again": (21, 99),
+    "a new leader leaves the parts as they are": (2,),
+    "a node extends its lease before it knows how long that is": (28,),
+    "a generation works on though its successor is prepared": (3,),
+    "what was prepared for an overtaken plan is kept": (3,),
+    "unsigned rounds count": (1,),
     "ports are not counted": (49,),
     "a newcomer starts before its room is free": (7,),
     "a membership is announced before its release": (7,),

@@ -143,6 +143,13 @@ def show_audit(report: Report, output: Format) -> None:
         raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", code="replay.differs")
     if report.seals.damage is not None:
         raise Fail(str(report.seals.damage), code="seal.differs")
+    if report.parts.wrong:
+        worst = report.parts.wrong[0]
+        raise Fail(
+            f"the part of node {worst.node} is not what the log says: {worst.what}; the leading master writes all parts when "
+            "it begins to lead, so restart it, and find out who else writes there",
+            code="part.differs",
+        )
     same = "the same state and the same decisions"
     if report.not_checked:
         same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
@@ -169,6 +176,10 @@ def _audit_lines(report: Report) -> list[str]:
     elif seals.seals:
         keys = ", ".join(use.key for use in seals.keys)
         lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} fit, by {keys}")
+    if report.parts.checked:
+        lines.append(f"{counted(report.parts.checked, 'part')} of nodes derived from the log again, byte for byte")
+    lines += [f"node {node} has no part yet" for node in report.parts.missing]
+    lines += [f"the part of node {one.node}, of record {one.seq}: {one.what}" for one in report.parts.wrong]
     return lines + _ledger_lines(report.ledgers)
 
 

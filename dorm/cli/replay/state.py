@@ -11,8 +11,8 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from dorm.cli.connect import ClusterName, Url, complete
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.connect import ClusterName, Url, complete, complete_node
+from dorm.cli.errors import FAILED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
@@ -20,6 +20,7 @@ from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 if TYPE_CHECKING:
     from dorm.core.query.reported import Newest
     from dorm.core.state import State
+    from events.log.interface import ReadableLog
     from replay.travel.diff import Diff, Thing
 
 PANEL = "The log"
@@ -53,12 +54,18 @@ _POINT = "A sequence, a time (ISO 8601, UTC unless it says otherwise) or how lon
 def state(
     name: Name = None,
     at: At = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODE", help="What this node was to know and run: its part.", autocompletion=complete_node
+        ),
+    ] = None,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Show apps and nodes as they were at any moment.
+    """Show apps and nodes as they were at any moment, or what one node was to run.
 
     [bold]Examples[/]
 
@@ -67,8 +74,11 @@ def state(
       dorm state --at 2026-11-21T09:00 digits-mlp
 
       dorm state --at 120 --file incident.dorm -o json
-    """
 
+      dorm state --part node-1 --at 120 -o yaml
+    """
+    if part is not None and name is not None:
+        raise WrongUsage("--part shows one node's part: leave the name of the app or node out", code="usage.conflict")
     moment = parse_moment(at)
 
     async def work() -> None:
@@ -78,10 +88,47 @@ def state(
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
                 found = await state_at(log, moment, progress=report)
+            named = await _cluster_of(log) if part is not None else ""
             newest = await reported_at(log, found, moment)
-        _show_state(found, newest, name, output)
+        if part is not None:
+            _show_part(found, named, part, output)
+        else:
+            _show_state(found, newest, name, output)
 
     run(work())
+
+
+async def _cluster_of(log: ReadableLog) -> str:
+    """Return the name of the cluster that wrote the log."""
+    from contextlib import aclosing
+
+    from events.subjects import cluster_of
+
+    async with aclosing(log.read(after=await log.start())) as batches:
+        async for batch in batches:
+            return cluster_of(batch[0].subject)
+    return ""
+
+
+def _show_part(found: State, cluster: str, node: str, output: Format) -> None:
+    from dorm.core.parts.deriving import known_nodes, part_of
+
+    if node not in known_nodes(found):
+        there = ", ".join(known_nodes(found)) or "none"
+        raise Fail(f"there was no node {node} at sequence {found.seq}; there was {there}", code="node.not_found")
+    document = part_of(found, cluster, node)
+    if output in (Format.json, Format.yaml):
+        show_document(document, output)
+        return
+    held = f", held by {document.holder[:12]} at {document.held_at}" if document.holder else ""
+    lease = ", its lease has ended" if document.lease_ended else ""
+    console.print(Text(f"part of {node} at sequence {document.seq}: {document.condition or 'not joined'}{lease}{held}"))
+    for app, one in document.apps.items():
+        what = "ended" if one.ended_at else "failed" if one.failed else "released" if one.released else "planned"
+        here = ", ".join(f"{c.generation}/{c.slot} {c.state}" for c in one.containers) or "none released here"
+        console.print(Text(f"  {app}: generation {one.generation}, {what}; containers {here}"))
+    if document.ended:
+        console.print(Text(f"  ended: {', '.join(document.ended)}"))
 
 
 def diff(

@@ -205,6 +205,8 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
         return
     generation.released_at, generation.folder = state.time, event.checkpoints or state.checkpoints
     generation.resume = event.resume
+    if app.spec.elastic == "live":
+        generation.founders = sorted(generation.containers)
     # Agents follow what the master wrote, so a release stands though a node changed after its basis.
     generation.void = False
     app.waiting_since = app.interrupted_at = 0

@@ -42,6 +42,8 @@ PROGRESS_OF_APP = 50_000
 """What one app may have on one node: at a report each second, fourteen hours."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of a piece of a snapshot, or of their index; pieces have half of it."""
+LARGEST_PART_PIECE = 512 * 1024
+"""Bytes of a piece of a node's part; pieces have three quarters of it."""
 LARGEST_LEASE = 4096
 UNUSED_S = 30 * 86_400.0
 """Seconds without a request after which a log's consumer is removed, a webhook's place as well as a stranger's consumer."""

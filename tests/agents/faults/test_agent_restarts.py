@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from agents import desired_file
 from agents.desired import Desired
+from agents.following import desired_file
 from agents.ledger import Ledger
 from agents.runtime.interface import Key
 from agents.runtime.process.runtime import ProcessRuntime

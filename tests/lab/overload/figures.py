@@ -56,7 +56,7 @@ def figures_of(
         "reports_failed": figure(sum(one.reports_failed for one in told), "count", "<= 0"),
         **_of_the_log(records),
     }
-    lost = _lost(records)
+    lost, decisions = _lost(records), _decisions(records)
     reports = sorted((at, took) for one in told for at, took in one.reports)
     times = [at for at, _ in reports]
     for phase, usage in zip(phases, usages, strict=True):
@@ -67,6 +67,8 @@ def figures_of(
         figures[f"{phase.name}_nodes_lost"] = figure(sum(phase.log_time <= at < ends for at in lost), "count", "<= 0")
         stored = reports[bisect_left(times, phase.began) : bisect_left(times, phase.ended)]
         figures |= _of_a_phase(prefix, phase, usage, [took for _, took in stored])
+        decided = sum(phase.log_time <= at < ends for at in decisions)
+        figures |= _received(prefix, phase, told, decided, agents)
     return figures
 
 
@@ -79,6 +81,30 @@ def _lost(records: Sequence[Record]) -> list[int]:
         for fact in (event.events if isinstance(event, k.Round) else ())
         if isinstance(fact, k.NodeLost)
     ]
+
+
+def _decisions(records: Sequence[Record]) -> list[int]:
+    """Log times of the decisions."""
+    rounds = ((record.time, decode(record)) for record in records if kind_of(record.subject) == k.Round.__name__)
+    return [
+        time
+        for time, event in rounds
+        if isinstance(event, k.Round) and any(isinstance(fact, k.Resized) for fact in event.events)
+    ]
+
+
+def _received(prefix: str, phase: Phase, told: list[Told], decisions: int, agents: int) -> dict[str, Figure]:
+    """What all agents received of the server in a phase, answers to their own reports included."""
+    total = 0
+    for one in told:
+        times = [at for at, _ in one.received]
+        first, last = bisect_left(times, phase.began), bisect_left(times, phase.ended) - 1
+        total += one.received[max(first, last)][1] - one.received[first][1]
+    return {
+        f"{prefix}decisions": figure(decisions, "count"),
+        f"{prefix}agents_received_per_s": figure(total / (phase.ended - phase.began), "B/s"),
+        f"{prefix}agents_received_per_decision": figure(total / max(1, decisions) / agents, "B"),
+    }
 
 
 def _of_a_phase(prefix: str, phase: Phase, usage: Usage, reports: list[float]) -> dict[str, Figure]:

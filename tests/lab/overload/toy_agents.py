@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -34,6 +34,7 @@ READY = "ready"
 """Printed once all agents have joined."""
 _CONNECT_S = 60.0
 """A thousand connect at once."""
+_NOTE_S = 0.5
 _AT_ONCE = 50
 """Agents of one process that connect at a time."""
 
@@ -60,6 +61,32 @@ class Told(msgspec.Struct):
     cpu_s: float
     ended: list[str]
     """Agents that ended by themselves, and why."""
+    received: list[tuple[float, int]] = []
+    """Bytes that all of its connections had received by then (monotonic seconds), twice a second."""
+
+
+class _Received:
+    """Counts the bytes that come out of the server, as they arrive."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._bytes = 0
+
+    def count(self, connection: Connection) -> None:
+        """Count what this connection receives from now on."""
+        parser: Any = connection._link.client._ps
+        parse = parser.parse
+
+        async def counted(data: bytes = b"") -> None:
+            self._bytes += len(data)
+            await parse(data)
+
+        parser.parse = counted
+
+    async def note(self) -> None:
+        while True:
+            self._told.received.append((time.monotonic(), self._bytes))
+            await asyncio.sleep(_NOTE_S)
 
 
 class _TimedBus(Bus):
@@ -97,12 +124,14 @@ def node_name(index: int) -> str:
 
 async def _run(part: Part, root: Path) -> None:
     told = Told([], 0, 0.0, [])
+    received = _Received(told)
+    noting = asyncio.create_task(received.note())
     connections: list[Connection] = []
     try:
         slots = asyncio.Semaphore(_AT_ONCE)
         agents = await asyncio.gather(
             *(
-                _agent(part, index, root, told, slots, connections)
+                _agent(part, index, root, told, slots, connections, received)
                 for index in range(part.first, part.first + part.count)
             )
         )
@@ -120,6 +149,7 @@ async def _run(part: Part, root: Path) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     finally:
+        noting.cancel()
         await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
 
 
@@ -129,12 +159,19 @@ async def _all_joined(agents: list[Agent]) -> None:
 
 
 async def _agent(
-    part: Part, index: int, root: Path, told: Told, slots: asyncio.Semaphore, connections: list[Connection]
+    part: Part,
+    index: int,
+    root: Path,
+    told: Told,
+    slots: asyncio.Semaphore,
+    connections: list[Connection],
+    received: _Received,
 ) -> Agent:
     name = node_name(index)
     async with slots:
         connection = await Connection.open(part.url, part.cluster, name=name, timeout=_CONNECT_S)
     connections.append(connection)
+    received.count(connection)
     config = NodeConfig(
         name=name,
         address=f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}",

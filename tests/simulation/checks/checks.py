@@ -44,6 +44,8 @@ class Checks:
     def __init__(self, world: World, masters: set[str]) -> None:
         self.world = world
         self.machines: dict[str, Machine] = {}
+        self.retired: set[str] = set()
+        """Machines without an agent, by place: nobody removes there what was created."""
         self.neighbors: Neighbors | None = None
         self.masters = masters
         """Names that rounds of real masters are written by; all others are strangers."""
@@ -193,7 +195,7 @@ class Checks:
     def look(self) -> None:
         """What the log does not want any more is stopped in bounded time."""
         now = self.world.now
-        for machine in self.machines.values():
+        for place, machine in self.machines.items():
             well_since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
             for container in machine.running():
                 works = self._wanted(container.key) or self._works_on(container.key)
@@ -201,7 +203,7 @@ class Checks:
                 late = since and now - max(since, well_since) > _STOPPED_S
                 self.hold(not late, f"{_name(container.key)} runs on, which the log has not wanted since {since:.1f} s")
 
-            for container in machine.containers.values():
+            for container in machine.containers.values() if place not in self.retired else ():
                 since = self._idle_since(container, now)
                 late = since and now - max(since, well_since) > _STOPPED_S
                 self.hold(not late, f"{_name(container.key)} is kept, and nothing is to start it since {since:.1f} s")

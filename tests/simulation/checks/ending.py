@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.desired import Desired, subjects_of
+from agents.following.parts import install
 from agents.runtime.interface import RuntimeFault
 from dorm.core.decide.next_round import _surely_free
 from dorm.core.fold.evolve import evolve
+from dorm.core.parts.deriving import part_of
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
 from events.subjects import facts_by, matches
@@ -78,6 +80,19 @@ def _check_folds(history: History) -> None:
             _check_desired(history, agent.agent.config.name, agent)
 
 
+def has_read(world: World, desired: Desired) -> bool:
+    """Return whether an agent has folded the last round, or knows as much from its part as is in the whole."""
+    if not desired.by_part:
+        return desired.round_seq == world.whole.round_seq
+    again = Desired(desired.node, by_part=True)
+    install(again, part_of(world.whole, world.cluster, desired.node))
+    return desired.fresh and _known(desired) == _known(again)
+
+
+def _known(desired: Desired) -> tuple[object, ...]:
+    return desired.due, desired.wanted().keys(), desired.condition, desired.epoch, desired.holder, desired.times
+
+
 def _check_desired(history: History, node: str, process: AgentProcess) -> None:
     desired = process.agent.desired
     wanted = [*subjects_of(history.cluster, node), facts_by(history.cluster, node)]
@@ -85,12 +100,7 @@ def _check_desired(history: History, node: str, process: AgentProcess) -> None:
     for record in history.world.server.records:
         if any(matches(pattern, record.subject) for pattern in wanted):
             again.fold(record)
-    same = (desired.due, desired.wanted().keys(), desired.condition, desired.epoch) == (
-        again.due,
-        again.wanted().keys(),
-        again.condition,
-        again.epoch,
-    )
+    same = _known(desired) == _known(again)
     history.checks.hold(same, f"the agent of {node} has folded something else: {desired.due} and not {again.due}")
 
 

@@ -12,9 +12,10 @@ from events.codec import decode
 from events.kinds import LogRotated
 from events.log.interface import Answerer, Bus, EventLog
 from events.log.leadership import Held, Leadership
+from events.log.parts import Parts, StoredPart
 from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, NotSent, Record
 from events.log.snapshots import SnapshotInfo, Snapshots
-from events.subjects import rotations
+from events.subjects import rotations, token
 from tests.simulation.world.network import Asked, Link
 from tests.simulation.world.server import Subscription
 
@@ -96,6 +97,7 @@ class SimLog(EventLog):
         self._link = asker.link
         self._server = world.server
         self._snapshots = SimSnapshots(asker)
+        self._parts = SimParts(asker)
         self._read: Record | None = None
         """The last record read by a reader that follows the whole log."""
         self._reached_again = False
@@ -191,6 +193,10 @@ class SimLog(EventLog):
     @property
     def snapshots(self) -> Snapshots:
         return self._snapshots
+
+    @property
+    def parts(self) -> Parts:
+        return self._parts
 
     async def close(self) -> None:
         return None
@@ -323,6 +329,63 @@ class SimLeadership(Leadership):
 
     async def give_back(self, held: Held) -> None:
         await self._asker.ask("giving back the lead", self._server.give_back, held)
+
+
+class SimParts(Parts):
+    """The nodes' parts, over the same connection."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._link = asker.link
+        self._server = asker.server
+
+    async def all(self) -> list[StoredPart]:
+        parts: list[StoredPart] = await self._asker.ask("reading the parts", self._server.all_parts)
+        return parts
+
+    async def last(self, node: str) -> StoredPart | None:
+        part: StoredPart | None = await self._asker.ask("reading a part", self._server.last_part, token(node))
+        return part
+
+    async def follow(self, node: str) -> AsyncGenerator[StoredPart, None]:
+        last = 0
+        while True:
+            arrived: asyncio.Queue[StoredPart | None] = asyncio.Queue()
+            deliver = partial(self._deliver, arrived)
+
+            def broken(queue: asyncio.Queue[StoredPart | None] = arrived) -> None:
+                queue.put_nowait(None)
+
+            self._link.on_break.append(broken)
+            try:
+                await self._asker.ask("following a part", self._server.follow_part, token(node), deliver)
+                while (part := await arrived.get()) is not None:
+                    if part.revision > last or self._server.repeat_parts:
+                        last = max(last, part.revision)
+                        yield part
+            except LogUnavailable:
+                if not self._link.process.alive:
+                    raise
+            finally:
+                self._link.on_break = [tell for tell in self._link.on_break if tell is not broken]
+                self._server.part_readers = [one for one in self._server.part_readers if one[1] is not deliver]
+            await asyncio.sleep(PAUSE_S)
+
+    def _deliver(self, queue: asyncio.Queue[StoredPart | None], part: StoredPart) -> None:
+        self._link.down(partial(queue.put_nowait, part))
+
+    async def written(self) -> bool | None:
+        held: Held | None = await self._asker.ask("looking who leads", self._server.look)
+        return held.parts if held is not None and held.holder else None
+
+    async def put(self, node: str, body: bytes, expected: int) -> int:
+        revision: int = await self._asker.ask(
+            "storing a part", self._server.put_part, token(node), body, expected, back_s=BLIP_S
+        )
+        return revision
+
+    def writes(self, parts: bool) -> None:
+        return None
 
 
 class SimSnapshots(Snapshots):

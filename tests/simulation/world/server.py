@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.log.leadership import Held
+from events.log.parts import StoredPart
 from events.log.records import Appended, Archived, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
 from events.log.snapshots import MemorySnapshots
 from events.quantities import SECOND
@@ -78,6 +79,15 @@ class Server:
         self.report_readers: list[tuple[str, Callable[[Record], None]]] = []
         self.readers: list[Subscription] = []
         self.snapshots = MemorySnapshots()
+        self.parts: dict[str, StoredPart] = {}
+        """The last part of each node, which survives a crash."""
+        self.without_parts: set[str] = set()
+        """Hosts of masters that write none: those of an earlier release."""
+        self.part_readers: list[tuple[str, Callable[[StoredPart], None]]] = []
+        self.part_fence = True
+        self.repeat_parts = False
+        """Whether each new part is followed by the one that it replaced, as if that had been delayed on its way."""
+        self._part_revision = 0
         self._world = world
         self._chance = world.chance("server")
         self._skew = 0
@@ -117,6 +127,7 @@ class Server:
         self._inbox.clear()
         self._paused_until = 0.0
         self.readers.clear()
+        self.part_readers.clear()
         for tell in self.on_crash:
             tell()
         self._world.after(down_s, self._start)
@@ -276,6 +287,35 @@ class Server:
             if matches(pattern, subject):
                 deliver(record)
 
+    def put_part(self, node: str, body: bytes, expected: int, reply: Callable[[Any], None]) -> None:
+        if self.full:
+            reply(LogFull("storing a part: insufficient storage resources available"))
+            return
+        there = self.parts.get(node)
+        if self.part_fence and (there.revision if there is not None else 0) != expected:
+            reply(Overtaken(f"the part of {node} is not at {expected}"))
+            return
+        self._part_revision += 1
+        part = self.parts[node] = StoredPart(node, self._part_revision, body)
+        reply(part.revision)
+        for wanted, deliver in self.part_readers:
+            if wanted == node:
+                deliver(part)
+                if self.repeat_parts and there is not None:
+                    deliver(there)
+
+    def all_parts(self, reply: Callable[[Any], None]) -> None:
+        reply([part for _, part in sorted(self.parts.items())])
+
+    def last_part(self, node: str, reply: Callable[[Any], None]) -> None:
+        reply(self.parts.get(node))
+
+    def follow_part(self, node: str, deliver: Callable[[StoredPart], None], reply: Callable[[Any], None]) -> None:
+        reply(None)
+        if (part := self.parts.get(node)) is not None:
+            deliver(part)
+        self.part_readers.append((node, deliver))
+
     def look(self, reply: Callable[[Any], None]) -> None:
         reply(self._held)
 
@@ -283,7 +323,8 @@ class Server:
         if self.full:
             reply(LogUnavailable("lease: insufficient storage resources available"))
             return
-        taken = Held(holder, ttl_s, 0, over.seq if over else 0, over.chain if over else "")
+        seq, chain = (over.seq, over.chain) if over else (0, "")
+        taken = Held(holder, ttl_s, 0, seq, chain, parts=holder.partition("-")[0] not in self.without_parts)
         reply(self._store(taken) if self._held == over else None)
 
     def renew(self, held: Held, reply: Callable[[Any], None]) -> None:

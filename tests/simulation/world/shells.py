@@ -57,6 +57,14 @@ class ClientProcess(Process):
     client: Client
 
 
+class _WritesNone(PartWriter):
+    """A master of an earlier release: it knows of no parts."""
+
+    async def run(self, state: Callable[[], State]) -> None:
+        del state
+        await asyncio.Event().wait()
+
+
 def start_master(
     host: Host,
     name: str,
@@ -85,6 +93,8 @@ def start_master(
             solve=_solver(world.chance("solver")),
             **options,
         )
+        if host.name in world.server.without_parts:
+            process.master._parts = _WritesNone(connection.log.parts, world.cluster, None)
         if beside is None:
             await process.master.run()
             return

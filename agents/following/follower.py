@@ -1,0 +1,252 @@
+"""What this node reads, where it has read to, and its folded state on disk, from which a restart continues.
+
+Where the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
+rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from agents.desired import Desired, own_subjects, subjects_of
+from agents.following.desired_file import DesiredFile, Doubt, still_there
+from agents.following.keys import Keys
+from agents.following.parts import install
+from events.log.records import LogDamaged, LogError
+from events.log.waiting import until_answered
+from events.parts.document import PartUnreadable, unpacked
+from events.sources import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from agents.runtime.interface import Runtime
+    from events.log.interface import EventLog
+    from events.log.parts import StoredPart
+    from events.log.records import Record
+    from events.parts.document import NodePart
+
+_log = structlog.get_logger(__name__)
+_AGAIN_S = 1.0
+_SAVE_EVERY = 5_000
+"""Records folded by this node between two saves of its state."""
+_LOOK_S, _HURRIED_LOOK_S = 30.0, 2.0
+"""Seconds between looks at whether the leading master writes parts: usually, and while this node waits for one."""
+_MOST_LOOKS = 8
+"""Looks at a master that writes parts after which a node that has received none stops waiting for its own."""
+
+
+class Follower:
+    """One node's reader, and keeper of `desired`; `clock` returns UTC ns."""
+
+    def __init__(
+        self, log: EventLog, cluster: str, node: str, desired: Desired, root: Path, *, clock: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._cluster = cluster
+        self._node = node
+        self._desired = desired
+        self._clock = clock
+        self._file = DesiredFile(root / "desired", cluster, node)
+        self._sources = ""
+        self._last: Record | None = None
+        self._folded_at = 0.0
+        self._unsaved = 0
+        self._changed_over = asyncio.Event()
+        self._keys = Keys(log, cluster)
+        self._part: NodePart | None = None
+        """The last part that this process believes."""
+
+    @property
+    def _patterns(self) -> list[str]:
+        return (own_subjects if self._desired.by_part else subjects_of)(self._cluster, self._node)
+
+    async def recall(self, runtime: Runtime) -> None:
+        """Start with the state that a previous agent saved, if it belongs to this log, and choose what to follow.  Raises
+        LogDamaged if the log is not the one that the containers of `runtime` followed."""
+        self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
+        await self._load(runtime)
+        written = await until_answered(self._log.parts.written, f"looking up what node {self._node} follows")
+        if written is False and self._desired.by_part:
+            self._follow_rounds()
+        elif written is not False and not self._desired.by_part:
+            self._follow_part()
+
+    async def _load(self, runtime: Runtime) -> None:
+        kept = await asyncio.to_thread(self._file.load, self._sources)
+        if kept is None:
+            return
+        desired, record = kept
+        doubted = Doubt()
+        patterns = (own_subjects if desired.by_part else subjects_of)(self._cluster, self._node)
+        while True:
+            try:
+                if not await still_there(self._log, patterns, desired.seq, record):
+                    return
+                break
+            except LogDamaged as error:
+                if not any(seen.state == "running" for seen in await runtime.list()):
+                    return  # a recreated cluster, on a node where nothing of the old one is left
+                if doubted.confirmed(asyncio.get_running_loop().time()):
+                    raise self._not_this_log(error) from error
+                await asyncio.sleep(_AGAIN_S)
+        for name in desired.__struct_fields__:
+            setattr(self._desired, name, getattr(desired, name))
+        _log.debug("goes on from what was folded before", node=self._node, seq=desired.seq)
+
+    async def follow(
+        self, fold: Callable[[list[Record]], Awaitable[None]], take: Callable[[NodePart], Awaitable[None]]
+    ) -> None:
+        """Hand each later batch of records to `fold`, and each part that is believed to `take`, without end.  Raises
+        LogDamaged if the log is not the one followed."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_parts(take))
+            tasks.create_task(self._choose(take))
+            while True:
+                self._changed_over.clear()
+                reading = tasks.create_task(self._follow_log(fold))
+                await self._changed_over.wait()
+                reading.cancel()
+                await asyncio.wait({reading})
+
+    # --- the log --------------------------------------------------------------------------------------------------------
+
+    async def _follow_log(self, fold: Callable[[list[Record]], Awaitable[None]]) -> None:
+        doubted = Doubt()
+        self._folded_at = asyncio.get_running_loop().time()
+        while True:
+            try:
+                async for batch in self._log.read(after=await self._after(), subjects=self._patterns, follow=True):
+                    doubted.clear()
+                    await fold(batch)
+            except LogDamaged as error:
+                if doubted.confirmed(asyncio.get_running_loop().time()):
+                    raise self._not_this_log(error) from error
+                _log.warning("the log ends too early, looking again", node=self._node, reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _after(self) -> int:
+        """Return where to read on.  A node that follows its part need not read what is archived."""
+        if self._desired.seq or not self._desired.by_part:
+            return self._desired.seq
+        return await until_answered(self._log.start, f"looking up the log's start for node {self._node}")
+
+    # --- the part -------------------------------------------------------------------------------------------------------
+
+    async def _follow_parts(self, take: Callable[[NodePart], Awaitable[None]]) -> None:
+        async for stored in self._log.parts.follow(self._node):
+            part = await self._believed(stored)
+            if part is not None:
+                self._part = part
+                if self._desired.by_part:
+                    await take(part)
+
+    async def _believed(self, stored: StoredPart) -> NodePart | None:
+        """Return the part if a master of this cluster wrote it, None if not."""
+        desired = self._desired
+        try:
+            part, signed = unpacked(stored.body)
+        except PartUnreadable as error:
+            _log.error("a part can't be read", node=self._node, reason=str(error))
+            return None
+        if self._part is None and not await self._reaches(part.seq):
+            return None
+        if not await until_answered(
+            lambda: self._keys.believe(part, signed, desired.known),
+            f"looking up the masters' keys for node {self._node}",
+        ):
+            desired.unsigned += 1
+            _log.error("a part that no known master signed is not obeyed", node=self._node, seq=part.seq)
+            return None
+        return part
+
+    async def _reaches(self, seq: int) -> bool:
+        """Return whether the log has the record that a part derives from.  A store that outlived its log does not count."""
+        doubted = Doubt()
+        while (end := await until_answered(self._log.end, f"looking up the log's end for node {self._node}")) < seq:
+            if doubted.confirmed(asyncio.get_running_loop().time()):
+                _log.error("a part is of another log", node=self._node, seq=seq, end=end)
+                return False
+            await asyncio.sleep(_AGAIN_S)
+        return True
+
+    def taken(self, part: NodePart) -> bool:
+        """Make `part` what is desired.  Return False if it is older than that."""
+        taken = install(self._desired, part)
+        if taken:
+            self._folded_at = asyncio.get_running_loop().time()
+            self._unsaved += 1
+        return taken
+
+    # --- which of them --------------------------------------------------------------------------------------------------
+
+    async def _choose(self, take: Callable[[NodePart], Awaitable[None]]) -> None:
+        """Change over when the leading master begins or ceases to write parts, or where they do not reach this node."""
+        waited = 0
+        while True:
+            await asyncio.sleep(_LOOK_S if self._desired.fresh else _HURRIED_LOOK_S)
+            written = None
+            with contextlib.suppress(LogError):
+                written = await self._log.parts.written()
+            waited = waited + 1 if written and self._part is None else 0
+            if self._desired.by_part and (written is False or waited >= _MOST_LOOKS):
+                why = "this node receives no part" if written else "the leading master writes no parts"
+                _log.warning(f"{why}: following all rounds", node=self._node)
+                self._follow_rounds()
+                self._changed_over.set()
+            elif written and not self._desired.by_part and self._part is not None:
+                self._follow_part()
+                self._changed_over.set()
+                await take(self._part)
+
+    def _follow_part(self) -> None:
+        """What was folded of the rounds is as good as a part of the record up to which it was folded."""
+        self._desired.by_part, self._desired.part_seq, self._desired.later = True, self._desired.seq, []
+
+    def _follow_rounds(self) -> None:
+        """Fold the log from its start: a part does not say all that later rounds build on."""
+        empty, desired = Desired(self._node), self._desired
+        kept = {"joined_seq", "announced", "time", "unsigned"}
+        for name in desired.__struct_fields__:
+            if name not in kept:
+                setattr(desired, name, getattr(empty, name))
+        self._last = None
+
+    # --- what is kept ---------------------------------------------------------------------------------------------------
+
+    def folded(self, batch: list[Record]) -> None:
+        """Note that `batch` is part of `desired` now.  Blocks for the time of a small file, now and then."""
+        self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
+        self._unsaved += len(batch)
+        if self._unsaved >= _SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Save the folded state.  Blocks for the time of a small file."""
+        if self._last is None or not self._unsaved:
+            return
+        try:
+            self._file.save(self._desired, self._last, self._sources)
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.warning("what was folded could not be kept", node=self._node, reason=str(error))
+        self._unsaved = 0
+
+    def log_time(self) -> int:
+        """Estimate log time now (UTC ns), since this machine's clock may be off by hours."""
+        since = asyncio.get_running_loop().time() - self._folded_at
+        return self._desired.time + int(since * 1e9) if self._desired.time else self._clock()
+
+    def _not_this_log(self, error: LogDamaged) -> LogDamaged:
+        self._last = None  # so that its folded state is not saved
+        return LogDamaged(
+            f"{error}: this is not the log that node {self._node} has followed, so nothing was started or stopped; put "
+            f"the log back, or, if it was recreated on purpose, stop the node's containers, remove {self._file.path} and "
+            "start the agent again",
+            code="log.another",
+        )

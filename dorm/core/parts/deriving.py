@@ -1,0 +1,175 @@
+"""A node's part, derived from the state.
+
+A part holds what the master has said and the node has to act on, never what is merely planned: a live adjustment appears with
+its release, a membership as committed with its `MembershipCommitted`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from dorm.core.settings import times_of
+from events.identities import tenant_in
+from events.kinds import Placed
+from events.parts.document import AppPart, ContainerPart, HeldPart, Masters, NodePart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dorm.core.state import App, Container, Generation, State
+
+
+def part_of(state: State, cluster: str, node: str) -> NodePart:
+    """Return the part of one node as of `state.seq`.  The node need not have joined yet."""
+    return _part(state, cluster, node, [app for app in state.apps.values() if _is_on(app, node)])
+
+
+def parts_of(state: State, cluster: str, nodes: Iterable[str]) -> list[NodePart]:
+    """Return the parts of several nodes, in their order; each app of the state is looked at once."""
+    apps: dict[str, list[App]] = {node: [] for node in nodes}
+    for app in state.apps.values():
+        for node in nodes_of(app):
+            if node in apps:
+                apps[node].append(app)
+    return [_part(state, cluster, node, found) for node, found in apps.items()]
+
+
+def nodes_of(app: App) -> list[str]:
+    """Return the nodes whose parts mention the app, without repeats."""
+    found: dict[str, None] = {}
+    for generation in app.generations.values():
+        for container in generation.all_containers():
+            found[container.node] = None
+    return list(found)
+
+
+def known_nodes(state: State) -> list[str]:
+    """Return the nodes that have a part, sorted: those that have joined, and those that may."""
+    known = state.known
+    return sorted({**state.nodes, **(known.nodes if known is not None else {})})
+
+
+def _is_on(app: App, node: str) -> bool:
+    return any(
+        container.node == node for generation in app.generations.values() for container in generation.all_containers()
+    )
+
+
+def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
+    there, parts, ended = state.nodes.get(node), {}, {}
+    for app in sorted(apps, key=lambda app: app.id):
+        if app.ended and not _may_run(app, node):
+            ended[app.id] = app.ended_at
+        elif app.generation in app.generations and (_may_run(app, node) or _is_placed(app, node)):
+            parts[app.id] = _app(state, app, app.generations[app.generation], node)
+    return NodePart(
+        cluster=cluster,
+        node=node,
+        seq=state.seq,
+        time=state.time,
+        epoch=state.epoch,
+        condition=there.condition if there is not None else "",
+        lease_ended=there.lease_ended if there is not None else False,
+        holder=there.identity if there is not None else "",
+        held_at=there.address if there is not None else "",
+        lease_s=there.lease_s if there is not None else 0.0,
+        times=times_of(state.settings),
+        masters=_masters(state, node),
+        apps=parts,
+        ended=ended,
+    )
+
+
+def _masters(state: State, node: str) -> Masters | None:
+    known = state.known
+    if known is None:
+        return None
+    return Masters(known.since, known.masters, known.masters_since, known.masters_before, known.nodes.get(node))
+
+
+def _may_run(app: App, node: str) -> bool:
+    """Return whether a container that was released to this node may run, or is about to."""
+    return any(
+        one.node == node and one.state != "exited"
+        for generation in app.generations.values()
+        if generation.released
+        for one in generation.all_containers()
+    )
+
+
+def _is_placed(app: App, node: str) -> bool:
+    """Return whether the latest generation has a place on the node."""
+    generation = app.generations[app.generation]
+    return any(one.node == node for one in generation.all_containers())
+
+
+def _app(state: State, app: App, generation: Generation, node: str) -> AppPart:
+    members = _announced(generation) if generation.released else []
+    return AppPart(
+        spec=app.spec,
+        tenant=tenant_in(app.submission),
+        generation=app.generation,
+        placement=_placed(_committed(generation)),
+        members=_placed(members),
+        membership=generation.announced if generation.released else 0,
+        founders=_founders(generation),
+        master_port=generation.master_port,
+        released=generation.released,
+        failed=generation.failed,
+        resume=generation.resume,
+        checkpoints=generation.folder,
+        ended_at=app.ended_at,
+        killed=app.kill == "ordered",
+        ahead=generation.adjustment == "restart",
+        held=_held(state, app, generation),
+        batch=app.batch,
+        containers=_containers(app, node),
+    )
+
+
+def _committed(generation: Generation) -> list[Container]:
+    """Return the members as agents were told: until the master has said that a membership is committed, those that it leaves
+    out run on."""
+    members = [one for _, one in sorted(generation.containers.items())]
+    if not generation.untold:
+        return members
+    return [*members, *(one for _, one in sorted(generation.leaving.items()) if one.state == "running")]
+
+
+def _announced(generation: Generation) -> list[Container]:
+    change = generation.change
+    return list((generation.planned if change is not None and change.released_at else generation.containers).values())
+
+
+def _founders(generation: Generation) -> list[int]:
+    if not generation.released:
+        return []
+    return sorted(generation.containers) if generation.founders is UNSET else list(generation.founders)
+
+
+def _placed(containers: Iterable[Container]) -> list[Placed]:
+    ordered = sorted(containers, key=lambda one: one.slot)
+    return [Placed(slot=one.slot, node=one.node, address=one.address, port=one.port) for one in ordered]
+
+
+def _held(state: State, app: App, generation: Generation) -> HeldPart | None:
+    """Return what works on while `generation` is prepared.  A node that is lost prepares nothing, so nothing waits for it."""
+    before = app.generations.get(generation.number - 1)
+    if not generation.prepare_until or generation.released or before is None or not before.released or before.failed:
+        return None
+    gone = (node for node in generation.preparing if node in state.nodes and state.nodes[node].condition != "up")
+    if next(gone, None) is not None:
+        return None
+    return HeldPart(before.number, generation.prepare_until, list(generation.preparing))
+
+
+def _containers(app: App, node: str) -> list[ContainerPart]:
+    return [
+        ContainerPart(number, one.slot, one.state)
+        for number, generation in sorted(app.generations.items())
+        if generation.released
+        for one in sorted(generation.all_containers(), key=lambda one: one.slot)
+        if one.node == node
+    ]

@@ -1,0 +1,159 @@
+"""What a node's part holds, and its bytes.
+
+A part is a document with the whole desired state of one node, and no change of it: the last one is all that a node needs.
+It names the record up to which the log was folded for it (`seq`).  The node's own facts after that record are not in it; the
+agent has them from the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from events.errors import DormError
+from events.identities import Enrolment
+from events.kinds import Placed
+from events.limits import SIGNATURE_DIGITS
+from events.spec import AppSpec
+from events.times import Times
+
+
+class PartUnreadable(DormError, ValueError):
+    """The stored bytes are no part of a node."""
+
+    code = "part.unreadable"
+
+
+ContainerState = Literal["desired", "running", "exited"]
+
+
+class HeldPart(msgspec.Struct, frozen=True):
+    """The generation before, which works on while its successor is prepared (`Resize.prepare_s`)."""
+
+    generation: int
+    until: int
+    """Log time (UTC ns)."""
+    waits_for: list[str]
+    """Nodes that have not prepared their containers yet."""
+
+
+class ContainerPart(msgspec.Struct, frozen=True, array_like=True):
+    """A container that was released to this node, as far as the log shows."""
+
+    generation: int
+    slot: int
+    state: ContainerState
+
+
+class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the node needs to know of an app that has, or is about to have, containers on it."""
+
+    spec: AppSpec
+    tenant: str = ""
+    """Who owns it; "" on an open cluster."""
+    generation: int = 0
+    """The latest one, wherever it is."""
+    placement: list[Placed] = []
+    """Its containers on all nodes: of a live app, the members of the membership that was committed last."""
+    members: list[Placed] = []
+    """Of a released generation: the membership that was announced last."""
+    membership: int = 0
+    """The number of that membership; 0 before the release."""
+    founders: list[int] = []
+    """Slots of the generation's first membership."""
+    master_port: int = 0
+    released: bool = False
+    failed: bool = False
+    resume: bool = False
+    checkpoints: str = ""
+    """The folder of checkpoints in which the generation works."""
+    ended_at: int = 0
+    """Log time (UTC ns) of its end, 0 while it lives."""
+    killed: bool = False
+    ahead: bool = False
+    """Whether containers of a generation that is not released yet are prepared."""
+    held: HeldPart | None = None
+    batch: int = 0
+    containers: list[ContainerPart] = []
+    """All that were released to this node, of every generation that may still have one."""
+
+
+class Masters(msgspec.Struct, frozen=True):
+    """Whose signature counts, and what the node may claim; see `events.identities.Identities`."""
+
+    since: int
+    keys: list[str]
+    keys_since: int
+    keys_before: list[str]
+    enrolment: Enrolment | None
+    """None where the cluster does not know this node."""
+
+
+class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of one node, as of the record `seq`."""
+
+    cluster: str
+    node: str
+    seq: int
+    """The log is folded up to this record."""
+    time: int
+    """Log time there (UTC ns)."""
+    epoch: int
+    condition: Literal["", "up", "lost", "left"] = ""
+    """"" for a node that has never joined."""
+    lease_ended: bool = False
+    holder: str = ""
+    """The identity that holds the node's name."""
+    held_at: str = ""
+    """The holder's address."""
+    lease_s: float = 0.0
+    """The longest lease that the master believes its agent to assume, in seconds."""
+    times: Times = Times()
+    masters: Masters | None = None
+    """None while the cluster is open."""
+    apps: dict[str, AppPart] = {}
+    """Sorted by id."""
+    ended: dict[str, int] = {}
+    """Log times (UTC ns) at which apps ended that had containers here and have none that may run."""
+
+
+class Signed(msgspec.Struct, frozen=True, array_like=True):
+    """A part as it is stored: the bytes of a `NodePart`, and a signature over them ("" where none is asked for)."""
+
+    document: bytes
+    signature: str = ""
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(NodePart)
+_signed = msgspec.msgpack.Decoder(Signed)
+
+
+def document_of(part: NodePart) -> bytes:
+    """Return the bytes of a part: equal parts have equal bytes."""
+    return _encoder.encode(part)
+
+
+def content_of(part: NodePart) -> str:
+    """Return 32 hex digits that are equal for parts with the same content, whatever record they are of."""
+    plain = msgspec.structs.replace(part, seq=0, time=0, epoch=0)
+    return hashlib.blake2b(_encoder.encode(plain), digest_size=16).hexdigest()
+
+
+def packed(document: bytes, signature: str = "") -> bytes:
+    """Return the bytes to store."""
+    return _encoder.encode(Signed(document, signature))
+
+
+def unpacked(body: bytes) -> tuple[NodePart, Signed]:
+    """Return the part in stored bytes.  Raises PartUnreadable."""
+    try:
+        signed = _signed.decode(body)
+        if len(signed.signature) > SIGNATURE_DIGITS:
+            raise PartUnreadable("a node's part has a signature that is too long; restart the master to write it again")
+        return _decoder.decode(signed.document), signed
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        text = f"a node's part can't be read ({error}); restart the master to write it again"
+        raise PartUnreadable(text) from None

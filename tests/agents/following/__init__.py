@@ -1,0 +1,1 @@
+"""What a node follows: its part, or all rounds."""

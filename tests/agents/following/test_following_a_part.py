@@ -1,0 +1,181 @@
+"""An agent that follows its part: what it takes and refuses, what it waits for, and the way from rounds to parts and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest_asyncio
+
+from agents.desired import Desired
+from agents.following import follower
+from agents.following.parts import install
+from agents.runtime.interface import Key
+from dorm.core.fold.evolve import evolve
+from dorm.core.parts.deriving import part_of
+from dorm.core.state import State
+from events import kinds as k
+from events.chain.seals import SealKey, new_seed
+from events.parts.document import document_of, packed
+from events.parts.signing import sign
+from events.quantities import SECOND
+from tests.agents.one_node import CLUSTER, NODE, PATIENCE_S, Node, holds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import pytest
+
+    from events.parts.document import NodePart
+
+KEY = Key("app-1", 1, 0)
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(follower, "_LOOK_S", 0.05)
+    monkeypatch.setattr(follower, "_HURRIED_LOOK_S", 0.05)
+    node = Node(tmp_path)
+    yield node
+    await node.clean()
+
+
+def derived(node: Node) -> NodePart:
+    state = State()
+    for record in node.log.records:
+        evolve(state, record)
+    return part_of(state, CLUSTER, NODE)
+
+
+async def store(node: Node, part: NodePart, key: SealKey | None = None) -> None:
+    document, last = document_of(part), await node.log.parts.last(NODE)
+    body = packed(document, sign(key, document) if key is not None else "")
+    await node.log.parts.put(NODE, body, last.revision if last is not None else 0)
+
+
+@contextlib.asynccontextmanager
+async def writing(node: Node, key: SealKey | None = None) -> AsyncIterator[None]:
+    """A leading master writes a part after each record."""
+    node.log.parts.writes(True)
+
+    async def write() -> None:
+        async with contextlib.aclosing(node.log.read(follow=True)) as batches:
+            async for _ in batches:
+                await store(node, derived(node), key)
+
+    task = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_runs_what_its_part_names_and_reads_only_its_own_facts(node: Node) -> None:
+    async with writing(node), node.working() as agent:
+        assert agent.desired.by_part
+        await holds(lambda: agent.desired.started == {KEY})
+        await node.decide(k.AppCompleted(app="app-1", generation=1))
+        assert isinstance(exit_ := await node.until(k.ContainerExited), k.ContainerExited)
+        assert exit_.asked
+        await holds(lambda: agent.desired.fresh and "app-1" in agent.desired.ended)
+
+
+async def test_after_a_restart_nothing_changes_until_a_later_part_is_there(node: Node) -> None:
+    """The old part is believed about what runs, and about nothing else: the log may have counted all of it as ended."""
+    async with writing(node), node.working():
+        pass
+    node.log.parts.writes(True)
+    (node.root / "agent" / "desired").unlink()
+    await node.decide(k.AppCompleted(app="app-1", generation=1))
+    async with node.agent() as agent:
+        assert agent.desired.part_seq > 0
+        assert not agent.desired.fresh
+        node.bus.beats = asyncio.Queue()
+        async with asyncio.timeout(PATIENCE_S):
+            await node.bus.beats.get()  # It keeps the lease of what runs.
+            await node.bus.beats.get()
+        assert not [fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]
+        async with writing(node):
+            await node.until(k.ContainerExited)
+
+
+async def test_it_follows_the_rounds_where_no_master_writes_parts_and_changes_over(node: Node) -> None:
+    async with node.working() as agent:
+        assert not agent.desired.by_part
+        async with writing(node):
+            await holds(lambda: agent.desired.by_part)
+            await node.release(app="app-2")
+            await node.until(k.ContainerStarted, 2)
+            assert agent.desired.by_part
+        node.log.parts.writes(False)  # A master of an earlier release was elected.
+        await holds(lambda: not agent.desired.by_part and agent.desired.fresh)
+        await node.release(app="app-3")
+        await node.until(k.ContainerStarted, 3)
+        assert not [fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]
+
+
+async def test_a_part_that_no_master_signed_is_not_obeyed(node: Node) -> None:
+    key = SealKey(new_seed())
+    await node.say(k.TrustEnabled(masters=[key.public], nodes=[NODE]))
+    async with writing(node, key), node.agent() as agent:
+        await holds(lambda: agent.desired.fresh)
+    async with writing(node, SealKey(new_seed())), node.agent(joined=False) as agent:
+        await holds(lambda: agent.desired.unsigned > 0)
+        assert agent.desired.part_seq < node.log.records[-1].seq
+    async with node.agent(joined=False) as agent:
+        await store(node, msgspec.structs.replace(derived(node), masters=None, seq=node.log.records[-1].seq))
+        await holds(lambda: agent.desired.unsigned > 0)
+        assert agent.desired.known is not None, "no part makes a cluster open"
+
+
+# pure
+
+
+async def lived(node: Node) -> NodePart:
+    async with writing(node), node.working() as agent:
+        await holds(lambda: agent.desired.fresh)
+    return derived(node)
+
+
+async def test_what_is_older_or_of_others_changes_nothing(node: Node) -> None:
+    part = await lived(node)
+    desired = Desired(NODE, by_part=True)
+    assert install(desired, msgspec.structs.replace(part, epoch=2))
+    before = msgspec.structs.asdict(desired)
+    for other in (
+        part,
+        msgspec.structs.replace(part, seq=part.seq - 1, epoch=2),
+        msgspec.structs.replace(part, seq=part.seq + 1, epoch=1),
+        msgspec.structs.replace(part, seq=part.seq + 1, epoch=2, node="node-2"),
+    ):
+        assert not install(desired, other)
+    assert msgspec.structs.asdict(desired) == before
+
+
+async def test_own_facts_after_a_part_are_applied_on_top(node: Node) -> None:
+    part = await lived(node)
+    desired = Desired(NODE, by_part=True)
+    install(desired, msgspec.structs.replace(part, seq=1, apps={}))
+    for record in node.log.records:
+        desired.fold(record)
+    assert desired.joined_seq == 1
+    install(desired, msgspec.structs.replace(part, seq=2, apps={**part.apps}))
+    assert desired.due == desired.started == {KEY}
+    exit_ = k.ContainerExited(
+        id="x", at=1, by=NODE, app=KEY.app, generation=1, slot=0, node=NODE, exit_code=0, reason="exit", asked=False,
+        identity=desired.holder,
+    )  # fmt: skip
+    last = node.log.records[-1]
+    desired.fold(
+        msgspec.structs.replace(
+            last, seq=last.seq + 1, body=msgspec.msgpack.encode(exit_), subject=f"dorm.{CLUSTER}.ContainerExited.{NODE}"
+        )
+    )
+    assert (desired.due, desired.exited) == (set(), {KEY})
+    install(desired, msgspec.structs.replace(part, seq=last.seq))
+    assert (desired.due, desired.exited) == (set(), {KEY}), "the part is of before the exit"
+    assert desired.time <= last.time + SECOND

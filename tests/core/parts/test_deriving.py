@@ -1,0 +1,103 @@
+"""A node that knows only its part desires what it would desire if it had folded all rounds, after each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agents.desired import Desired, own_subjects, subjects_of
+from agents.following.parts import install
+from dorm.core.fold.evolve import evolve
+from dorm.core.parts.concerned import Concerned
+from dorm.core.parts.deriving import known_nodes, part_of, parts_of
+from dorm.core.state import State
+from events import kinds as k
+from events.parts.document import content_of
+from events.subjects import matches
+from tests.simulation.history import History
+from tests.tries import tries
+
+if TYPE_CHECKING:
+    from events.log.records import Record
+
+
+def shape(desired: Desired, now: int) -> dict[str, Any]:
+    """All that an agent acts on."""
+    wanted = {
+        key: (
+            app.generation, app.resume, app.checkpoints, app.master_port, app.batch, app.killed, app.owner,
+            app.membership, app.members, app.founders, app.joined_as(key.slot),
+        )
+        for key, app in desired.wanted().items()
+    }  # fmt: skip
+    return {
+        "due": sorted(desired.due),
+        "wanted": wanted,
+        "to prepare": sorted(desired.to_prepare()),
+        "works on": sorted(key for key in desired.due if desired.works_on(key, now)),
+        "started": sorted(desired.started & desired.due),
+        "condition": (desired.condition, desired.lease_ended, desired.holder, desired.held_at),
+        "times": desired.times,
+    }
+
+
+def of_history(seed: int) -> tuple[str, list[Record]]:
+    history = History(seed)
+    history.run()
+    return history.cluster, history.world.server.records
+
+
+def fold(desired: Desired, cluster: str, records: list[Record]) -> None:
+    patterns = subjects_of(cluster, desired.node)
+    for record in records:
+        if any(matches(pattern, record.subject) for pattern in patterns):
+            desired.fold(record)
+
+
+@pytest.mark.usefixtures("only_policies_of_ours")
+@pytest.mark.parametrize("seed", [7, 13, *range(300, 300 + tries(0, 40))])
+def test_a_part_says_what_the_rounds_say(seed: int) -> None:
+    cluster, records = of_history(seed)
+    state, folds, compared = State(), dict[str, Desired](), 0
+    for record in records:
+        event, _ = evolve(state, record)
+        for node in known_nodes(state):
+            if node not in folds:
+                folds[node] = Desired(node)
+                fold(folds[node], cluster, records[: record.seq - 1])
+            fold(folds[node], cluster, [record])
+        for node, folded in folds.items() if isinstance(event, k.Round) else ():
+            followed = Desired(node, by_part=True)
+            assert install(followed, part_of(state, cluster, node))
+            assert shape(followed, state.time) == shape(folded, state.time), f"{node} at {record.seq}"
+            compared += 1
+    assert compared > 50
+
+
+@pytest.mark.usefixtures("only_policies_of_ours")
+@pytest.mark.parametrize("seed", [7, *range(300, 300 + tries(0, 40))])
+def test_what_concerns_no_node_changes_no_part(seed: int) -> None:
+    """A node whose last part is old, and that has read its own facts since, desires what a part of the last record says."""
+    cluster, records = of_history(seed)
+    state, concerned = State(), Concerned()
+    agents: dict[str, Desired] = {}
+    written = 0
+    for record in records:
+        event, folded = evolve(state, record)
+        concerned.see(state, record, event, folded)
+        for node, desired in agents.items():
+            if any(matches(pattern, record.subject) for pattern in own_subjects(cluster, node)):
+                desired.fold(record)
+        nodes, asked = concerned.taken()
+        assert set(asked) <= set(nodes)
+        for part in parts_of(state, cluster, nodes):
+            assert content_of(part) == content_of(part_of(state, cluster, part.node))
+            desired = agents.setdefault(part.node, Desired(part.node, by_part=True))
+            assert install(desired, part)
+            written += 1
+        for node, desired in agents.items() if isinstance(event, k.Round) else ():
+            fresh = Desired(node, by_part=True)
+            install(fresh, part_of(state, cluster, node))
+            assert shape(desired, state.time) == shape(fresh, state.time), f"{node} at {record.seq}"
+    assert 0 < written < len(records) * len(agents) / 2, "most records concern few nodes"
