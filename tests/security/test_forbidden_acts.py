@@ -375,6 +375,22 @@ async def test_a_node_reads_its_own_part_and_no_other(guarded: Guarded) -> None:
         assert [part.node for part in await reader.log.parts.all()] == ["node-1", "node-2"]
 
 
+async def test_a_node_stores_its_own_progress_and_readers_of_the_log_read_it(guarded: Guarded) -> None:
+    async with guarded.connection("node-1") as node, guarded.connection("rita") as rita:
+        before = await rita.log.progress.end()
+        await node.log.progress.put(f"dorm.{CLUSTER}.progress.node-1.a-1", b"one")
+        for subject in (f"dorm.{CLUSTER}.progress.node-2.a-1", f"dorm.{CLUSTER}.progress.node-2.b-1"):
+            with raises(LogRefused, "log.no_permission"):
+                await node.log.progress.put(subject, b"another's")
+        with raises(LogRefused, "log.no_permission"):
+            await rita.log.progress.put(f"dorm.{CLUSTER}.progress.node-1.a-1", b"a reader's")
+        assert [one.body for one in await rita.log.progress.newest("a-1")][-1] == b"one"
+        async with asyncio.timeout(20), contextlib.aclosing(rita.log.progress.read(after=before, follow=True)) as read:
+            assert [one.body for one in await anext(read)] == [b"one"]
+            await node.log.progress.put(f"dorm.{CLUSTER}.progress.node-1.a-1", b"two")
+            assert [one.body for one in await anext(read)] == [b"two"]
+
+
 async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guarded) -> None:
     async with guarded.connection("alice") as alice:
         for subject in (ROUND, f"dorm.{CLUSTER}.AppSubmitted.bob", f"dorm.{CLUSTER}.NodeDrainRequested.alice"):

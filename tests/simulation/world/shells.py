@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from dorm.client.client import Client
 from dorm.master.master import Master
+from dorm.master.parts import PartWriter
 from dorm.rotation.service import rotating
 from tests.simulation.world.process import Process
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.runtime.interface import Runtime
+    from dorm.core.state import State
     from dorm.rotation.service import RotationService
     from tests.simulation.world.connection import Connection
     from tests.simulation.world.process import Host
