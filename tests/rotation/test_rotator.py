@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,12 +14,14 @@ from dorm.snapshots import newest
 from events.archive.stores.interface import StoreError
 from events.chain.cuts import signed
 from events.codec import encode
+from events.errors import DormError
 from events.log.records import Archived, LogDamaged
 from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
 from replay.moments import AtSequence
 from replay.travel.travel import state_at
 from tests.errors import raises
+from tests.lab.machines.small_disk import small_disk
 from tests.master.sealed import CLUSTER, SealedLog, sealed_log
 from tests.rotation.logs import ALL, Rotating, records_of
 
@@ -132,3 +135,19 @@ async def test_an_archive_that_is_not_in_its_store_stops_rotation(rotating: Rota
     (tmp_path / "archives" / "sealed").rename(tmp_path / "elsewhere")
     with raises(RotationError, "rotation.other_place"):
         await rotating.rotator().step(ALL)
+
+
+@pytest.mark.parametrize("full", ["spool", "archives"])
+async def test_a_full_disk_removes_nothing(rotating: Rotating, tmp_path: Path, full: str) -> None:
+    with small_disk(tmp_path / full):
+        filler = tmp_path / full / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        with raises(DormError, "archive.not_written" if full == "spool" else "archive.store.failed", "No space left"):
+            await rotating.rotator().step(ALL)
+        assert await rotating.stream.start() == 0
+        assert await rotating.store.names() == []
+        filler.unlink()
+        assert await rotating.rotator().step(ALL) is not None
+        assert (await records_of(rotating.whole))[: len(rotating.given)] == rotating.given
