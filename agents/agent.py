@@ -29,7 +29,7 @@ from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.ports import listens
 from agents.reporting.heartbeat import Heartbeat
-from agents.reporting.logs import LogAnswerer
+from agents.reporting.logs import answer_questions
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from agents.reporting.vitals import Vitals
@@ -154,8 +154,7 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                answerer = LogAnswerer(self._runtime, self.desired)
-                tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
+                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired))
                 await self._converge(tasks)
         finally:
             self._follower.save()

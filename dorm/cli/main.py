@@ -33,6 +33,7 @@ _COMMANDS = {
     "cluster.agent": ("agent",),
     "cluster.demo": ("demo",),
     "trust.init": ("init",),
+    "trust.views": ("views",),
     "schema": ("schema",),
     "completion": ("completion",),
     "replay.state": ("state", "diff"),

@@ -161,6 +161,7 @@ class LocalCluster:
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
+        await self._serve_views(key_file)
         ready = asyncio.create_task(self._ready())
         try:
             await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -203,6 +204,21 @@ class LocalCluster:
         server = MetricsServer(self.options.metrics, sources, else_any_port=self.options.metrics_else_any_port)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))
         self.metrics_url = f"http://{server.address}/metrics"
+
+    async def _serve_views(self, key_file: Path) -> None:
+        if self.keys is None:
+            return
+        from dorm.local.views_process import ViewsProcess
+
+        process = ViewsProcess(
+            lambda: self.master.state,
+            self.server.url,
+            self.options.cluster,
+            credentials=self.keys.file_of("master"),
+            key=key_file,
+            log=self.options.data / "views.log",
+        )
+        await self._stack.enter_async_context(process)
 
     async def _deliver_webhooks(self) -> Deliverer | None:
         if self.options.webhooks is None:

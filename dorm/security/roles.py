@@ -1,9 +1,10 @@
 """Roles and what each may do, as data: the kinds of events that it publishes, and its subjects on a NATS server.
 
     role       account   may
-    reader     USERS     read the log
-    user       USERS     and submit apps, change and cancel own ones, read containers' output
-    operator   USERS     and drain nodes, change settings and webhooks, seal the log
+    reader     USERS     read the log, and all containers' output
+    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change and cancel
+                         those of the tenant
+    operator   USERS     what both may; and drain nodes, change settings and webhooks, seal the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
     node       NODES     read the log, and publish facts about itself and its containers
     joining    NODES     present the key of one new node, once
@@ -15,7 +16,9 @@ a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DE
 that import single services of the log's account: there a reply subject can name nothing of it.
 
 JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is
-one right, for all of it.
+one right, for all of it.  So a plain user asks no stream but the masters' lease.  The processes that serve views
+(`replay.tenants`) answer each user on a subject of its own, and agents answer questions about a tenant's containers on a
+subject that names the tenant.
 """
 
 from __future__ import annotations
@@ -108,15 +111,15 @@ def reading(cluster: str) -> Services:
     )
 
 
-def access(cluster: str, role: str, name: str) -> Access:
-    """Return what an identity may publish on and listen to."""
+def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
+    """Return what an identity may publish on and listen to.  `tenant` of a user; "" for one of the user's own name."""
     inbox = f"{inbox_prefix(role, name)}.>"
     if role == "joining":
         return Access([enrollment(cluster, name), _RESPONSES], [inbox])
     services = reading(cluster)
     read = [*services.single, *services.many]
     if role == "master":
-        return Access([*read, *_of_masters(cluster)], [inbox, names.reports(cluster)])
+        return Access([*read, *_of_masters(cluster)], [inbox, names.reports(cluster), names.views(cluster)])
     if role == "admin":
         return Access(
             [
@@ -124,26 +127,36 @@ def access(cluster: str, role: str, name: str) -> Access:
                 "$JS.ACK.>",
                 names.facts_by(cluster, name),
                 f"dorm.{cluster}.shadow.*.{name}",
-                _asking(cluster),
+                _asking(cluster, "*"),
                 _RESPONSES,
             ],
             [inbox, enrollment(cluster, "*")],
         )
     author = "*" if role == "api" else name
-    publish = [subject.replace(OWN_API, IMPORTED_API, 1) for subject in read]
+    publish = [
+        subject.replace(OWN_API, IMPORTED_API, 1) for subject in (_of_lease(cluster) if role == "user" else read)
+    ]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
-        return Access([*publish, names.report(cluster, name), _RESPONSES], [inbox, names.ask(cluster, name, "logs")])
+        return Access(
+            [*publish, names.report(cluster, name), _RESPONSES], [inbox, names.asked_of(cluster, name, "logs")]
+        )
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
-    if role != "reader":
-        publish += [_asking(cluster), _RESPONSES]
-    return Access(publish, [inbox])
+    if role != "api":
+        publish.append(names.view(cluster, name))
+    return Access([*publish, _asking(cluster, (tenant or name) if role == "user" else "*"), _RESPONSES], [inbox])
 
 
-def _asking(cluster: str) -> str:
-    """Return the subjects on which agents are asked for containers' output."""
-    return f"dorm.{cluster}.ask.*.logs"
+def _asking(cluster: str, tenant: str) -> str:
+    """Return the subjects on which agents are asked for output of a tenant's containers."""
+    return f"dorm.{cluster}.ask.*.logs.{tenant}"
+
+
+def _of_lease(cluster: str) -> list[str]:
+    """Return what everyone may ask: which master leads."""
+    lease = str(leadership_config(cluster).name)
+    return [f"{OWN_API}.STREAM.INFO.{lease}", f"{OWN_API}.STREAM.MSG.GET.{lease}"]
 
 
 def _of_masters(cluster: str) -> list[str]:
@@ -151,6 +164,8 @@ def _of_masters(cluster: str) -> list[str]:
     snapshots = str(snapshot_config(cluster).name)
     return [
         names.rounds(cluster),
+        # Beside a master, users are answered who ask for their tenant's view.
+        _RESPONSES,
         f"$KV.{bucket}.master",
         f"dorm.{cluster}.snapshot.>",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
@@ -169,10 +184,10 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES] + [names.reports(cluster)]
-    asking = Services([], [_asking(cluster)])
+    asking = Services([], [_asking(cluster, "*")])
     return {
         LOG: {
-            USERS: Services([*read.single, *of_users], read.many),
+            USERS: Services([*read.single, *of_users], [*read.many, names.views(cluster)]),
             NODES: Services([*read.single, *of_nodes], [*read.many, enrollment(cluster, "*")]),
         },
         NODES: {USERS: asking, LOG: asking},

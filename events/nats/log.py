@@ -53,6 +53,7 @@ from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
 from events.nats.stream_state import stream_state
 from events.nats.streams import all_streams, find_streams, log_stream, make_streams, report_stream
+from events.nats.viewed import USER, ViewedBus, ViewedLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -81,8 +82,11 @@ class Connection:
         self._link = link
         self.url = link.url
         self.cluster = cluster
-        self.log = JetStreamLog(link, cluster, imported)
+        self.log: JetStreamLog | ViewedLog = JetStreamLog(link, cluster, imported)
         self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
+        if link.credentials is not None and link.credentials.role == USER:
+            self.log = ViewedLog(link, self.log, cluster, link.credentials.name)
+            self.bus = ViewedBus(link, names.reports(cluster), report_stream(cluster), self.log)
         self.leadership = JetStreamLeadership(link, cluster)
         self.places = Places(link, cluster, imported)
 
@@ -133,6 +137,8 @@ class Connection:
         try:
             if create and (credentials is None or credentials.role == ADMIN):
                 imported = await make_streams(link, cluster, timeout, replicas)
+            elif credentials is not None and credentials.role == USER:
+                imported = 0  # A user reads no stream, and its view tells what is imported.
             else:
                 imported = await find_streams(link, cluster, timeout)
         except LogUnavailable:

@@ -22,9 +22,13 @@ from dorm.cli.signals import end_beside_threads, run_until_stopped
 from events.log.records import LogError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
+    from dorm.cli.connect import Target
     from dorm.client.client import Client
+    from dorm.core.state import State
+    from dorm.local.views_process import ViewsProcess
     from dorm.master.master import Master
     from dorm.metrics.address import Address
     from dorm.metrics.parts import SolveTimer
@@ -160,6 +164,8 @@ def master(
                 policy_limit_s=limit_s(LIMIT_S),
             )
             masters.append(one)
+            if found.credentials:
+                await stack.enter_async_context(_views(found, file, lambda: one.state))
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file)))
             if change is None or first is not None:
@@ -180,6 +186,13 @@ def master(
             end_beside_threads()
 
     run(until_stopped())
+
+
+def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
+    from dorm.local.views_process import ViewsProcess
+
+    path = str(Path(found.credentials).expanduser())
+    return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)
 
 
 def _metrics(
