@@ -21,7 +21,7 @@ class LogQuestion(msgspec.Struct, frozen=True):
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user asks of the own tenant's view of the log; `events.views` reads the answer."""
+    """What a user asks of the own tenant's view of the log; `events.log.views` reads the answer."""
 
     what: Literal["read", "end", "time", "states", "state", "report"]
     """Records; the last sequence; the sequence at a time; the states to start from; one of these; a node's last heartbeat."""

@@ -6,7 +6,7 @@
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
     dorm.<cluster>.ask.<node>.<what>.<tenant>   the same where identities count: the tenant that is asked about
-    dorm.<cluster>.view.<who>                   questions for a tenant's view of the log: not kept
+    dorm.<cluster>.view.<who>.log               questions for a tenant's view of the log: not kept
 
 App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
 in the subject, where a server's permissions can check them; a kind is only believed on its own subject.
@@ -102,12 +102,12 @@ def asked_of(cluster: str, node: str, what: str) -> str:
 
 def view(cluster: str, who: str) -> str:
     """Return the subject on which a user asks for the own tenant's view of the log."""
-    return f"dorm.{cluster}.view.{token(who)}"
+    return f"dorm.{cluster}.view.{token(who)}.log"
 
 
 def views(cluster: str) -> str:
     """Return the pattern of all questions for views."""
-    return f"dorm.{cluster}.view.*"
+    return f"dorm.{cluster}.view.*.log"
 
 
 @lru_cache(maxsize=65536)

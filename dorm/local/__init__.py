@@ -4,6 +4,7 @@ cluster       server, master and agents, started and stopped together
 nats_server   an embedded NATS server
 founding      the first keys, streams and events of a cluster that knows its users
 api_process   the API and the dashboard of such a cluster, as a process of their own
+views_process users' views, as a process of their own
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 spec_files    app specs and cluster files on disk

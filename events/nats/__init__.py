@@ -8,6 +8,7 @@
     internals      what we use of nats-py although it is not public, and why
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
+    viewed         the log as a plain user has it: a view that somebody serves
     snapshots      snapshots in a stream of their own
     places/        readers' places in the log, kept by the server
     shadows        the comparisons of `dorm shadow`, in a stream of their own

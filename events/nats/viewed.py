@@ -16,9 +16,9 @@ from events import subjects as names
 from events.log.interface import EventLog
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable, Record, on_subjects
 from events.log.snapshots import SnapshotInfo, Snapshots
+from events.log.views import Failure, Unpacking
 from events.nats.bus import NatsBus
 from events.requests import ViewQuestion
-from events.views import Failure, Unpacking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

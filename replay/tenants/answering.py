@@ -1,6 +1,6 @@
 """Answers users who ask for their tenant's view of the log.
 
-Who asks is the last token of the question's subject, which the server guards; which tenant that is, the log says.  What one
+Who asks is a token of the question's subject, which the server guards; which tenant that is, the log says.  What one
 user asks for is bounded, so that nobody else waits for it: answers at once, questions in a second, and folds of the past (one
 for each tenant, `replay.tenants.views`).  An answer goes on only as fast as the asker takes it.
 """
@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events import subjects
-from events.codec import decode, encode
-from events.kinds import NodeReported
 from events.log.interface import AskRefused
-from events.log.records import LogError, Record
+from events.log.records import LogError
+from events.log.views import Failure, packed, pieces
 from events.requests import ViewQuestion
-from events.views import Failure, packed, pieces
 from replay.tenants.views import Views
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from events.log.interface import Answerer, Bus, ReadableLog
+    from events.log.records import Record
 
 _MOST_AT_ONCE = 16
 """Answers to one user at once, also those that follow the log."""
@@ -65,7 +64,7 @@ class Answering:
 
     def answerer(self, subject: str) -> Answerer:
         """Return who answers a question that came on this subject."""
-        return partial(self._answer, subject.rpartition(".")[2])
+        return partial(self._answer, subjects.who_of(subject))
 
     async def _answer(self, user: str, question: bytes) -> AsyncGenerator[bytes, None]:
         try:
@@ -118,8 +117,8 @@ class Answering:
         match asked.what:
             case "read":
                 await self._check_same(asked)
-                until = None if asked.follow else await views.end()
-                until = asked.until if until is None or asked.until is None else min(until, asked.until)
+                ends = () if asked.follow else (await views.end(),)
+                until = min((*ends, *(() if asked.until is None else (asked.until,))), default=None)
                 async with contextlib.aclosing(views.read(tenant, after=asked.after, until=until)) as batches:
                     async for batch in batches:
                         if self._tenant(user) != tenant:
@@ -147,10 +146,4 @@ class Answering:
     async def _report(self, node: str, tenant: str) -> Record | None:
         """Return a node's last heartbeat, with the use of this tenant's containers alone."""
         record = await self._bus.last_report(subjects.report(self._cluster, node))
-        event = decode(record) if record is not None else None
-        state = self._views.state
-        if record is None or state is None or not isinstance(event, NodeReported):
-            return None
-        own = [one for one in event.containers if (app := state.apps.get(one.app)) is not None and app.tenant == tenant]
-        made = msgspec.structs.replace(event, containers=own)
-        return msgspec.structs.replace(record, body=encode(made), msg_id="")
+        return self._views.report(record, tenant) if record is not None else None

@@ -22,6 +22,8 @@ import msgspec
 from dorm.core.fold.evolve import GapError
 from dorm.core.snapshot import copy, dump, load, pack
 from dorm.core.state import SCHEMA
+from events.codec import decode, encode
+from events.kinds import NodeReported
 from events.log.records import LogClosed, LogDamaged, LogError, LogUnavailable
 from events.logger import Logger
 from replay.frames import build, state_after
@@ -186,6 +188,15 @@ class Views:
                             return
             except GapError as error:
                 raise LogDamaged(str(error)) from None
+
+    def report(self, record: Record, tenant: str) -> Record | None:
+        """Return a node's heartbeat with the use of this tenant's containers alone."""
+        event, state = decode(record), self.state
+        if state is None or not isinstance(event, NodeReported):
+            return None
+        apps = state.apps
+        own = [one for one in event.containers if one.app in apps and apps[one.app].tenant == tenant]
+        return msgspec.structs.replace(record, body=encode(msgspec.structs.replace(event, containers=own)), msg_id="")
 
     # --- states ---------------------------------------------------------------------------------------------------------
 

@@ -265,7 +265,7 @@ async def test_nobody_hears_what_is_for_others(guarded: Guarded) -> None:
         f"dorm.{CLUSTER}.ask.node-2.logs.*",
         f"dorm.{CLUSTER}.ask.*.logs.alice",
     ]
-    of_views = [f"dorm.{CLUSTER}.view.*", f"dorm.{CLUSTER}.view.bob"]
+    of_views = [f"dorm.{CLUSTER}.view.*.log", f"dorm.{CLUSTER}.view.bob.log"]
     for name in ("alice", "olga", "api", "node-1", "node-3", "master"):
         own = guarded.credentials[name].inbox + ".>"
         tried = {*everywhere, *of_others, *(of_views if name != "master" else ())} - {own}
@@ -338,7 +338,7 @@ async def test_a_plain_user_reads_no_stream(guarded: Guarded, record_property: A
             await alice.client.publish(question, body_of("STREAM.MSG.GET"), reply=alice.client.new_inbox())
         await alice.taken()
         assert set(alice.forbidden) == {question.lower() for question in questions}
-        others = [f"dorm.{CLUSTER}.view.{name}" for name in ("bob", "rita", "root", "*")]
+        others = [f"dorm.{CLUSTER}.view.{name}.log" for name in ("bob", "rita", "root", "*")]
         for subject in others:
             await alice.client.publish(subject, b"{}", reply=alice.client.new_inbox())
         await alice.taken()

@@ -45,7 +45,7 @@ def views(
     configure(verbose, log_json)
 
     async def work() -> None:
-        from dorm.master.sealing import read_key
+        from dorm.master.sealing import pseudonyms_of, read_key
         from replay.tenants.answering import serve
         from replay.tenants.projection import key_of
 
@@ -54,7 +54,7 @@ def views(
         if file is None or not found.credentials:
             text = "views need the masters' credentials and their key: name them with --credentials and --key"
             raise Fail(text, USAGE, code="key.not_found")
-        secret = (await asyncio.to_thread(read_key, file)).sign(b"the key of pseudonyms in views")
+        secret = pseudonyms_of(await asyncio.to_thread(read_key, file))
         connection = await found.connection("dorm-views", patient=True)
         try:
             serving = serve(connection.log, connection.bus, connection.cluster, key_of(secret))
