@@ -30,7 +30,7 @@ from agents.ledger import Ledger
 from agents.ports import listens
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.heartbeat import Heartbeat
-from agents.reporting.logs import LogAnswerer
+from agents.reporting.logs import answer_questions
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from agents.reporting.status import StatusAnswerer, answer_if_allowed
@@ -155,8 +155,7 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                answerer = LogAnswerer(self._runtime, self.desired)
-                tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
+                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired))
                 tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
                 await self._converge(tasks)
         finally:

@@ -21,5 +21,7 @@ VARIABLE = "DORM_ARCHIVES"
 def with_history(connection: Connection, place: str = "") -> Connection:
     """Return the connection with a log that reads archives as well.  `place`: where they are; "" for the environment's, or
     else the log's own word."""
+    if connection.log is not connection.stream:
+        return connection  # A plain user reads a view, and what serves it reads both.
     connection.log = WholeLog(connection.stream, connection.cluster, place=place or os.environ.get(VARIABLE, ""))
     return connection

@@ -1,13 +1,15 @@
-"""Questions to agents and masters, and their answers, as JSON maps beside the log.
+"""Questions beside the log, as JSON maps: to agents, to masters, and to what serves tenants' views; and their answers.
 
 Container output is not an event; it is read where it is stored.  Nor is how a process is: it is asked.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from events.limits import Name, Number, Slot
+from events.limits import Moment, Name, Number, Sequence, Slot
 
 
 class LogQuestion(msgspec.Struct, frozen=True):
@@ -74,3 +76,19 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Facts that the log does not have yet."""
     runtime: str
     disks: list[Disk] = []
+
+
+class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a user asks of the own tenant's view of the log; `events.log.views` reads the answer."""
+
+    what: Literal["read", "end", "time", "states", "state", "report"]
+    """Records; the last sequence; the sequence at a time; the states to start from; one of these; a node's last heartbeat."""
+    after: Sequence = 0
+    """The last record that the reader has."""
+    at: Moment = 0
+    """Its log time, by which another log in the same place is noticed; the time that is asked about."""
+    until: Sequence | None = None
+    """None for the end of the log as it is now."""
+    follow: bool = False
+    """Go on with records to come, without end."""
+    node: Name = ""

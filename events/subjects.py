@@ -8,6 +8,8 @@
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.part.<node>.<n>              a node's part, in pieces: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
+    dorm.<cluster>.ask.<node>.<what>.<tenant>   the same where identities count: the tenant that is asked about
+    dorm.<cluster>.view.<who>.log               questions for a tenant's view of the log: not kept
     dorm.<cluster>.masters.all.status           a question to all masters, how they are: not kept; `agents.all` to agents
 
 App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Progress is the
@@ -119,8 +121,25 @@ def shadows(cluster: str) -> str:
     return f"dorm.{cluster}.shadow.*.*"
 
 
-def ask(cluster: str, node: str, what: str) -> str:
-    return f"dorm.{cluster}.ask.{token(node)}.{what}"
+def ask(cluster: str, node: str, what: str, tenant: str = "") -> str:
+    """Return the subject of a question to an agent.  Where a server guards subjects, it names whose apps it is about, so that
+    the server decides who may ask."""
+    return f"dorm.{cluster}.ask.{token(node)}.{what}" + (f".{token(tenant)}" if tenant else "")
+
+
+def asked_of(cluster: str, node: str, what: str) -> str:
+    """Return the pattern of questions to an agent about any tenant's apps."""
+    return f"{ask(cluster, node, what)}.*"
+
+
+def view(cluster: str, who: str) -> str:
+    """Return the subject on which a user asks for the own tenant's view of the log."""
+    return f"dorm.{cluster}.view.{token(who)}.log"
+
+
+def views(cluster: str) -> str:
+    """Return the pattern of all questions for views."""
+    return f"dorm.{cluster}.view.*.log"
 
 
 def ask_masters(cluster: str) -> str:

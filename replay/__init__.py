@@ -8,6 +8,7 @@
     story/      why an app has what it has, and what happened to it
     timeline/   a log as a picture
     export/     copies a log, or a part of it, into a file
+    tenants/    the log as one tenant may read it
     traces/     apps as traces of OpenTelemetry
     simulator/  a cluster in virtual time
     shadow/     what another policy would do, decision by decision

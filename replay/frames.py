@@ -83,9 +83,9 @@ class TakenFrames(Frames):
         due = []
         while self._left and self._left[0].seq <= records[-1].seq:
             info = self._left.popleft()
-            body = await self._log.snapshots.get(info)
-            if body is not None:
-                due.append((info, body))
+            found = await self._log.snapshots.fetch(info)
+            if found is not None:
+                due.append(found)
         return due
 
 

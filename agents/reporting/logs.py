@@ -1,4 +1,9 @@
-"""Answer questions for container logs: logs are not events; they stay with the engine and are read from there."""
+"""Answer questions for container logs: logs are not events; they stay with the engine and are read from there.
+
+Where a server guards subjects, a question names the tenant whose app it is about, and the server lets ask for a tenant's apps
+only its own users, readers, operators and admins.  So an agent has to know no users: it answers what is asked about an app of
+this tenant, and for an app of another one says what it says of an app that it does not have.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.runtime.interface import Key, RuntimeFault, Unavailable
+from events import subjects
 from events.log.interface import AskRefused
 from events.requests import LogQuestion
 
@@ -16,14 +22,30 @@ if TYPE_CHECKING:
 
     from agents.desired import Desired
     from agents.runtime.interface import Runtime
+    from events.log.interface import Bus
+
+
+async def answer_questions(bus: Bus, cluster: str, runtime: Runtime, desired: Desired) -> None:
+    """Answer questions to this node until cancelled.  Raises LogUnavailable when the connection is closed."""
+    node = desired.node
+    if not bus.guarded:
+        await bus.answer(subjects.ask(cluster, node, "logs"), LogAnswerer(runtime, desired))
+        return
+
+    def of_tenant(subject: str) -> LogAnswerer:
+        return LogAnswerer(runtime, desired, subject.rpartition(".")[2])
+
+    await bus.answer_each(subjects.asked_of(cluster, node, "logs"), of_tenant)
 
 
 class LogAnswerer:
     """The answerer of one node."""
 
-    def __init__(self, runtime: Runtime, desired: Desired) -> None:
+    def __init__(self, runtime: Runtime, desired: Desired, tenant: str | None = None) -> None:
+        """`tenant`: the subject's token of the tenant that is asked about; None for any app, on an open cluster."""
         self._runtime = runtime
         self._desired = desired
+        self._tenant = tenant
 
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         try:
@@ -32,6 +54,7 @@ class LogAnswerer:
             raise AskRefused(f"a question for logs is a JSON map: {error}", code="agent.question.malformed") from None
         key = Key(asked.app, asked.generation, asked.slot)
         try:
+            self._check_tenant(asked.app)
             async with contextlib.aclosing(self._runtime.logs(key, follow=asked.follow, tail=asked.tail)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -46,3 +69,10 @@ class LogAnswerer:
             ) from None
         except RuntimeFault as error:
             raise AskRefused(str(error), code=error.code) from None
+
+    def _check_tenant(self, app_id: str) -> None:
+        """Raises KeyError for an app of another tenant, as for one that is not here."""
+        if self._tenant is not None:
+            app = self._desired.apps.get(app_id)
+            if app is None or subjects.token(app.owner) != self._tenant:
+                raise KeyError(app_id)

@@ -68,6 +68,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """PEM file of its key; None where the certificate's file holds it."""
     clients: Path | None = None
     """PEM file of the authority whose certificates name users."""
+    pseudonyms: bytes = b""
+    """Secret from which plain users get pseudonyms of others; the same as that of `dorm views`, so that both name the same
+    apps alike.  Without it they are drawn at random."""
     limits: Limits = Limits()
     archive: str = ""
     """The name of the archive that is served in the place of a cluster; the page then offers nothing to do."""

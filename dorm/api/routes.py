@@ -19,10 +19,11 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, packs
 from dorm.api.errors import Invalid, Malformed, TooLarge, TooSlow, Unsupported
 from dorm.api.guards import check_type
+from dorm.api.identity import ACCESS
 from dorm.local.spec_files import parse
 
 if TYPE_CHECKING:
-    from dorm.api.services import Services
+    from dorm.api.services import Services, Tenants
 
 Q = TypeVar("Q", bound="Parameters")
 B = TypeVar("B")
@@ -115,13 +116,20 @@ class Route(msgspec.Struct, frozen=True):
         return str(self.handler.__name__)
 
     @property
+    def open(self) -> bool:
+        """Whether it shows nothing of the log, so that everyone may ask."""
+        return ACCESS.get(self.operation) == "open"
+
+    @property
     def streams(self) -> bool:
         """Whether it may answer with a stream, which has no end."""
         return bool(self.media)
 
 
-def handler_of(route: Route, services: Services) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return what the HTTP library calls."""
+def handler_of(
+    route: Route, services: Services, tenants: Tenants | None = None
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Return what the HTTP library calls.  `tenants` have the services for requests of plain users."""
     limits = services.options.limits
     seconds = limits.long_answer_s if route.long else limits.answer_s
 
@@ -129,7 +137,8 @@ def handler_of(route: Route, services: Services) -> Callable[[web.Request], Awai
         user = await services.door.admit(request, route.operation)
         query = read_query(request, route.query)
         body = await _read_body(request, route, services) if route.body is not None else None
-        call: Call[Any, Any] = Call(services, request, query, body, user)
+        serving = services if tenants is None or route.open else await tenants.of(user)
+        call: Call[Any, Any] = Call(serving, request, query, body, user)
         if route.streams:
             done = await route.handler(call)
         else:

@@ -1,8 +1,15 @@
-"""What handlers have at hand: one process's fold of one log, and what is computed from it."""
+"""What handlers have at hand: one process's fold of one log, and what is computed from it.
+
+A plain user's requests are served by services of the own tenant, which follow a log from which what belongs to others is
+hidden (`replay.tenants`), through the same routes.  So no handler can show what a user may not read.  These services are made
+when somebody asks, and those that were not asked for the longest time end where there are too many.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
@@ -18,12 +25,17 @@ from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
 from dorm.api.following.reports import Reports
 from dorm.api.following.requester import Requester
+from dorm.api.following.tenant import TenantCluster
 from dorm.api.following.threads import Heavy
 from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
 from dorm.client.client import login_name
+from events.log.records import LogError
+from events.logger import Logger
+from replay.tenants.projection import key_of
+from replay.tenants.views import Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +44,20 @@ if TYPE_CHECKING:
     from dorm.api.following.archived import Cluster
     from dorm.api.options import Options
 
+_MOST_TENANTS = 32
+"""Tenants that have services at once: each has a state of its own."""
+_READY_S = 10.0
+_log = Logger(__name__)
+
 
 class Services:
     """Made once; `run` keeps all of it up to date."""
 
-    def __init__(self, connection: Cluster, options: Options, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: Cluster, options: Options, clock: Callable[[], int], *, beside: Services | None = None
+    ) -> None:
+        """`beside`: the services of the whole log, where these are of one tenant's view.  Who may do what, and the bounds on
+        expensive work, are theirs."""
         limits = options.limits
         self.options = options
         self.clock = clock
@@ -44,10 +65,12 @@ class Services:
         self.user = options.user or login_name()
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
-        self.door = Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
+        self.door: Doorkeeper = (
+            beside.door if beside else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
+        )
         self.recent = RecentLog(self.follower)
-        self.heavy = Heavy(limits.heavy, limits.heavy_waiting)
-        self.forks = Heavy(1, 4)
+        self.heavy: Heavy = beside.heavy if beside else Heavy(limits.heavy, limits.heavy_waiting)
+        self.forks: Heavy = beside.forks if beside else Heavy(1, 4)
         """What-if simulations: one at a time, beside the other work, since each may take a minute."""
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
@@ -59,12 +82,13 @@ class Services:
         self.masters = MastersWatch(connection.leadership, clock)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)
-        self.addresses = Addresses(limits)
+        self.addresses: Addresses = beside.addresses if beside else Addresses(limits)
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
-        self.writes = asyncio.Semaphore(limits.writes)
+        self.writes: asyncio.Semaphore = beside.writes if beside else asyncio.Semaphore(limits.writes)
+        self._beside = beside
         self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear]
 
     def requester(self, user: str) -> Requester:
@@ -81,5 +105,64 @@ class Services:
                 tasks.create_task(self.events.run(), name="event streams")
                 tasks.create_task(self.view.run(), name="view stream")
         finally:
-            self.heavy.close()
-            self.forks.close()
+            if self._beside is None:
+                self.heavy.close()
+                self.forks.close()
+
+
+class Tenants:
+    """The services of each tenant."""
+
+    def __init__(self, services: Services) -> None:
+        """`services` are those of who may read all."""
+        self._services = services
+        self._views = Views(services.connection.log, key_of(services.options.pseudonyms or secrets.token_bytes(32)))
+        self._viewing: asyncio.Task[None] | None = None
+        self._made: OrderedDict[str, tuple[Services, asyncio.Task[None]]] = OrderedDict()
+
+    async def of(self, user: str) -> Services:
+        """Return the services for a user's requests, once they have read the log.  Raises Unavailable."""
+        tenant = self._services.door.views_of(user)
+        if not tenant:
+            return self._services
+        found = self._made.get(tenant)
+        if found is None or found[1].done():
+            found = self._make(tenant)
+        self._made.move_to_end(tenant)
+        services = found[0]
+        if not services.follower.ready:
+            await services.follower.reach(0, _READY_S)
+        return services
+
+    def _make(self, tenant: str) -> tuple[Services, asyncio.Task[None]]:
+        if self._viewing is None or self._viewing.done():
+            self._viewing = asyncio.create_task(self._views.run(), name="views")
+        while len(self._made) >= _MOST_TENANTS:
+            _, (old, running) = self._made.popitem(last=False)
+            _end(old, running)
+        own = self._services
+        services = Services(TenantCluster(own.connection, self._views, tenant), own.options, own.clock, beside=own)
+        self._made[tenant] = found = services, asyncio.create_task(_unless_it_fails(services), name=f"view of {tenant}")
+        return found
+
+    def close(self) -> None:
+        """End all of them."""
+        if self._viewing is not None:
+            self._viewing.cancel()
+        for services, running in self._made.values():
+            _end(services, running)
+        self._made.clear()
+
+
+def _end(services: Services, running: asyncio.Task[None]) -> None:
+    services.events.finish()
+    services.view.finish()
+    running.cancel()
+
+
+async def _unless_it_fails(services: Services) -> None:
+    """A view that cannot be followed is made again with the next request."""
+    try:
+        await services.run()
+    except* (LogError, OSError) as failed:
+        _log.warning("a tenant's view cannot be followed", reason=str(failed.exceptions[0]))

@@ -28,7 +28,7 @@ from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import Call, Parameters, Route, handler_of
-from dorm.api.services import Services
+from dorm.api.services import Services, Tenants
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Server:
 
     def __init__(self, services: Services, options: Options) -> None:
         self.services = services
+        self.tenants = Tenants(services)
         self.options = options
         self.url = ""
         """Where it is; known once it listens."""
@@ -61,7 +62,7 @@ class Server:
     async def listen(self) -> None:
         """Start to answer.  Raises CannotListen."""
         page = await asyncio.to_thread(Page.load, self.options.archive)
-        application = await asyncio.to_thread(_application, self.services, page)
+        application = await asyncio.to_thread(_application, self.services, self.tenants, page)
         limits = self.options.limits
         self._runner = web.AppRunner(
             application, handle_signals=False, access_log=None, shutdown_timeout=_END_S, handler_cancellation=True
@@ -114,6 +115,7 @@ class Server:
     async def close(self) -> None:
         if self._listening is not None:
             self._listening.close()
+        self.tenants.close()
         self.services.events.finish()
         self.services.view.finish()
         if self._runner is not None:
@@ -157,7 +159,7 @@ def _encryption(options: Options) -> ssl.SSLContext | None:
     return made
 
 
-def _application(services: Services, page: Page) -> web.Application:
+def _application(services: Services, tenants: Tenants, page: Page) -> web.Application:
     application = web.Application(middlewares=[_middleware(services)], client_max_size=services.options.limits.body)
     description = msgspec.json.encode(openapi.document(ROUTES))
 
@@ -166,9 +168,9 @@ def _application(services: Services, page: Page) -> web.Application:
         return answer(msgspec.Raw(description), services.follower.seq, pack=call.packs)
 
     for route in (*ROUTES, Route("GET", "/v1/openapi.json", describe, "This description")):
-        application.router.add_route(route.method, route.path, handler_of(route, services))
+        application.router.add_route(route.method, route.path, handler_of(route, services, tenants))
         if route.method == "GET" and not route.streams:
-            application.router.add_route("HEAD", route.path, handler_of(route, services))
+            application.router.add_route("HEAD", route.path, handler_of(route, services, tenants))
     application.router.add_get("/", page.index)
     application.router.add_get("/sign-in", page.sign_in)
     application.router.add_get("/assets/{path:.+}", page.asset)

@@ -38,6 +38,7 @@ _COMMANDS = {
     "cluster.demo": ("demo",),
     "deploy.backup": ("backup",),
     "trust.init": ("init",),
+    "trust.views": ("views",),
     "apps.schema": ("schema",),
     "completion": ("completion",),
     "replay.state": ("state", "diff"),

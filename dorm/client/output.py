@@ -56,7 +56,8 @@ class Output:
         """Yield the output of one container, as `Client.logs` says."""
         generation, wanted = container_of(app, slot)
         question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
-        subject = subjects.ask(self._cluster, generation.containers[wanted].node, "logs")
+        tenant = app.tenant if self._bus.guarded else ""
+        subject = subjects.ask(self._cluster, generation.containers[wanted].node, "logs", tenant)
         taken = skip = outages = 0
         patience = 0.0
         while True:

@@ -172,8 +172,8 @@ class Tail:
         A snapshot of any build will do: the filter takes only the apps' owners and nodes from it."""
         snapshots = self._log.snapshots
         for info in reversed([info for info in await snapshots.infos() if info.seq <= upto]):
-            body = await snapshots.get(info)
-            state = await asyncio.to_thread(load, info, body, build=None) if body is not None else None
+            found = await snapshots.fetch(info)
+            state = await asyncio.to_thread(load, *found, build=None) if found is not None else None
             if state is not None:
                 concerns.know(state)
                 return info.seq

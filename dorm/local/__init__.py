@@ -5,6 +5,7 @@ nats_server   an embedded NATS server
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
 api_process   the API and the dashboard of such a cluster, as a process of their own
+views_process users' views, as a process of their own
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 spec_files    app specs and cluster files on disk

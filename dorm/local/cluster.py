@@ -188,6 +188,7 @@ class LocalCluster:
         await self._stack.enter_async_context(rotation.rotating_beside(self.master, apart, settings, key))
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
+        await self._serve_views(key_file)
         ready = asyncio.create_task(self._ready())
         try:
             await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -236,6 +237,21 @@ class LocalCluster:
         server = MetricsServer(self.options.metrics, sources, else_any_port=any_port, health=health)
         await self._stack.enter_async_context(serving(server, follower, self.master.settled))
         self.metrics_url = f"http://{server.address}/metrics"
+
+    async def _serve_views(self, key_file: Path) -> None:
+        if self.keys is None:
+            return
+        from dorm.local.views_process import ViewsProcess
+
+        process = ViewsProcess(
+            lambda: self.master.state,
+            self.server.url,
+            self.options.cluster,
+            credentials=self.keys.file_of("master"),
+            key=key_file,
+            log=self.options.data / "views.log",
+        )
+        await self._stack.enter_async_context(process)
 
     async def _deliver_webhooks(self) -> Deliverer | None:
         if self.options.webhooks is None:

@@ -148,6 +148,12 @@ def read_key(path: Path) -> SealKey:
         raise KeyFileError(f"key {path}: {error.strerror}") from None
 
 
+def pseudonyms_of(key: SealKey) -> bytes:
+    """Return the secret from which pseudonyms in users' views of the log are made: the same wherever the masters' key is, and
+    unknown to users."""
+    return key.sign(b"the secret of pseudonyms in views of the log")
+
+
 def _make(path: Path) -> None:
     """Write a new key atomically, never over one that another master has just made."""
     path.parent.mkdir(parents=True, exist_ok=True)

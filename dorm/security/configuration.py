@@ -32,11 +32,13 @@ class Key(msgspec.Struct, frozen=True):
     name: str
     role: str
     public_key: str
+    tenant: str = ""
+    """Of a user; "" for one of the user's own name."""
 
 
 def known_keys(known: Identities) -> list[Key]:
     """Return the users and nodes that the log knows with a key."""
-    users = [Key(user.name, user.role, user.public_key) for user in known.users.values()]
+    users = [Key(user.name, user.role, user.public_key, user.tenant) for user in known.users.values()]
     nodes = [Key(node.node, "node", node.public_key) for node in known.nodes.values()]
     return [key for key in (*users, *nodes) if key.public_key]
 
@@ -78,7 +80,7 @@ def _account(cluster: str, account: str, keys: list[Key], exports: Mapping[str, 
 
 
 def _user(cluster: str, key: Key) -> str:
-    may = access(cluster, key.role, key.name)
+    may = access(cluster, key.role, key.name, key.tenant)
     return (
         f"{{ nkey: {key.public_key}, permissions: {{ # {key.role} {key.name}\n"
         f"        publish: {{ allow: {json.dumps(may.publish)} }}\n"

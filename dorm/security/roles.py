@@ -1,9 +1,11 @@
 """Roles and what each may do, as data: the kinds of events that it publishes, and its subjects on a NATS server.
 
     role       account   may
-    reader     USERS     read the log
-    user       USERS     and submit apps, change, cancel and retry own ones, read containers' output
-    operator   USERS     and drain and forget nodes, pause scheduling, change settings and webhooks, seal the log
+    reader     USERS     read the log, and all containers' output
+    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, cancel and
+                         retry those of the tenant
+    operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
+                         the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
     node       NODES     read its own part and the log, and publish facts about itself and its containers, and their progress
     joining    NODES     present the key of one new node, once
@@ -16,7 +18,9 @@ a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DE
 that import single services of the log's account: there a reply subject can name nothing of it.
 
 JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is
-one right, for all of it.
+one right, for all of it.  So a plain user asks no stream but the masters' lease.  The processes that serve views
+(`replay.tenants`) answer each user on a subject of its own, and agents answer questions about a tenant's containers on a
+subject that names the tenant.
 """
 
 from __future__ import annotations
@@ -132,8 +136,8 @@ def reading_parts(cluster: str, node: str = "") -> Services:
     )
 
 
-def access(cluster: str, role: str, name: str) -> Access:
-    """Return what an identity may publish on and listen to."""
+def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
+    """Return what an identity may publish on and listen to.  `tenant` of a user; "" for one of the user's own name."""
     inbox = f"{inbox_prefix(role, name)}.>"
     if role == "joining":
         return Access([enrollment(cluster, name), _RESPONSES], [inbox])
@@ -145,7 +149,8 @@ def access(cluster: str, role: str, name: str) -> Access:
     if role == "master":
         answers = [_RESPONSES, f"{inbox_prefix('admin', '*')}.>"]
         return Access(
-            [*read, *_of_masters(cluster), *answers], [inbox, names.reports(cluster), names.ask_masters(cluster)]
+            [*read, *_of_masters(cluster), *answers],
+            [inbox, names.reports(cluster), names.ask_masters(cluster), names.views(cluster)],
         )
     if role == "restorer":
         return Access([f"{OWN_API}.>", f"dorm.{cluster}.>"], [inbox])
@@ -156,30 +161,38 @@ def access(cluster: str, role: str, name: str) -> Access:
                 "$JS.ACK.>",
                 names.facts_by(cluster, name),
                 f"dorm.{cluster}.shadow.*.{name}",
-                _asking(cluster),
+                _asking(cluster, "*"),
                 *_status(cluster),
                 _RESPONSES,
             ],
             [inbox, enrollment(cluster, "*")],
         )
     author = "*" if role == "api" else name
-    publish = [subject.replace(OWN_API, IMPORTED_API, 1) for subject in read]
+    publish = [
+        subject.replace(OWN_API, IMPORTED_API, 1) for subject in (_of_lease(cluster) if role == "user" else read)
+    ]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
-        listens = [inbox, names.ask(cluster, name, "logs"), names.ask_agents(cluster)]
+        listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
         return Access([*publish, _RESPONSES], listens)
     publish += _status(cluster)
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
-    if role != "reader":
-        publish += [_asking(cluster), _RESPONSES]
-    return Access(publish, [inbox])
+    if role != "api":
+        publish.append(names.view(cluster, name))
+    return Access([*publish, _asking(cluster, (tenant or name) if role == "user" else "*"), _RESPONSES], [inbox])
 
 
-def _asking(cluster: str) -> str:
-    """Return the subjects on which agents are asked for containers' output."""
-    return f"dorm.{cluster}.ask.*.logs"
+def _asking(cluster: str, tenant: str) -> str:
+    """Return the subjects on which agents are asked for output of a tenant's containers."""
+    return f"dorm.{cluster}.ask.*.logs.{tenant}"
+
+
+def _of_lease(cluster: str) -> list[str]:
+    """Return what everyone may ask: which master leads."""
+    lease = str(leadership_config(cluster).name)
+    return [f"{OWN_API}.STREAM.INFO.{lease}", f"{OWN_API}.STREAM.MSG.GET.{lease}"]
 
 
 def _status(cluster: str) -> list[str]:
@@ -217,11 +230,12 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
     of_nodes += [names.reports(cluster), names.progress_of(cluster)]
-    asking = Services([], [_asking(cluster), names.ask_agents(cluster)])
+    asking = Services([], [_asking(cluster, "*"), names.ask_agents(cluster)])
     return {
         LOG: {
             USERS: Services(
-                [*read.single, *parts.single, *of_users], [*read.many, *parts.many, names.ask_masters(cluster)]
+                [*read.single, *parts.single, *of_users],
+                [*read.many, *parts.many, names.ask_masters(cluster), names.views(cluster)],
             ),
             NODES: Services(
                 [*read.single, *parts.single, *of_nodes], [*read.many, *parts.many, enrollment(cluster, "*")]

@@ -10,6 +10,7 @@
     leadership   the interface of the masters' lease, and one in memory
     waiting      retries while the log does not answer
     nearest      the snapshot to fold from
+    views        how a tenant's view of a log comes over the bus
     imported     records in a stream that come from an archive: their original times and ids
 
 Start with `interface`.  Imports nothing but the vocabulary.  One conformance suite for each interface (`tests/events/log`)

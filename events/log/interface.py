@@ -33,7 +33,7 @@ from events.log.records import LogRefused
 from events.log.snapshots import NoSnapshots
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from events.kinds import LogRotated
     from events.log.parts import Parts, ReadableParts
@@ -238,6 +238,16 @@ class Bus(Protocol):
     async def answer(self, subject: str, answerer: Answerer) -> None:
         """Serve questions until cancelled, several at once.  Raises LogUnavailable when the connection is closed."""
         ...
+
+    async def answer_each(self, pattern: str, answerer_of: Callable[[str], Answerer], *, queue: str = "") -> None:
+        """Serve questions on all subjects that match, each by the answerer for its subject.  Of several processes that serve
+        them under one name of a `queue`, each question goes to one.  Raises as `answer`."""
+        await self.answer(pattern, answerer_of(pattern))
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a server guards who uses which subject, so that a subject says who asks."""
+        return False
 
 
 class Answerer(Protocol):

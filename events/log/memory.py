@@ -158,7 +158,8 @@ class MemoryBus(Bus):
         self._clock = clock
         self._last: dict[str, Record] = {}
         self._readers: list[tuple[str, asyncio.Queue[Record]]] = []
-        self._answerers: dict[str, Answerer] = {}
+        self._answerers: dict[str, Callable[[str], Answerer]] = {}
+        """By the pattern of their subjects."""
         self._count = 0
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
@@ -182,10 +183,11 @@ class MemoryBus(Bus):
         return self._last.get(subject)
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
-        if subject not in self._answerers:
+        found = next((made for pattern, made in self._answerers.items() if matches(pattern, subject)), None)
+        if found is None:
             raise LogUnavailable("no agent answers for this node; is it running?", code="agent.no_answer")
         try:
-            async with answering(self._answerers[subject], question) as pieces:
+            async with answering(found(subject), question) as pieces:
                 async for piece in pieces:
                     if piece:
                         yield piece
@@ -193,9 +195,12 @@ class MemoryBus(Bus):
             raise LogRefused(str(error), code="agent.refused") from None
 
     async def answer(self, subject: str, answerer: Answerer) -> None:
-        self._answerers[subject] = answerer
+        await self.answer_each(subject, lambda _: answerer)
+
+    async def answer_each(self, pattern: str, answerer_of: Callable[[str], Answerer], *, queue: str = "") -> None:
+        self._answerers[pattern] = answerer_of
         try:
             await asyncio.Event().wait()
         finally:
             with suppress(KeyError):
-                del self._answerers[subject]
+                del self._answerers[pattern]

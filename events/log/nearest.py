@@ -58,11 +58,11 @@ async def nearest(
                 if drop_foreign_from is not None:
                     await drop_foreign_from.drop(info)
                 continue
-            body = await log.snapshots.get(info)
-            loaded = None if body is None else await asyncio.to_thread(load, info, body)
-            if loaded is not None:
-                return info, loaded
-            _log.debug("a snapshot is of no use", seq=info.seq, there=body is not None)
+            found = await log.snapshots.fetch(info)
+            loaded = None if found is None else await asyncio.to_thread(load, *found)
+            if found is not None and loaded is not None:
+                return found[0], loaded
+            _log.debug("a snapshot is of no use", seq=info.seq, there=found is not None)
     except LogError as error:
         if start:
             raise

@@ -122,6 +122,12 @@ class ReadableSnapshots(Protocol):
         """Return the body; None if it is gone or differs from what was put."""
         ...
 
+    async def fetch(self, info: SnapshotInfo) -> tuple[SnapshotInfo, bytes] | None:
+        """Return the body with all that is known of it.  A store that makes snapshots when they are asked for knows neither
+        digest nor size before."""
+        body = await self.get(info)
+        return None if body is None else (info, body)
+
 
 class Snapshots(ReadableSnapshots, Protocol):
     """A store of one log's snapshots."""

@@ -9,6 +9,7 @@
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
     progress       what apps report between two marks, in a stream of their own
+    viewed         the log as a plain user has it: a view that somebody serves
     snapshots      snapshots in a stream of their own
     parts          what each node's agent follows, in a stream of its own
     places/        readers' places in the log, kept by the server

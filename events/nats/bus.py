@@ -25,7 +25,7 @@ from events.nats.link import Link, as_log_errors, cancellable, ended
 from events.nats.reader import last_record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from nats.aio.msg import Msg
 
@@ -115,10 +115,17 @@ class NatsBus(Bus):
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
+    @property
+    def guarded(self) -> bool:
+        return self._link.credentials is not None
+
     async def answer(self, subject: str, answerer: Answerer) -> None:
+        await self.answer_each(subject, lambda _: answerer)
+
+    async def answer_each(self, pattern: str, answerer_of: Callable[[str], Answerer], *, queue: str = "") -> None:
         with as_log_errors("listening for questions"):
             subscription = await self._client.subscribe(
-                subject, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
+                pattern, queue=queue, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
             )
             await self._link.listening(subscription)
         try:
@@ -126,7 +133,7 @@ class NatsBus(Bus):
                 answers: set[asyncio.Task[None]] = set()
                 async for message in subscription.messages:
                     if message.reply:
-                        chosen: Answerer = answerer if len(answers) < _MOST_ANSWERS else _too_busy
+                        chosen = answerer_of(message.subject) if len(answers) < _MOST_ANSWERS else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
                         task.add_done_callback(answers.discard)
                 for task in answers:  # Their askers can't be reached any more.

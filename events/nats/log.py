@@ -61,6 +61,7 @@ from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
 from events.nats.stream_state import stream_state
 from events.nats.streams import all_streams, find_streams, log_stream, make_streams, report_stream
+from events.nats.viewed import USER, ViewedBus, ViewedLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -97,6 +98,9 @@ class Connection:
         """The log to read and append to.  A program that can read archives puts one here that reads them as well
         (`dorm.history`)."""
         self.bus: Bus = NatsBus(link, names.reports(cluster), report_stream(cluster))
+        if link.credentials is not None and link.credentials.role == USER:
+            viewed = ViewedLog(link, self.stream, cluster, link.credentials.name)
+            self.log, self.bus = viewed, ViewedBus(link, names.reports(cluster), report_stream(cluster), viewed)
         self.places = Places(link, cluster, imported)
 
     @classmethod
@@ -146,6 +150,8 @@ class Connection:
         try:
             if create and (credentials is None or credentials.role == ADMIN):
                 imported = await make_streams(link, cluster, timeout, replicas)
+            elif credentials is not None and credentials.role == USER:
+                imported = 0  # A user reads no stream, and its view tells what is imported.
             else:
                 imported = await find_streams(link, cluster, timeout)
         except LogUnavailable:

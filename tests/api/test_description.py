@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from dorm.api.routes import Route
-    from dorm.api.services import Services
+    from dorm.api.services import Services, Tenants
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats
@@ -40,8 +40,8 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[int]]:
     """The statuses that each operation of the server has answered."""
     found: dict[str, Counter[int]] = {route.operation: Counter() for route in ROUTES}
 
-    def counting(route: Route, services: Services) -> Any:
-        handle = handler_of(route, services)
+    def counting(route: Route, services: Services, tenants: Tenants) -> Any:
+        handle = handler_of(route, services, tenants)
 
         async def counted(request: web.Request) -> web.StreamResponse:
             try:

@@ -88,7 +88,8 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     **dict.fromkeys((f"user {name}" for name in ("add", "key", "remove")), ACTS),
     **dict.fromkeys((f"context {name}" for name in ("add", "list", "remove", "show", "use")), NO_FOREIGN_TEXT),
     **dict.fromkeys(
-        ("up", "master", "agent", "serve", "demo", "webhooks run"), "logs, by `dorm.cli.program_logs`: see below"
+        ("up", "master", "agent", "serve", "views", "demo", "webhooks run"),
+        "logs, by `dorm.cli.program_logs`: see below",
     ),
     **dict.fromkeys(
         ("simulate", "schema", "completion", "policy list", "log key", "log limit", "log show"), NO_FOREIGN_TEXT

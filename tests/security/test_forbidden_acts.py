@@ -25,6 +25,8 @@ from tests.security.hostile import CLUSTER, EVERYONE, Guarded, consumers, witnes
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from events.log.interface import Answerer
+
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 
 LOG, LEASE, SNAPSHOTS = f"DORM-{CLUSTER}", f"KV_DORM_leadership-{CLUSTER}", f"DORM_snapshots-{CLUSTER}"
@@ -170,7 +172,7 @@ async def test_no_question_to_jetstream_changes_anything_whatever_its_reply_subj
                 assert {subject for subject in one.forbidden if ".delete." in subject} >= {
                     f"$js.api.stream.delete.{LOG}".lower(), f"dormjs.stream.delete.{LOG}".lower(),
                 }  # fmt: skip
-                await one.api("DORMJS.STREAM.INFO." + LOG, {}) if name != "node-3" else None
+                await one.api("DORMJS.STREAM.INFO." + LEASE, {}) if name != "node-3" else None
             assert await witness(root) == before, name
         record_property("questions_tried", tried)
         # The control: in the log's account the same trick stores an answer on the log, so it is a real one.
@@ -183,7 +185,7 @@ async def test_no_question_to_jetstream_changes_anything_whatever_its_reply_subj
 
 
 async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarded: Guarded) -> None:
-    """A consumer's `deliver_subject` is in the log's account, also for a consumer that a user creates."""
+    """A consumer's `deliver_subject` is in the log's account, also for a consumer that a reader creates."""
     aims = [
         ROUND, f"dorm.{CLUSTER}.NodeDrainRequested.root", LEASE_KEY, f"$JS.API.STREAM.DELETE.{LOG}",
         f"$JS.API.STREAM.PURGE.{SNAPSHOTS}", f"$JS.API.STREAM.PURGE.{LOG}", f"dorm.{CLUSTER}.report.node-1.NodeReported",
@@ -193,7 +195,7 @@ async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarde
         heard: list[str] = []
         hearing = asyncio.create_task(_hear(master.bus.reports(f"dorm.{CLUSTER}.report.*.NodeReported"), heard))
         before = await witness(root)
-        for name in ("alice", "node-1"):
+        for name in ("rita", "node-1"):
             async with guarded.attacker(name) as one:
                 for number, aim in enumerate(aims):
                     consumer = f"push{number}{name}"
@@ -204,7 +206,7 @@ async def test_a_consumer_that_pushes_can_be_aimed_at_nothing_that_counts(guarde
         assert await witness(root) == before
         # The control: where a client of the account listens, such a consumer does deliver.
         listening = await root.client.subscribe(root.client.new_inbox())
-        async with guarded.attacker("alice") as one:
+        async with guarded.attacker("rita") as one:
             config = {
                 "name": "push",
                 "deliver_subject": listening.subject,
@@ -267,20 +269,22 @@ async def test_nobody_hears_what_is_for_others(guarded: Guarded) -> None:
         "_INBOX.node.node-2.>",
         "_INBOX.master.master.>",
         "_INBOX.admin.root.>",
-        f"dorm.{CLUSTER}.ask.node-2.logs",
+        f"dorm.{CLUSTER}.ask.node-2.logs.*",
+        f"dorm.{CLUSTER}.ask.*.logs.alice",
     ]
+    of_views = [f"dorm.{CLUSTER}.view.*.log", f"dorm.{CLUSTER}.view.bob.log"]
     for name in ("alice", "olga", "api", "node-1", "node-3", "master"):
         own = guarded.credentials[name].inbox + ".>"
+        tried = {*everywhere, *of_others, *(of_views if name != "master" else ())} - {own}
         async with guarded.attacker(name) as one:
-            for subject in (*everywhere, *of_others):
-                if subject != own:
-                    await one.client.subscribe(subject)
+            for subject in sorted(tried):
+                await one.client.subscribe(subject)
             heard = await one.client.subscribe(own)
             await one.taken()
-            assert set(one.forbidden) == {subject.lower() for subject in (*everywhere, *of_others) if subject != own}
+            assert set(one.forbidden) == {subject.lower() for subject in tried}
             if name != "node-3":
                 # The control: what is for oneself arrives.
-                await one.client.publish(f"{_api(name)}.STREAM.INFO.{LOG}", b"", reply=own.replace(">", "mine"))
+                await one.client.publish(f"{_api(name)}.STREAM.INFO.{LEASE}", b"", reply=own.replace(">", "mine"))
                 assert (await heard.next_msg(timeout=5)).data
 
 
@@ -288,25 +292,31 @@ def _api(name: str) -> str:
     return "$JS.API" if EVERYONE[name] in ("admin", "master") else "DORMJS"
 
 
-async def test_only_a_node_answers_for_itself_and_only_users_ask(guarded: Guarded) -> None:
-    async def answerer(question: bytes) -> AsyncIterator[bytes]:
-        yield b"lines of " + question
+async def test_only_a_node_answers_for_itself_and_only_its_tenants_users_ask(guarded: Guarded) -> None:
+    """The subject names the tenant, and the server lets ask for alice's output alice and those who may read all."""
 
-    subject = f"dorm.{CLUSTER}.ask.node-1.logs"
+    def answerer_of(subject: str) -> Answerer:
+        async def answer(question: bytes) -> AsyncIterator[bytes]:
+            yield b"lines of " + question + subject.rpartition(".")[2].encode()
+
+        return answer
+
+    node_1 = f"dorm.{CLUSTER}.ask.node-1.logs.*"
+    subject = f"dorm.{CLUSTER}.ask.node-1.logs.alice"
     async with guarded.connection("node-1") as node, guarded.connection("node-2") as other:
         with raises(LogRefused, "log.no_permission") as refused:
-            await other.bus.answer(subject, answerer)
-        assert f"node node-2 to listen on {subject}" in str(refused.value)
-        answering = asyncio.create_task(node.bus.answer(subject, answerer))
+            await other.bus.answer_each(node_1, answerer_of)
+        assert f"node node-2 to listen on {node_1}" in str(refused.value)
+        answering = asyncio.create_task(node.bus.answer_each(node_1, answerer_of))
         for name, role in EVERYONE.items():
             if role in ("joining", "node"):
                 continue
             async with guarded.connection(name) as one:
-                if role in ("reader", "master"):
+                if role == "master" or name == "bob":
                     with raises(LogRefused, "log.no_permission"):
-                        [piece async for piece in one.bus.ask(subject, b"alice")]
+                        [piece async for piece in one.bus.ask(subject, b"")]
                 else:
-                    assert [piece async for piece in one.bus.ask(subject, b"alice")] == [b"lines of alice"]
+                    assert [piece async for piece in one.bus.ask(subject, b"")] == [b"lines of alice"]
         answering.cancel()
 
 
@@ -391,6 +401,46 @@ async def test_a_node_stores_its_own_progress_and_readers_of_the_log_read_it(gua
             assert [one.body for one in await anext(read)] == [b"two"]
 
 
+READS = [
+    "STREAM.INFO.{stream}", "STREAM.MSG.GET.{stream}", "DIRECT.GET.{stream}", "CONSUMER.CREATE.{stream}.theirs",
+    "CONSUMER.CREATE.{stream}.theirs.{subject}", "CONSUMER.DURABLE.CREATE.{stream}.theirs", "CONSUMER.INFO.{stream}.theirs",
+    "CONSUMER.MSG.NEXT.{stream}.theirs", "DIRECT.GET.{stream}.{subject}", "CONSUMER.LIST.{stream}", "CONSUMER.NAMES.{stream}",
+]  # fmt: skip
+"""Every question of JetStream by which a stream's messages, or their subjects, can be read."""
+
+
+async def test_a_plain_user_reads_no_stream(guarded: Guarded, record_property: Any) -> None:
+    streams = {
+        LOG: f"dorm.{CLUSTER}.AppSubmitted.bob",
+        SNAPSHOTS: f"dorm.{CLUSTER}.snapshot.index.all",
+        f"DORM_reports-{CLUSTER}": f"dorm.{CLUSTER}.report.node-1.NodeReported",
+    }
+    questions = [
+        f"{prefix}.{verb.format(stream=stream, subject=subject)}"
+        for stream, subject in streams.items()
+        for verb in READS
+        for prefix in ("$JS.API", "DORMJS")
+    ]
+    async with guarded.attacker("alice") as alice:
+        for question in questions:
+            await alice.client.publish(question, body_of("STREAM.MSG.GET"), reply=alice.client.new_inbox())
+        await alice.taken()
+        assert set(alice.forbidden) == {question.lower() for question in questions}
+        others = [f"dorm.{CLUSTER}.view.{name}.log" for name in ("bob", "rita", "root", "*")]
+        for subject in others:
+            await alice.client.publish(subject, b"{}", reply=alice.client.new_inbox())
+        await alice.taken()
+        assert {subject for subject in alice.forbidden if ".view." in subject} == {one.lower() for one in others}
+    record_property("reads_tried", len(questions) + len(others))
+    # The control: a reader asks all of what a reader needs.
+    async with guarded.connection("root") as root, guarded.connection("rita") as rita:
+        stored = await root.log.append(f"dorm.{CLUSTER}.AppSubmitted.root", b"a spec")
+        assert await rita.log.end() >= stored.seq
+        found = await rita.log.record_at(stored.seq)
+        assert found is not None
+        assert found.body == b"a spec"
+
+
 async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guarded) -> None:
     async with guarded.connection("alice") as alice:
         for subject in (ROUND, f"dorm.{CLUSTER}.AppSubmitted.bob", f"dorm.{CLUSTER}.NodeDrainRequested.alice"):
@@ -413,19 +463,23 @@ async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guard
 
 
 async def test_a_removed_identity_is_out_at_once_and_nobody_else_notices(guarded: Guarded) -> None:
-    async with guarded.connection("bob") as bob, guarded.connection("alice") as alice, guarded.attacker("bob") as raw:
-        following = bob.log.read(follow=True)
+    async with (
+        guarded.connection("olga") as olga,
+        guarded.connection("alice") as alice,
+        guarded.attacker("olga") as raw,
+    ):
+        following = olga.log.read(follow=True)
         assert await anext(following)
-        guarded.write(without=["bob"])
+        guarded.write(without=["olga"])
         guarded.reload()
         async with asyncio.timeout(10):
             await raw.closed.wait()
         with raises(LogRefused, "log.no_permission") as refused:
             async for _ in following:
                 pass
-        assert "does not let user bob in" in str(refused.value)
+        assert "does not let operator olga in" in str(refused.value)
         with raises(LogRefused, "log.no_permission"):
-            await bob.log.append(f"dorm.{CLUSTER}.AppSubmitted.bob", b"x")
+            await olga.log.append(f"dorm.{CLUSTER}.AppSubmitted.olga", b"x")
         with pytest.raises(nats.errors.Error):
             await raw.client.flush()
         lost: list[bool] = []
@@ -436,7 +490,7 @@ async def test_a_removed_identity_is_out_at_once_and_nobody_else_notices(guarded
         async with asyncio.timeout(10):
             while True:
                 try:
-                    async with guarded.connection("bob") as again:
+                    async with guarded.connection("olga") as again:
                         await again.log.end()
                         break
                 except LogRefused:

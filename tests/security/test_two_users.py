@@ -44,8 +44,8 @@ async def attack(me: Credentials, victim: App) -> None:
 async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, "--trust-apps", known=True) as cluster:
         who = {}
-        for name in ("alice", "mallory"):
-            await done(cluster.home, "user", "add", name, "--to", str(tmp_path / f"{name}.json"))
+        for name, role in (("alice", "user"), ("mallory", "user"), ("rita", "reader")):
+            await done(cluster.home, "user", "add", name, "--role", role, "--to", str(tmp_path / f"{name}.json"))
             who[name] = read_credentials(tmp_path / f"{name}.json")
         async with await open_client(cluster.url, "local", credentials=who["alice"]) as alice:
             app = await alice.submit(talker("hers", lines=100, n_max=2))
@@ -54,9 +54,10 @@ async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -
             ended = await asyncio.wait_for(alice.wait(app.id), 60)
             assert (ended.ended, ended.user, ended.n_max, ended.weight) == ("completed", "alice", 2, 1)
             assert list(ended.generations) == [1]
-            # The control: what mallory says is believed where it is mallory's, though it claims to be alice's.
+        # The control: what mallory says is believed where it is mallory's, though it claims to be alice's.
+        async with await open_client(cluster.url, "local", credentials=who["rita"]) as rita:
             state = await until(
-                alice, lambda state: any(one.name == "theirs" for one in state.apps.values()), "it is in"
+                rita, lambda state: any(one.name == "theirs" for one in state.apps.values()), "it is in"
             )
             assert {one.user for one in state.apps.values() if one.id != app.id} == {"mallory"}
             assert state.known is not None

@@ -12,7 +12,7 @@
     counted     what has happened since it began to follow, for metrics
     reports     what nodes last reported of their containers' use
     masters     who leads, by the lease, without making a request wait for it
-    archived    a log in a file in the place of a cluster
+    archived    a log in a file in the place of a cluster;  tenant: a cluster as one tenant has it
     requester   a client for one request of one user, which reads from the follower
 
 Imports the client, replay, metrics and the core.

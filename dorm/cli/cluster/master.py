@@ -24,10 +24,14 @@ from dorm.cli.signals import end_beside_threads
 from events.log.records import LogError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
+    from dorm.cli.connect import Target
     from dorm.client.client import Client
+    from dorm.core.state import State
     from dorm.health.checks import Health
+    from dorm.local.views_process import ViewsProcess
     from dorm.master.master import Master
     from dorm.metrics.address import Address
     from dorm.metrics.parts import SolveTimer
@@ -193,6 +197,8 @@ def master(
                 folders=[file.parent],
             )
             await stack.enter_async_context(answering)
+            if found.credentials:
+                await stack.enter_async_context(_views(found, file, lambda: one.state))
             if serve_at is not None:
                 await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
             if change is None or first is not None:
@@ -213,6 +219,13 @@ def master(
             end_beside_threads()
 
     run(until_stopped())
+
+
+def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
+    from dorm.local.views_process import ViewsProcess
+
+    path = str(Path(found.credentials).expanduser())
+    return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)
 
 
 def _metrics(

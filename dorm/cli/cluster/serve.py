@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -19,6 +21,7 @@ from dorm.cli.signals import first_of, run_until_stopped
 
 if TYPE_CHECKING:
     from dorm.api.options import Options
+    from dorm.cli.connect import Target
 
 _SWITCH_S = 0.001
 """Seconds after which a thread that computes leaves the interpreter to the loop: Python's own 5 ms are a part of an answer's
@@ -105,9 +108,11 @@ def serve(
     async def work() -> None:
         from dorm.api.serving import serving
 
-        connection = await target(url, cluster).as_process("api").connection("dorm-api", patient=True)
+        found = target(url, cluster).as_process("api")
+        connection = await found.connection("dorm-api", patient=True)
+        seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, found))
         try:
-            async with serving(connection, options) as server:
+            async with serving(connection, seen) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())
                 announce(server.url, connection.cluster, options)
                 if while_stdin_is_open:
@@ -120,6 +125,17 @@ def serve(
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
     run(run_until_stopped(work()))
+
+
+def _secret(found: Target) -> bytes:
+    """Return what pseudonyms in users' views are made from: of the masters' key, if it is here, as `dorm views` does."""
+    from dorm.master.sealing import pseudonyms_of, read_key
+
+    key = found.seal_key()
+    if key is not None and os.access(key, os.R_OK):
+        return pseudonyms_of(read_key(key))
+    credentials = found.read()
+    return credentials.seed if credentials is not None else b""
 
 
 def _keep_for_good() -> None:

@@ -1,0 +1,225 @@
+"""Events and states as a stranger sees them: without what belongs to tenants.
+
+Built on the rules that anonymize whole logs (`replay.export.disguise`): a field that is added later shows nothing until it has
+a rule there.  Beyond these rules, of an app only that is kept by which the fold finds out what it has: demand, weight, bounds,
+gang, placements.  What concerns no tenant is not renamed (`names.Names`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.app import AdjustmentRecord, App, SizeRequest
+from dorm.core.apps.admission import name_of
+from dorm.core.generation import Container, Generation
+from dorm.core.state import ShortenedTime, State, Submission
+from events import kinds as k
+from events.identities import Identities, tenant_in
+from events.quantities import CPU
+from events.spec import AppSpec, can_be_read
+from replay.export.disguise import WITHHELD, Disguise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from replay.tenants.names import Names
+
+SHOWN = (
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged, k.SealRequested,
+    k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
+    k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
+    k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
+)  # fmt: skip
+"""Kinds that the fold of an app's share depends on.  Of all others a stranger sees only that there was a record."""
+
+
+class Hiding(Disguise):
+    """Hides what belongs to tenants."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__(names)
+        self._names = names
+
+    def struct(self, value: msgspec.Struct) -> Any:
+        rule = _SPECIAL.get(type(value))
+        return rule(self, value) if rule is not None else super().struct(value)
+
+    def event(self, event: Any, app: App | None) -> Any:
+        """Return an event.  `app` is the one that a request names, which its author may have named by name."""
+        made = self.struct(event)
+        more: dict[str, Any] = {"by": self._names.user(event.by)}
+        if isinstance(event, k.AppSubmitted | k.AppUpdated):
+            more["id"] = self._names.request(event.id)
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested) and app is not None:
+            more["app"] = self._names.app(app)
+        if isinstance(event, k.Round):
+            more["by"] = event.by
+        return msgspec.structs.replace(made, **more)
+
+    # --- parts of events ------------------------------------------------------------------------------------------------
+
+    def spec(self, spec: AppSpec, name: str, user: str) -> AppSpec:
+        """Return what a spec asks for, under a name that is a pseudonym already."""
+        if not can_be_read(spec):
+            return AppSpec(name=name, command=["-"], demand={CPU: WITHHELD})
+        demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
+        return AppSpec(
+            name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
+            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, user=self._names.user(user),
+        )  # fmt: skip
+
+    def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:
+        name = name_of(event.spec)
+        spec = {"name": self._names.app_name(name, tenant_in(event.id))} if name else None
+        return k.AppSubmitted(at=event.at, spec=spec)
+
+    def _accepted(self, event: k.AppAccepted) -> k.AppAccepted:
+        app = self._names.state.apps.get(event.app)
+        tenant = app.tenant if app is not None else tenant_in(event.submission)
+        name = self._names.app_name(event.spec.name, tenant)
+        return k.AppAccepted(
+            at=event.at,
+            app=self._names.app_of(event.spec.name, event.submission, tenant),
+            spec=self.spec(event.spec, name, event.spec.user),
+            submission=self._names.request(event.submission),
+            cause=self.cause(event.cause),
+        )
+
+    def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
+        """What an operator or an agent says about a node is said to all whose containers have to leave it."""
+        made: k.NodeDrainRequested = super().struct(event)
+        return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
+
+    def _progressed(self, event: k.AppProgressed) -> k.AppProgressed:
+        app = self.name("app_references", event.app)
+        return k.AppProgressed(at=event.at, app=app, generation=event.generation, step=0)
+
+    def _checkpointed(self, event: k.AppCheckpointed) -> k.AppCheckpointed:
+        app = self.name("app_references", event.app)
+        return k.AppCheckpointed(at=event.at, app=app, generation=event.generation, step=0)
+
+    def _epoch(self, event: k.EpochCompleted) -> k.EpochCompleted:
+        app = self.name("app_references", event.app)
+        return k.EpochCompleted(at=event.at, app=app, generation=event.generation, epoch=event.epoch, step=0, samples=0)
+
+    def _membership(self, event: k.MembershipChanged) -> k.MembershipChanged:
+        made: k.MembershipChanged = super().struct(event)
+        return msgspec.structs.replace(made, step=0)
+
+    def _released(self, event: k.GenerationReleased) -> k.GenerationReleased:
+        made: k.GenerationReleased = super().struct(event)
+        checkpoint = None if event.checkpoint is None else 0
+        return msgspec.structs.replace(made, checkpoint=checkpoint, lost_steps=0)
+
+    def _placed(self, placed: k.Placed) -> k.Placed:
+        return k.Placed(placed.slot, placed.node, placed.address, 0)
+
+    def _resize(self, resize: k.Resize) -> k.Resize:
+        made: k.Resize = super().struct(resize)
+        return msgspec.structs.replace(made, master_port=0)
+
+    def _waiting(self, waiting: k.Waiting) -> k.Waiting:
+        return k.Waiting(code=waiting.code, text=WITHHELD)
+
+    # --- parts of a state -----------------------------------------------------------------------------------------------
+
+    def _container(self, container: Container) -> Container:
+        made: Container = super().struct(container)
+        return msgspec.structs.replace(made, port=0)
+
+    def _generation(self, generation: Generation) -> Generation:
+        made: Generation = super().struct(generation)
+        return msgspec.structs.replace(
+            made, master_port=0, pace=None, same_since=None, preparing=list(generation.preparing)
+        )
+
+    def _adjusted(self, record: AdjustmentRecord) -> AdjustmentRecord:
+        return msgspec.structs.replace(record, checkpoint=None, lost_steps=0, resumed_step=0, steps_per_s=0.0)
+
+    def _size_request(self, request: SizeRequest) -> SizeRequest:
+        return msgspec.structs.replace(
+            request, reason=WITHHELD, before_reason=WITHHELD if request.before_reason else ""
+        )
+
+    def _app(self, app: App) -> App:
+        made: App = super().struct(app)
+        name = self._names.app_name(app.name, app.tenant)
+        return msgspec.structs.replace(
+            made,
+            id=self._names.app(app),
+            name=name,
+            user=self._names.user(app.user),
+            spec=self.spec(app.spec, name, app.spec.user),
+            submission=self._names.request(app.submission),
+            loss=None,
+            samples_per_s=None,
+            noise=None,
+            step=0,
+            checkpoint=None if app.checkpoint is None else 0,
+            steps_per_s=0.0,
+            lost_steps=0,
+            retries_used={},
+            speeds=[],
+        )
+
+    def _submission(self, waiting: Submission) -> Submission:
+        tenant, name = waiting.tenant or waiting.who, name_of(waiting.spec)
+        app = self.name("app_references", waiting.app) if waiting.app else ""
+        return Submission(
+            id=self._names.request(waiting.id),
+            seq=waiting.seq,
+            at=waiting.at,
+            by=self._names.user(waiting.by),
+            spec={"name": self._names.app_name(name, tenant)} if name else None,
+            size=waiting.size,
+            refused=WITHHELD if waiting.refused else "",
+            refused_code=waiting.refused_code,
+            app=app,
+            who=self._names.user(waiting.who),
+        )
+
+    def _identities(self, known: Identities) -> Identities:
+        """Who is refused what is for readers of the log, and a digest of a token is for its user."""
+        made: Identities = super().struct(known)
+        return msgspec.structs.replace(made, refusals=[], tokens={}, masters=[], masters_before=[])
+
+    def _state(self, state: State) -> State:
+        made: State = super().struct(state)
+        names = self._names
+        return msgspec.structs.replace(
+            made,
+            nodes=dict(state.nodes),
+            names={names.key_of(state.apps[app]): names.app(state.apps[app]) for app in state.names.values()},
+            refused_changes=[],
+            shortened={
+                time: ShortenedTime(one.seq, one.at, names.user(one.by), one.before, one.after)
+                for time, one in state.shortened.items()
+            },
+            plugins=state.plugins,
+        )
+
+
+_SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
+    AppSpec: lambda hiding, spec: hiding.spec(spec, hiding.name("app_references", spec.name), spec.user),
+    k.AppSubmitted: Hiding._submitted,
+    k.AppAccepted: Hiding._accepted,
+    k.NodeDrainRequested: Hiding._drain,
+    k.AppProgressed: Hiding._progressed,
+    k.AppCheckpointed: Hiding._checkpointed,
+    k.EpochCompleted: Hiding._epoch,
+    k.MembershipChanged: Hiding._membership,
+    k.GenerationReleased: Hiding._released,
+    k.Placed: Hiding._placed,
+    k.Resize: Hiding._resize,
+    k.Waiting: Hiding._waiting,
+    Container: Hiding._container,
+    Generation: Hiding._generation,
+    SizeRequest: Hiding._size_request,
+    AdjustmentRecord: Hiding._adjusted,
+    App: Hiding._app,
+    Submission: Hiding._submission,
+    Identities: Hiding._identities,
+    State: Hiding._state,
+}

@@ -1,0 +1,187 @@
+"""What a tenant sees of an event: its own part in full, in place of what a stranger sees.
+
+Sentences about an app may name others' apps (`room is being made for …`), by their ids, which are too special to be anything
+else.  Those are replaced by the pseudonyms that the rest of the projection has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from dorm.core.apps.admission import ID_DIGITS
+from events import kinds as k
+from events.identities import tenant_in
+
+if TYPE_CHECKING:
+    from dorm.core.app import App
+    from dorm.core.state import State, Submission
+    from events.identities import Identities
+    from replay.tenants.names import Names
+
+T = TypeVar("T")
+_ID = re.compile(rf"(?<![a-z0-9-])[a-z0-9][a-z0-9-]*-(?:{ID_DIGITS})(?![a-z0-9-])")
+_CUT = re.compile(r"([a-z0-9][a-z0-9-]*)(\.\.\. \([0-9,]+ more characters\))")
+"""The end of a text that was cut (`events.limits.clipped`), maybe within an id."""
+_TENANT = re.compile(r"(?<= belongs to | and serves )[A-Za-z0-9_@+=-]{1,64}(?=; its tenant | only: )")
+"""The tenant that such a sentence names: of an app that somebody else may not change, of a node that runs plain processes."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Showing:
+    """One tenant's part of a state and of the events that it was folded from."""
+
+    def __init__(self, names: Names, tenant: str) -> None:
+        self._names = names
+        self.tenant = tenant
+
+    @property
+    def _state(self) -> State:
+        return self._names.state
+
+    def owns(self, app_id: str) -> bool:
+        """Return whether an app of the state is the tenant's."""
+        app = self._state.apps.get(app_id)
+        return app is not None and app.tenant == self.tenant
+
+    def is_own_user(self, name: str) -> bool:
+        """Return whether a user is of the tenant, as far as the cluster knows."""
+        known = self._state.known
+        return known is not None and known.tenant_of(name) == self.tenant
+
+    def user(self, name: str) -> str:
+        return name if name == self.tenant or self.is_own_user(name) else self._names.user(name)
+
+    # --- events ---------------------------------------------------------------------------------------------------------
+
+    def event(self, event: Any, hidden: Any) -> Any:
+        """Return an event that is about this tenant's apps or users; `hidden` is what strangers see of it."""
+        if isinstance(event, k.Round):
+            facts = [self._fact(fact, other) for fact, other in zip(event.events, hidden.events, strict=True)]
+            return msgspec.structs.replace(hidden, events=facts)
+        made = msgspec.structs.replace(event, id="", by=self.user(event.by))
+        if isinstance(event, k.TrustEnabled):
+            # No round of a projection is as a master signed it.
+            return msgspec.structs.replace(made, masters=[])
+        if isinstance(event, k.UserAdded):
+            return self._user_added(made)
+        return self.without_others(made)
+
+    def _user_added(self, event: k.UserAdded) -> k.UserAdded:
+        """A user of this tenant may be its admin, and add users of others; or leave it for another one."""
+        tenant = event.tenant or event.name
+        own = self.is_own_user(event.name) or tenant == self.tenant
+        return msgspec.structs.replace(
+            event,
+            name=event.name if own else self._names.user(event.name),
+            tenant=event.tenant and (tenant if tenant == self.tenant else self._names.user(tenant)),
+            public_key=event.public_key if own else "",
+        )
+
+    def _fact(self, fact: Any, hidden: Any) -> Any:
+        match fact:
+            case k.Resized():
+                return self._resized(fact, hidden)
+            case k.RecordsRefused():
+                records = [
+                    self.without_others(one) if self.is_own_user(one.who) else other
+                    for one, other in zip(fact.records, hidden.records, strict=True)
+                ]
+                return msgspec.structs.replace(hidden, records=records)
+            case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
+                # An answer is its asker's, whosever app was asked about.
+                owned = tenant_in(fact.submission) == self.tenant
+            case _:
+                owned = self.owns(getattr(fact, "app", ""))
+        if not owned:
+            return hidden
+        return fact if isinstance(fact, k.AppAccepted) else self.without_others(fact)
+
+    def _resized(self, fact: k.Resized, hidden: k.Resized) -> k.Resized:
+        """Put the tenant's apps back into a decision, so that what there is of others is hidden once for all tenants."""
+        own = {app for app in (*fact.reasons, *fact.shortage, *fact.batches) if self.owns(app)}
+        pseudonyms = {app: self._names.app(self._state.apps[app]) for app in own}
+
+        def back(given: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+            mine = {app: self.without_others(given[app]) for app in own & given.keys()}
+            if not mine:
+                return others
+            kept = dict(others)
+            for app in mine:
+                kept.pop(pseudonyms[app], None)
+            return {**kept, **dict(sorted(mine.items()))}
+
+        changes = [
+            one if self.owns(one.app) else other for one, other in zip(fact.changes, hidden.changes, strict=True)
+        ]
+        return msgspec.structs.replace(
+            hidden,
+            changes=changes,
+            reasons=back(fact.reasons, hidden.reasons),
+            shortage=back(fact.shortage, hidden.shortage),
+            batches=back(fact.batches, hidden.batches),
+        )
+
+    # --- states ---------------------------------------------------------------------------------------------------------
+
+    def state(self, hidden: State) -> State:
+        """Return the state as the tenant sees it; `hidden` is what strangers see of it."""
+        state, names = self._state, self._names
+        apps: dict[str, App] = {}
+        for (app, one), (pseudonym, other) in zip(state.apps.items(), hidden.apps.items(), strict=True):
+            apps |= {app: self._app(one)} if one.tenant == self.tenant else {pseudonym: other}
+        submissions: dict[str, Submission] = {}
+        for (id, waiting), (pseudonym, unseen) in zip(
+            state.submissions.items(), hidden.submissions.items(), strict=True
+        ):
+            mine = (waiting.tenant or waiting.who) == self.tenant
+            submissions |= {id: waiting} if mine else {pseudonym: unseen}
+        keys = {
+            (key if self.owns(app) else names.key_of(state.apps[app])): app
+            if self.owns(app)
+            else names.app(state.apps[app])
+            for key, app in state.names.items()
+        }
+        made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys)
+        if state.known is not None and hidden.known is not None:
+            made.identities = self._identities(state.known, hidden.known)
+        return made
+
+    def _app(self, app: App) -> App:
+        waiting = self.without_others(app.waiting) if app.waiting is not None else None
+        reasons = {"end_reason": self.text(app.end_reason), "cancel_reason": self.text(app.cancel_reason)}
+        return msgspec.structs.replace(app, waiting=waiting, **reasons)
+
+    def _identities(self, known: Identities, hidden: Identities) -> Identities:
+        users = {self.user(name): one if self.is_own_user(name) else hidden.users[self._names.user(name)]
+                 for name, one in known.users.items()}  # fmt: skip
+        tokens = {name: one for name, one in known.tokens.items() if self.is_own_user(one.user)}
+        refusals = [self.without_others(one) for one in known.refusals if self.is_own_user(one.who)]
+        return msgspec.structs.replace(hidden, users=users, tokens=tokens, refusals=refusals)
+
+    # --- sentences ------------------------------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """Return a text with the pseudonyms of others' apps."""
+        if not text:
+            return text
+        said = _TENANT.sub(lambda found: self.user(found[0]), text)
+        return _ID.sub(self._other, _CUT.sub(self._cut, said))
+
+    def without_others(self, value: T) -> T:
+        """Return a part of an event with all its texts so."""
+        said = _encode(value).decode()
+        changed = self.text(said)
+        return value if changed == said else msgspec.json.decode(changed, type=type(value))
+
+    def _cut(self, found: re.Match[str]) -> str:
+        """Leave out the first half of another's id."""
+        apps = self._state.apps
+        other = any(app.startswith(found[1]) for app, one in apps.items() if one.tenant != self.tenant)
+        return found[2] if other else found[0]
+
+    def _other(self, found: re.Match[str]) -> str:
+        app = self._state.apps.get(found[0])
+        return found[0] if app is None or app.tenant == self.tenant else self._names.app(app)
