@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from events.archive.whole import WholeLog
 
 if TYPE_CHECKING:
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 VARIABLE = "DORM_ARCHIVES"
 """Names the place of the archives for a machine that reaches them elsewhere than their master does."""

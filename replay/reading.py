@@ -10,6 +10,7 @@ import msgspec
 
 from dorm.core.fold.evolve import GapError
 from events.log.records import LogDamaged
+from events.subjects import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -74,3 +75,11 @@ async def read_through(
     finally:
         stop = True  # For a thread that still runs when its caller no longer waits for it.
     return None
+
+
+async def cluster_name(log: ReadableLog) -> str:
+    """Return the cluster's name from the first record's subject; '' for an empty log."""
+    async with aclosing(log.read(after=await log.start())) as batches:
+        async for batch in batches:
+            return cluster_of(batch[0].subject)
+    return ""

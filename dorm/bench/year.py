@@ -41,7 +41,7 @@ from events.codec import decode, encode
 from events.kinds import AppProgressed, Round
 from events.log.records import Record
 from events.log.snapshots import EVERY, identity
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.frames import build
 from replay.moments import AtSequence
 from replay.travel.travel import fold_on, state_at

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from dorm.security.contexts import Context
     from events.nats.access.credentials import Credentials
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 Url = Annotated[
     str | None,
@@ -88,7 +88,7 @@ class Target(NamedTuple):
         """Connect.  Raises the log's errors, and CredentialsError."""
         with _without_websockets(self.url):
             from dorm.history import with_history
-            from events.nats.log import Connection
+            from events.nats.connection import Connection
         credentials = await asyncio.to_thread(self.read)
         connection = await Connection.open(
             self.url, self.cluster, name=name, patient=patient, credentials=credentials, **more

@@ -61,7 +61,7 @@ from events.kinds import (
 from events.limits import LONGEST_NAME
 from events.log.progress import EVERY
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
 from events.times import SettingRefused
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
-    from events.nats.shadows import Comparisons
+    from events.nats.beside.shadows import Comparisons
     from events.positions import Logged, Position
 
 T = TypeVar("T")

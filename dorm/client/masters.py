@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from events.log.leadership import Held
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 ANSWER_S = 1.0
 """Seconds within which masters answer: they look up the log's end first."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
 from dorm.history import with_history
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from events.nats.access.credentials import Credentials

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Generation
     from events.log.interface import Bus
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 _AGENT_BACK_S = 15.0
 """Seconds that an agent may take to answer again after an outage."""

@@ -18,9 +18,9 @@ from dorm.local.founding import found
 from events.errors import DormError
 from events.log.records import LogRefused, LogUnavailable
 from events.nats.access.names import RESTORER
+from events.nats.connection import Connection
 from events.nats.importing import import_log
-from events.nats.log import Connection
-from replay.export.export import cluster_name
+from replay.reading import cluster_name
 from replay.travel.travel import state_at
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
 from events import subjects
 from events.log.waiting import until_answered
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from dorm.security.folder import PROCESSES
 from events.kinds import NodeEnrolled, UserAdded
 from events.log.waiting import until_answered
 from events.nats.access.credentials import public_key
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

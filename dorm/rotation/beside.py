@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dorm.master.master import Master
     from events.chain.seals import SealKey
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 
 class Settings(msgspec.Struct, frozen=True):

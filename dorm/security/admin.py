@@ -19,7 +19,7 @@ from events.appending import append_event
 from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved
 from events.log.records import LogRefused
 from events.nats.access.credentials import public_key
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.keys import Keys
     from dorm.webhooks.sending import Outcome
     from events.kinds import WebhookTestRequested
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
     from events.nats.places.named import Places, Standing
 
 PREFIX = "webhook-"

@@ -15,7 +15,7 @@
 
 Start with `interface`.  Imports nothing but the vocabulary.  One conformance suite for each interface (`tests/events/log`)
 holds every implementation to it.  `__all__` is what programs outside this project may rely on; a log itself comes from
-`events.nats.log.Connection`, `events.archive.opening.open_archive`, or `MemoryLog`.
+`events.nats.connection.Connection`, `events.archive.opening.open_archive`, or `MemoryLog`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A part is written on the condition that its writer knows the one that it replaces.  A master that was deposed does not know
 what its successor wrote, so it can't overwrite it.  Bodies are bytes; `events.parts` gives them a meaning.
 
-Implementations: `MemoryParts` here, `events.nats.parts`.  A log without such a store has `NoParts`.
+Implementations: `MemoryParts` here, `events.nats.beside.parts`.  A log without such a store has `NoParts`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The log on NATS JetStream.  The only code that imports nats-py.
 
-    log            `EventLog` on a stream: appending, and opening a cluster's log
+    connection     a cluster's log, bus and lease over one link;  log: `EventLog` on a stream
     access/        who a connection is, and what the server forbids it
     link           one connection to a server or to a cluster of servers, and its failures
     streams        how a cluster's streams are configured, found, created and replicated
@@ -8,12 +8,8 @@
     internals      what we use of nats-py although it is not public, and why
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
-    progress       what apps report between two marks, in a stream of their own
-    viewed         the log as a plain user has it: a view that somebody serves
-    snapshots      snapshots in a stream of their own
-    parts          what each node's agent follows, in a stream of its own
+    beside/        snapshots, progress, parts, shadows and views: what a cluster keeps or answers beside its log
     places/        readers' places in the log, kept by the server
-    shadows        the comparisons of `dorm shadow`, in a stream of their own
     leadership     the masters' lease as a key in a KV bucket
     stream_state   the state that a server reports of a stream, and when to believe it
     settings/      limits of streams, and compression of those of earlier releases
@@ -22,5 +18,5 @@
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
 
-Start with `log`.  Imports the vocabulary and `events.log`.
+Start with `connection`.  Imports the vocabulary and `events.log`.
 """

@@ -24,13 +24,13 @@ from events import subjects as names
 from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
+from events.nats.beside.parts import parts_config
+from events.nats.beside.progress import progress_config
+from events.nats.beside.snapshots import snapshot_config
 from events.nats.leadership import leadership_config
 from events.nats.link import NO_JETSTREAM, NO_ROOM, as_log_errors
-from events.nats.parts import parts_config
-from events.nats.progress import progress_config
 from events.nats.settings import limits
 from events.nats.settings.compression import uncompress
-from events.nats.snapshots import snapshot_config
 from events.nats.stream_state import api_request
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from dorm.core.snapshot import dump
 from dorm.core.state import State
 from events.archive.blocks import Header
 from events.archive.segments import SegmentWriter
-from events.subjects import cluster_of
 from replay.export.selection import Range, Selection, Sieve, range_of
 from replay.export.sink import FileFormat, Sink
 from replay.frames import FoldedFrames, Frames, NoFrames, Snapshot, TakenFrames, build, own_snapshots, state_after
+from replay.reading import cluster_name
 from replay.whole_file import ExportError, in_thread, whole_file
 
 if TYPE_CHECKING:
@@ -190,14 +190,6 @@ class _Archive(Sink):
 
     def finish(self) -> None:
         self._writer.finish()
-
-
-async def cluster_name(log: ReadableLog) -> str:
-    """Return the cluster's name from the first record's subject; '' for an empty log."""
-    async with aclosing(log.read(after=await log.start())) as batches:
-        async for batch in batches:
-            return cluster_of(batch[0].subject)
-    return ""
 
 
 def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:

@@ -11,8 +11,8 @@ from events.archive.beside import path_beside
 from events.archive.blocks import Header
 from events.archive.segments import SegmentWriter
 from events.positions import logged_beside
-from replay.export.export import cluster_name
 from replay.export.selection import range_of
+from replay.reading import cluster_name
 from replay.travel.travel import time_of
 from replay.whole_file import in_thread, whole_file
 

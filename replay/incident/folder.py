@@ -17,12 +17,13 @@ import msgspec
 
 from events.archive.opening import open_archive
 from replay.export.anonymize import anonymized
-from replay.export.export import cluster_name, export
+from replay.export.export import export
 from replay.export.selection import Selection
 from replay.incident import readme
 from replay.incident.telling import Incident, span_of, tell
 from replay.moments import AtSequence
 from replay.page.recording import record
+from replay.reading import cluster_name
 from replay.whole_file import ExportError, in_thread
 
 if TYPE_CHECKING:

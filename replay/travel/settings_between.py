@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from dorm.core.fold.evolve import evolve
 from events import kinds as k
 from events import subjects
-from replay.export.export import cluster_name
+from replay.reading import cluster_name
 from replay.travel.diff import SetBy, settings_changed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dorm.master.master import Master
 from events import subjects
 from events.codec import encode
 from events.kinds import NodeReported, PolicyChanged
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.core.records import joined
 from tests.master.leading import running
 

@@ -27,7 +27,7 @@ from tests.errors import raises
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats

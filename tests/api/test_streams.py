@@ -24,7 +24,7 @@ from tests.replay.busy import busy_log
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats

@@ -18,7 +18,7 @@ from events.codec import decode, encode
 from events.kinds import AppAccepted, AppSubmitted, Round
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogFull, LogRefused, LogUnavailable, NotSent
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.spec import check_spec
 from tests.errors import raises
 

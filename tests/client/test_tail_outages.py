@@ -16,7 +16,7 @@ from events import subjects
 from events.codec import encode
 from events.kinds import AppCompleted, AppSubmitted, NodeRecovered, Round
 from events.log.records import LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.positions import logged
 from tests.core.records import document
 

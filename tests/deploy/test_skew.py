@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from dorm.client.client import Client
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.deploy.releases import COMMITS, Program, dorm_of, sources
 from tests.deploy.test_deployment import resizes

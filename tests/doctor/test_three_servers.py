@@ -12,7 +12,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import NodeJoined
 from events.log.interface import AskRefused
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.lab.machines.nats_server import NatsCluster
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from compose.apps.worker.presence import VARIABLE
 from dorm.client.client import Client
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.e2e.commands import done, running, until_said
 from tests.e2e.story import spec, until

@@ -16,7 +16,7 @@ from dorm.client.client import Client
 from events.archive.opening import open_archive
 from events.codec import decode
 from events.kinds import LogSealed, Round
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
 from replay.export.export import export

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.client.client import Client
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.e2e.commands import running
 from tests.e2e.story import shrink_and_complete, until
 from tests.lab.machines.nats_server import NatsServer

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from dorm.local.nats_server import EmbeddedError, EmbeddedServer
 from events.log.records import LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.e2e.commands import dorm, processes_of
 from tests.errors import raises
 from tests.lab.machines.small_disk import small_disk

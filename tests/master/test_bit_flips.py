@@ -17,7 +17,7 @@ import pytest
 from dorm.master.master import Master
 from events import subjects
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.events.nats.reading import all_records
 from tests.lab.chaos.replicas import compare, differences, stored

@@ -31,7 +31,7 @@ from events.kinds import (
 from events.log.leadership import Held, MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
 from tests.e2e.commands import done, running, until_said

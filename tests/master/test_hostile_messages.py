@@ -22,7 +22,7 @@ from events.limits import LEAST_MAX_PAYLOAD
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogRefused, Record
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.core.records import document
 from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer

@@ -17,7 +17,7 @@ from events.kinds import AppCancelRequested
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogDamaged
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.e2e.commands import refused, running, until_said
 from tests.errors import raises
 from tests.master.leading import folded, refusal, say

@@ -13,7 +13,7 @@ import pytest
 from dorm.master.lease import Lease, LeaseLost
 from events.log.leadership import Held, Leadership, MemoryLeadership
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
 

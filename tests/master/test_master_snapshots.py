@@ -23,7 +23,7 @@ from events.chain.hash_chain import Chain
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
 from events.log.snapshots import MemorySnapshots, content_of, identity
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.sources import fingerprint
 from tests.core.golden_log import recorded
 from tests.core.records import CLUSTER

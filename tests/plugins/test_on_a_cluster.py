@@ -23,7 +23,7 @@ from dorm.plugins import limits
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import PolicyChanged, PolicyFailed, Resized, Round
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
 from tests.e2e.commands import DORM, REPOSITORY, done, environment, refused

@@ -9,7 +9,7 @@ import pytest
 
 from dorm.core.state import digest
 from events.archive.opening import open_archive
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.audit.audit import verify
 from replay.export.export import export
 from replay.moments import AtSequence, BeforeEnd

@@ -19,7 +19,7 @@ from dorm.rotation.beside import Settings, rotating_beside
 from events.chain.seals import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals

@@ -14,7 +14,7 @@ import nats
 from dorm.local.nats_server import find_binary, free_port
 from dorm.security.configuration import Key, accounts
 from events.nats.access.credentials import Credentials, new_seed, public_key
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection

@@ -12,7 +12,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.nats.access.credentials import read_credentials
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.e2e.commands import done
 from tests.e2e.local_up import leaving_nothing, talker, up
 from tests.e2e.story import until

@@ -14,7 +14,7 @@ from dorm.api.serving import serving
 from dorm.local.cluster import LocalCluster, LocalOptions
 from events.codec import decode
 from events.kinds import ContainerExited, ContainerStarted, Resized, Round
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.quantities import SECOND
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until

@@ -16,7 +16,7 @@ from dorm.webhooks.keys import Keys
 from events import subjects
 from events.codec import encode
 from events.kinds import AppSubmitted, Event, MasterElected, NodeJoined, Round
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """What the API needs of a cluster: `events.nats.log.Connection`, or an archive."""
+    """What the API needs of a cluster: `events.nats.connection.Connection`, or an archive."""
 
     @property
     def cluster(self) -> str: ...

@@ -28,7 +28,7 @@ from dorm.bench.page import measure, page_bytes
 from dorm.bench.replay.log import stretch
 from dorm.bench.replay.server import fill, keep_snapshots
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,7 +15,7 @@ from events.kinds import AppAccepted, Round
 
 if TYPE_CHECKING:
     from dorm.bench.report import Tell
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 _EACH_S = 1.0
 _PATIENCE_S = 15.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from events.kinds import Event
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 _CAPACITY = {"cpu": 16_000, "memory": 64 * 2**30}
 _BEAT_S = 2.0

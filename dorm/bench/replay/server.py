@@ -17,7 +17,7 @@ from dorm.core.state import State
 from dorm.local.nats_server import EmbeddedServer
 from dorm.snapshots import newest
 from events.log.snapshots import EVERY
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.sources import fingerprint
 from replay.travel.travel import fold, fold_on
 

@@ -15,7 +15,7 @@ from dorm.bench.scale.servers import CLUSTER, three_servers
 from events import subjects
 from events.codec import encode
 from events.kinds import AppProgressed
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import psutil
 from dorm.bench import BenchError
 from dorm.local.nats_server import find_binary, free_port
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

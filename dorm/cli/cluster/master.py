@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dorm.metrics.address import Address
     from dorm.metrics.parts import SolveTimer
     from events.kinds import PolicyChanged
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 AcceptLog = Annotated[
     bool,

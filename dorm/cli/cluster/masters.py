@@ -18,7 +18,7 @@ from events.log.records import LogError
 if TYPE_CHECKING:
     from dorm.client.masters import Leader
     from events.log.leadership import Held, Leadership
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 _SHORTEST_S = 8.0
 """A longer lease than this is watched for half of its duration, in which its holder renews it twice."""

@@ -16,7 +16,7 @@ from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
     from events.kinds import LogRotated
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 KeepRecords = Annotated[
     int | None,

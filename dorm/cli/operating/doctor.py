@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dorm.doctor.cluster import Asked
     from dorm.doctor.findings import Finding
     from dorm.doctor.machine import NodeHere
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 Status = TypeVar("Status", MasterStatus, AgentStatus)
 _CONNECT_S = 5.0

@@ -215,8 +215,8 @@ async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, 
     from dorm.core.state import digest
     from events.addresses import shown
     from events.nats.importing import import_log as put
-    from replay.export.export import cluster_name
     from replay.frames import leave_snapshot
+    from replay.reading import cluster_name
     from replay.travel.travel import state_at
 
     name = cluster or await cluster_name(log)

@@ -20,7 +20,6 @@ from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 if TYPE_CHECKING:
     from dorm.core.query.reported import Newest
     from dorm.core.state import State
-    from events.log.interface import ReadableLog
     from replay.travel.diff import Diff, Thing
 
 PANEL = "The log"
@@ -82,13 +81,14 @@ def state(
     moment = parse_moment(at)
 
     async def work() -> None:
+        from replay.reading import cluster_name
         from replay.travel.reported import reported_at
         from replay.travel.travel import state_at
 
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
                 found = await state_at(log, moment, progress=report)
-            named = await _cluster_of(log) if part is not None else ""
+            named = await cluster_name(log) if part is not None else ""
             newest = await reported_at(log, found, moment)
         if part is not None:
             _show_part(found, named, part, output)
@@ -96,18 +96,6 @@ def state(
             _show_state(found, newest, name, output)
 
     run(work())
-
-
-async def _cluster_of(log: ReadableLog) -> str:
-    """Return the name of the cluster that wrote the log."""
-    from contextlib import aclosing
-
-    from events.subjects import cluster_of
-
-    async with aclosing(log.read(after=await log.start())) as batches:
-        async for batch in batches:
-            return cluster_of(batch[0].subject)
-    return ""
 
 
 def _show_part(found: State, cluster: str, node: str, output: Format) -> None:

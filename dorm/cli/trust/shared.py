@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
     from events.nats.access.credentials import Credentials
-    from events.nats.log import Connection
+    from events.nats.connection import Connection
 
 Folder = Annotated[
     Path | None,

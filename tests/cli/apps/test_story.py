@@ -13,7 +13,7 @@ import yaml
 
 from dorm.bench.demo_log import demo_log
 from events import kinds as k
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.export.export import export
 from tests.core.records import Bench
 from tests.e2e.commands import done

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.e2e.commands import DORM, dorm, environment, running, until_said
 from tests.lab.machines.nats_server import NatsCluster, NatsServer

@@ -16,7 +16,7 @@ from dorm.client.client import Client
 from dorm.master.master import Master
 from events import subjects
 from events.codec import encode
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.core.records import document, joined
 from tests.e2e.commands import done, dorm
 

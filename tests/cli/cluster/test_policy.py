@@ -22,7 +22,7 @@ from dorm.master.master import Master
 from dorm.policies.registry import names, policy
 from events.codec import decode, encode
 from events.kinds import PolicyChanged, Resized, Round
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.spec import SpecError
 from tests.core.records import document, joined
 from tests.e2e.commands import done, dorm, refused

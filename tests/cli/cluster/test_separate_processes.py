@@ -15,7 +15,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.core.query.views import sizes
 from dorm.elastic import ledger
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.e2e.commands import done, dorm, processes_of, refused, running, until_said
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members

@@ -17,7 +17,7 @@ from dorm.cli.output import console
 from dorm.client.client import Client
 from events.cloudevents import cloud_event
 from events.kinds import AppCancelRequested
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.export.export import export
 from tests.core.query.test_concerns import log, naive
 from tests.e2e.commands import dorm as dorm_process

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from events.log.parts import MemoryParts, NoParts
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.errors import raises
 from tests.events.log.parts_conformance import PartsConformance
 from tests.events.log.readable_conformance import CLUSTER

@@ -14,7 +14,7 @@ from events import subjects
 from events.log.interface import AskRefused
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from events import subjects
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.errors import raises
 
 if TYPE_CHECKING:

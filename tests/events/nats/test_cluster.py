@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from events.log.records import LogDamaged, LogRefused, LogUnavailable
+from events.nats.connection import Connection
 from events.nats.direct import read_directly
-from events.nats.log import Connection
 from events.nats.stream_state import leads
 from events.nats.streams import log_stream, stream_configs
 from tests.errors import raises

@@ -16,7 +16,7 @@ import pytest
 
 from events import subjects
 from events.log.records import LogError, LogRefused, LogTooOld, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.errors import raises
 from tests.events.log.readable_conformance import CLUSTER
 from tests.lab.machines.nats_server import NatsServer

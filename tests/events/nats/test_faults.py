@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.reader import BATCH_BYTES
 from events.nats.settings.limits import LARGEST_RECORD
 from tests.errors import raises

@@ -15,7 +15,7 @@ from nats.js.api import DeliverPolicy
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import AppRejected, AppSubmitted, MasterFact, NodeLost, Round, Unknown
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.spec import SpecError, check_spec
 from tests.errors import raises
 from tests.events.log.readable_conformance import read_all

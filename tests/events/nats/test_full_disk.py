@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from events.log.records import LogError, LogFull, LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.events.log.readable_conformance import ALICE, CLUSTER
 from tests.lab.machines.nats_server import NatsServer

@@ -10,8 +10,8 @@ import nats
 import pytest
 
 from events.log.records import LogDamaged, LogError
+from events.nats.connection import Connection
 from events.nats.integrity import missing, unprotected
-from events.nats.log import Connection
 from events.nats.streams import log_stream, stream_configs
 from tests.errors import raises
 from tests.events.log.conformance import fill

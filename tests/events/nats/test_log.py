@@ -10,7 +10,7 @@ import nats.js.errors
 import pytest
 import pytest_asyncio
 
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import stream_configs
 from tests.events.log.conformance import LogConformance
 from tests.events.log.readable_conformance import CLUSTER

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from events import subjects
 from events.log.records import LogUnavailable, NotSent
+from events.nats.connection import Connection
 from events.nats.link import Link
-from events.nats.log import Connection
 from tests.errors import raises
 from tests.events.log.conformance import fill
 from tests.events.log.readable_conformance import ALICE, CLUSTER, read_all

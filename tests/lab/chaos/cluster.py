@@ -27,7 +27,7 @@ from dorm.bench import BenchError
 from dorm.client.client import Client
 from dorm.master.sealing import open_key
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.lab.machines.dockerd import EngineFailed, why_not
 from tests.lab.machines.namespaces import NodeCluster

@@ -19,7 +19,7 @@ from events import subjects
 from events.codec import encode
 from events.kinds import AppSubmitted, NodeReported
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.lab.overload.toy_agents import node_name
 from tests.lab.overload.users import spec
 

@@ -27,7 +27,7 @@ from dorm.bench import BenchError
 from dorm.bench.report import Report, this_machine
 from dorm.local.home import home
 from dorm.local.nats_server import EmbeddedServer
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.lab.overload.figures import Phase, Usage, figures_of
 from tests.lab.overload.floods import FLOODS
 from tests.lab.overload.toy_agents import READY, Part, Told

@@ -21,7 +21,7 @@ from agents.agent import Agent
 from agents.config import NodeConfig
 from events.log.interface import Bus
 from events.log.records import LogError
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from tests.lab.overload.toy_runtime import ToyRuntime
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from events.archive.opening import open_archive
 from events.chain.seals import SealKey, new_seed
 from events.codec import encode
 from events.kinds import MasterElected, Round
+from events.nats.connection import Connection
 from events.nats.importing import import_log
-from events.nats.log import Connection
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
 from replay.export.export import export

@@ -18,8 +18,8 @@ from events.log.imported import HEADER, header, imported_upto, original
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged, LogRefused, LogUnavailable, Record
 from events.log.snapshots import identity
+from events.nats.connection import Connection
 from events.nats.importing import import_log
-from events.nats.log import Connection
 from replay import frames
 from replay.audit.audit import verify
 from replay.export.export import export

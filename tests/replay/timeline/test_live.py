@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from replay.moments import AtSequence, BeforeEnd
 from replay.timeline.fold import timeline
 from replay.timeline.trace import events_of

@@ -21,7 +21,7 @@ from events import kinds as k
 from events.archive.blocks import Header
 from events.archive.segments import SegmentLog, SegmentWriter
 from events.log.records import LogDamaged
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.positions import Position
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError

@@ -36,7 +36,7 @@ TIMEOUT_S = 5.0
 
 
 class Connection:
-    """What `events.nats.log.Connection` is for a real process."""
+    """What `events.nats.connection.Connection` is for a real process."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.link = Link(world, process)

@@ -18,7 +18,7 @@ from events.archive.opening import open_archive
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Record
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.quantities import SECOND
 from replay.simulator import SimulationError
 from replay.simulator.forks.recorded import decide_alike

@@ -13,7 +13,7 @@ import pytest_asyncio
 from nats.js.api import StoreCompression
 
 from events.log.records import LogUnavailable
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.settings.compression import _not_restarted, _without_compression, compressed_by
 from events.nats.streams import log_stream, report_stream, stream_configs
 from tests.e2e.commands import done, running, until_said

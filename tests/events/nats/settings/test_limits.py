@@ -12,7 +12,7 @@ from nats.js.api import ConsumerConfig, StreamConfig
 
 from events import subjects
 from events.log.records import LogFull, LogRefused
-from events.nats.log import Connection
+from events.nats.connection import Connection
 from events.nats.settings.limits import LARGEST_RECORD, LARGEST_REPORT, UNUSED_S, Room, nearly_full
 from events.nats.streams import log_stream, report_stream
 from tests.errors import raises
