@@ -68,6 +68,10 @@ ACCESS: dict[str, Access] = {
     "kill_app": "write",
     "drain_node": "write",
     "undrain_node": "write",
+    "forget_node": "write",
+    "pause_scheduling": "write",
+    "resume_scheduling": "write",
+    "retry_app": "write",
     "change_policy": "write",
 }
 """By operation; `any` for all others."""

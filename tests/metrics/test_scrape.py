@@ -16,7 +16,7 @@ from dorm.local.cluster import LocalCluster, LocalOptions
 from dorm.metrics.address import Address, MetricsError, parse_address
 from dorm.metrics.families import ALL
 from dorm.metrics.server import MetricsServer
-from events.nats.log import JetStreamLog
+from events.nats.connection import Connection
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
 from tests.errors import raises
@@ -77,8 +77,9 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
             {"name": "hello", "command": ["sleep", "0.2"], "demand": {"cpu": "500m"}, "n_max": 2}
         )
         await until(cluster.client, lambda state: bool(state.apps[app.id].ended), "it ends")
-        assert isinstance(cluster.client.log, JetStreamLog)
-        await cluster.client.log.set_limit(10**9)
+        connection = await Connection.open(cluster.url, cluster.options.cluster)
+        await connection.stream.set_limit(10**9)
+        await connection.close()
         body = await counted(cluster)
         await cluster.stop()
     found, have = values(body), series(body)

@@ -7,7 +7,7 @@ decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences
 usage      what was given, used and lost over a span of time
 policy     settings: those in force, those to choose from, changing and trying them; pause and resume
-plan       what the next decision would be, and when waiting apps start;  whatif: the log played on with a change
+ahead/     what the next decision would be, when waiting apps start, and the log played on with a change
 session    signing in from a browser
 health     whether this process is up to date, who leads, schemas;  metrics: the same for Prometheus
 table      all routes; start here

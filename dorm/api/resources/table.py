@@ -13,12 +13,11 @@ from dorm.api.resources import (
     metrics,
     moments,
     nodes,
-    plan,
     policy,
     session,
     usage,
-    whatif,
 )
+from dorm.api.resources.ahead import plan, whatif
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
