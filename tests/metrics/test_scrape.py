@@ -77,7 +77,7 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
             {"name": "hello", "command": ["sleep", "0.2"], "demand": {"cpu": "500m"}, "n_max": 2}
         )
         await until(cluster.client, lambda state: bool(state.apps[app.id].ended), "it ends")
-        connection = await Connection.open(cluster.url, cluster.options.cluster)
+        connection = await Connection.open(cluster.server.url, cluster.options.cluster)
         await connection.stream.set_limit(10**9)
         await connection.close()
         body = await counted(cluster)

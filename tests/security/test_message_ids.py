@@ -35,7 +35,7 @@ async def test_a_hostile_user_cannot_use_up_anothers_ids(tmp_path: Path) -> None
     await server.start()
     try:
         acts: list[tuple[str, k.Event]] = [
-            ("alice", k.AppCancelRequested(id="alice.1", app="a", reason="r")),
+            ("olga", k.AppCancelRequested(id="olga.1", app="a", reason="r")),
             ("node-1", k.NodeLeft(id="node-1.left.7", node="node-1")),
         ]
         guesses = [event.id for _, event in acts] + ["m.1.7.0000"]

@@ -50,7 +50,7 @@ class Two:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def two(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Two]:
     path = tmp_path_factory.mktemp("views")
-    async with leaving_nothing(path) as folder, up(folder, "--trust", "--trust-apps", agents=1) as cluster:
+    async with leaving_nothing(path) as folder, up(folder, "--trust-apps", agents=1, known=True) as cluster:
         who = {}
         for name, role in (("alice", "user"), ("bob", "user"), ("rita", "reader")):
             await done(cluster.home, "user", "add", name, "--role", role, "--to", str(folder / f"{name}.json"))

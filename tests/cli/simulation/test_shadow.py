@@ -215,7 +215,7 @@ def permitted(cluster: str) -> dict[str, list[str]]:
     log, snapshots, stream = log_stream(cluster), f"DORM_snapshots-{cluster}", shadow_stream(cluster)
     reads = ["INFO", "STREAM.NAMES", f"STREAM.INFO.{log}", f"STREAM.INFO.{stream}", f"STREAM.CREATE.{stream}"]
     reads += [f"CONSUMER.*.{log}", f"CONSUMER.*.{log}.>", f"CONSUMER.MSG.NEXT.{log}.>"]
-    reads += [f"DIRECT.GET.{log}", f"DIRECT.GET.{log}.>", f"STREAM.INFO.{snapshots}"]
+    reads += [f"STREAM.MSG.GET.{log}", f"DIRECT.GET.{log}", f"DIRECT.GET.{log}.>", f"STREAM.INFO.{snapshots}"]
     reads += [f"CONSUMER.*.{snapshots}.>", f"DIRECT.GET.{snapshots}", f"DIRECT.GET.{snapshots}.>"]
     return {"allow": [f"dorm.{cluster}.shadow.>", "_INBOX.>", "$JS.ACK.>", *(f"$JS.API.{one}" for one in reads)]}
 
