@@ -17,8 +17,9 @@ def test_loads_by_hand() -> None:
     # 600 apps: 30 change, 60 wait.
     assert round_bytes(cluster) == 1200 + 30 * 250 + 60 * 150
     found = loads(cluster, COSTS)
-    records = 200 + 10 + 0.5
-    out = 0.5 * 1000 * 17_700
+    parts = 0.5 * 30 * 8
+    records = 200 + 10 + 0.5 + parts
+    out = 1000 * 1300 + parts * 1500 + 0.5 * 3 * 17_700
     assert math.isclose(found["appends"], records / 10_000)
     assert math.isclose(found["server_cpu"], (records * 200e-6 + out / 1e6 * 0.002) / 12)
     assert math.isclose(found["server_network"], out / 3 / 110e6)
@@ -37,12 +38,17 @@ def test_a_round_is_never_larger_than_a_message() -> None:
     assert round_bytes(Cluster(nodes=1, apps=10**6, decisions_per_s=1.0)) == LARGEST_ROUND
 
 
-def test_what_is_full_first_changes_with_the_size() -> None:
-    full = [
-        first_full(loads(Cluster(nodes=nodes, apps=nodes // 2, decisions_per_s=nodes * 1e-4), COSTS))
-        for nodes in (1_000, 100_000)
-    ]
-    assert full[0] != full[1]
+def test_what_is_full_first() -> None:
+    wide = Cluster(nodes=100_000, apps=50_000, decisions_per_s=10.0, quiet_limit_s=10.0)
+    busy = Cluster(nodes=100, apps=5_000, decisions_per_s=2.0)
+    assert [first_full(loads(one, COSTS)) for one in (wide, busy)] == ["appends", "deciding"]
+
+
+def test_what_a_node_receives_does_not_grow_with_the_apps_that_wait() -> None:
+    few, many = (Cluster(nodes=1000, apps=10_000, decisions_per_s=1.0, waiting=waiting) for waiting in (0.0, 0.9))
+    network = [loads(one, COSTS)["server_network"] for one in (few, many)]
+    # What grows is what three readers of whole rounds receive.
+    assert network[1] - network[0] < 3 * LARGEST_ROUND / 3 / 110e6
 
 
 @pytest.mark.nats

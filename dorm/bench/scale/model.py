@@ -3,8 +3,9 @@
     heartbeats    nodes / heartbeat_s                                    records a second
     facts         apps x facts_per_app_s                                 records a second
     rounds        min(decisions_per_s, 1 / quiet_limit_s)                records a second: the others come together
-    out           rounds x nodes x bytes of a round             bytes a second: each agent reads each round
     a round       ROUND + changes x CHANGE + waiting apps x REASON       bytes
+    parts         rounds x changes x PARTS                               stored a second: what the nodes concerned receive
+    out           nodes x IDLE + parts x PART + rounds x READERS x bytes of a round         bytes a second
     deciding      rounds x decide_s(apps, nodes)                cores of the leading master
     folding       (facts + rounds) x fold_us                             cores of each master
 
@@ -21,6 +22,12 @@ import msgspec
 
 ROUND, CHANGE, REASON = 1200, 250, 150
 """Bytes, of logs of real clusters: a round without any of these, one resized app in it, one waiting app's reason."""
+PARTS, PART = 8, 1500
+"""Parts of nodes for one resized app, and bytes of one: two nodes, each when it is decided, ends, is released and runs."""
+IDLE: Final = 1300
+"""Bytes a second that an agent receives without any decision: answers to its heartbeats (docs/figures.md)."""
+READERS: Final = 3
+"""Who reads each round whole: two masters that follow, and the API."""
 LARGEST_ROUND: Final = 2**20
 """Reasons are shortened beyond that (`dorm.core.round_size`)."""
 NODE_CONNECTIONS: Final = 20_000
@@ -66,9 +73,13 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """CPU of a master for one record."""
 
 
+def changes(cluster: Cluster) -> float:
+    """Return how many apps a decision resizes."""
+    return min(cluster.changed * cluster.apps, 100.0)
+
+
 def round_bytes(cluster: Cluster) -> float:
-    changes = min(cluster.changed * cluster.apps, 100.0)
-    return min(float(LARGEST_ROUND), ROUND + changes * CHANGE + cluster.waiting * cluster.apps * REASON)
+    return min(float(LARGEST_ROUND), ROUND + changes(cluster) * CHANGE + cluster.waiting * cluster.apps * REASON)
 
 
 def decide_s(apps: int, nodes: int) -> float:
@@ -85,8 +96,9 @@ def loads(cluster: Cluster, costs: Costs) -> dict[str, float]:
     heartbeats = cluster.nodes / cluster.heartbeat_s
     facts = cluster.apps * cluster.facts_per_app_s
     rounds = min(cluster.decisions_per_s, 1 / cluster.quiet_limit_s)
-    records = heartbeats + facts + rounds
-    out = rounds * cluster.nodes * round_bytes(cluster)
+    parts = rounds * changes(cluster) * PARTS
+    records = heartbeats + facts + rounds + parts
+    out = cluster.nodes * IDLE + parts * PART + rounds * READERS * round_bytes(cluster)
     sending = out / 1e6 * costs.out_cpu_s_per_mb
     return {
         "appends": records / costs.appends_per_s,
