@@ -40,7 +40,7 @@ def test_a_round_is_never_larger_than_a_message() -> None:
 
 def test_what_is_full_first() -> None:
     wide = Cluster(nodes=100_000, apps=50_000, decisions_per_s=10.0, quiet_limit_s=10.0)
-    busy = Cluster(nodes=5_000, apps=2_000, decisions_per_s=2.0, facts_per_app_s=0.0, changed=0.0)
+    busy = Cluster(nodes=1_000, apps=10_000, decisions_per_s=2.0, facts_per_app_s=0.0, changed=0.0)
     assert [first_full(loads(one, COSTS)) for one in (wide, busy)] == ["connections", "deciding"]
 
 
