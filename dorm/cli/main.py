@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "cluster.up": ("up",),
+    "apps.run": ("run",),
     "apps.commands": ("submit", "ps", "logs", "update", "cancel", "kill"),
     "apps.retry": ("retry",),
     "apps.describe": ("describe",),

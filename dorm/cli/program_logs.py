@@ -63,12 +63,18 @@ def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -
 
 def wants_json() -> bool:
     """Return whether this command logs for machines, even if it has not parsed the option yet."""
-    return _as_json or "--log-json" in sys.argv[1:]
+    return _as_json or "--log-json" in _own_words()
+
+
+def _own_words() -> list[str]:
+    """Return the words of the command line up to `--`: what follows is another program's."""
+    words = sys.argv[1:]
+    return words[: words.index("--")] if "--" in words else words
 
 
 def wants_document() -> bool:
     """Return whether this command prints a JSON document (`-o json`), even if its options could not be parsed."""
-    words = sys.argv[1:]
+    words = _own_words()
     joined = any(word in ("-ojson", "-o=json", "--output=json") for word in words)
     return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words))
 

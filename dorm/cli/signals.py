@@ -24,18 +24,21 @@ def hears_ctrl_c() -> bool:
 
 
 class Stops:
-    """`first` and `second` are set as the signals come."""
+    """`first` and `second` are set as the signals come, `cause` to the signal that came last."""
 
     def __init__(self) -> None:
+        self.cause: int = 0
         self._terminals = [number for number in (0, 1, 2) if _is_terminal(number)]
         self.first = asyncio.Event()
         self.second = asyncio.Event()
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: int) -> None:
+        self.cause = number
         (self.second if self.first.is_set() else self.first).set()
 
-    def _on_hangup(self) -> None:
+    def _on_hangup(self, number: int) -> None:
         """A shell that passes it on may send it several times, so it never requests an immediate end."""
+        self.cause = number
         for number in self._terminals:
             if not _is_terminal(number):  # Gone: writing to it raises, which must not spoil a clean end.
                 nothing = os.open(os.devnull, os.O_RDWR)
@@ -69,7 +72,7 @@ def stops() -> Iterator[Stops]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handlers[signal.SIGHUP] = events._on_hangup
     for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+        loop.add_signal_handler(number, handler, number)
     try:
         yield events
     finally:

@@ -447,16 +447,23 @@ class Client:
             await asyncio.sleep(_PAUSE_S)
 
     async def logs(
-        self, name_or_id: str, *, slot: int | None = None, follow: bool = False, tail: int | None = None
+        self,
+        name_or_id: str,
+        *,
+        slot: int | None = None,
+        generation: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
     ) -> AsyncIterator[bytes]:
-        """Yield the output of one container of the latest generation that started (the first slot unless `slot` is given).
+        """Yield the output of one container (the first slot unless `slot` is given) of the latest generation that started,
+        or of the one with this number.
 
         With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only where a
         `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
         output = Output(self.bus, self.cluster, self._connection, lambda: self._outages)
-        async for piece in output.read(app, slot=slot, follow=follow, tail=tail):
+        async for piece in output.read(app, slot=slot, generation=generation, follow=follow, tail=tail):
             yield piece
 
 

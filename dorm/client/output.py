@@ -25,15 +25,21 @@ _AGENT_BACK_S = 15.0
 _PAUSE_S = 0.2
 
 
-def container_of(app: App, slot: int | None) -> tuple[Generation, int]:
-    """Return the latest generation that started, and the slot to read: the first one unless `slot` is given.
+def started(app: App) -> list[Generation]:
+    """Return the generations of which a container has started, and that the state still knows."""
+    return [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
+
+
+def container_of(app: App, slot: int | None, number: int | None = None) -> tuple[Generation, int]:
+    """Return the generation with this number (the latest that started without one), and the slot to read: the first one
+    unless `slot` is given.
 
     Raises NotFound where nothing has started yet, and for a slot that it has not."""
-    started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
-    if not started:
+    found = [g for g in started(app) if number in (None, g.number)]
+    if not found:
         why = f": {app.waiting.text}" if app.waiting else ""
         raise NotFound(f"{app.name} has not started yet ({app.phase}){why}", code="app.not_started")
-    generation = max(started, key=lambda g: g.number)
+    generation = max(found, key=lambda g: g.number)
     wanted = min(generation.containers) if slot is None else slot
     if wanted not in generation.containers:
         raise NotFound(
@@ -52,12 +58,14 @@ class Output:
         self._connection = connection
         self._outages = outages
 
-    async def read(self, app: App, *, slot: int | None, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    async def read(
+        self, app: App, *, slot: int | None, follow: bool, tail: int | None, generation: int | None = None
+    ) -> AsyncIterator[bytes]:
         """Yield the output of one container, as `Client.logs` says."""
-        generation, wanted = container_of(app, slot)
-        question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
+        chosen, wanted = container_of(app, slot, generation)
+        question = LogQuestion(app=app.id, generation=chosen.number, slot=wanted, follow=follow, tail=tail)
         tenant = app.tenant if self._bus.guarded else ""
-        subject = subjects.ask(self._cluster, generation.containers[wanted].node, "logs", tenant)
+        subject = subjects.ask(self._cluster, chosen.containers[wanted].node, "logs", tenant)
         taken = skip = outages = 0
         patience = 0.0
         while True:

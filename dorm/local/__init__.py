@@ -8,5 +8,6 @@ api_process   the API and the dashboard of such a cluster, as a process of their
 views_process users' views, as a process of their own
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
+commands      specs of commands as they are typed, without a file
 spec_files    app specs and cluster files on disk
 """

@@ -76,6 +76,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "whatif": [["whatif", "--at", "12"]],
     "shadow": [["shadow", "--policy", "static", "--once", "--no-publish"]],
     "logs": RAW,
+    "run": RAW,
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",

@@ -1,5 +1,6 @@
 """Commands about apps.
 
+run        a command as it is typed, followed to its end;  attached: its output, its end, and what Ctrl-C means
 commands   submit, ps, logs, update, cancel;  waiting: their output while nothing is decided
 retry      retry an app now that pauses after a failure
 describe   everything about one app

@@ -1,0 +1,225 @@
+"""Follow an app from a terminal: its output through all its generations, its end, and what Ctrl-C should mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
+from dorm.cli.output import counted, progress_console
+from dorm.client.errors import Refused
+from dorm.client.output import started
+from events.errors import DormError
+from events.kinds import ContainerExited
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dorm.cli.signals import Stops
+    from dorm.client.client import Client
+    from dorm.core.state import App
+    from events.kinds import Event
+
+_QUIET_S = 5.0
+"""After the end of an app: how long its last output may pause before it is taken for complete."""
+_NAMED_PHASES = ("waiting", "retrying", "running")
+
+
+class Attached:
+    """One app as a terminal follows it.  Output goes to stdout, everything else to stderr."""
+
+    def __init__(self, connected: Client, app: App) -> None:
+        self._client = connected
+        self.app = app
+        self.exit_code = 0
+        """Of the first container that failed by itself; 0 while none has."""
+        self._changed = asyncio.Event()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._printed = 0
+        self._told = ""
+
+    async def follow(self) -> None:
+        """Return once the app has ended and its output is printed.  Raises BrokenPipeError where nobody reads it."""
+        printing = asyncio.create_task(self._print())
+        watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait({printing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if printing.done():
+                printing.result()
+            await watching
+            await self._drain(printing)
+        finally:
+            for task in (printing, watching):
+                task.cancel()
+            await asyncio.gather(printing, watching, return_exceptions=True)
+
+    async def _drain(self, printing: asyncio.Task[None]) -> None:
+        """Wait for the rest of the output, as long as there comes any."""
+        printed = -1
+        while not printing.done() and (printed != self._printed or not self._flows.is_set()):
+            printed = self._printed
+            await asyncio.wait({printing}, timeout=_QUIET_S)
+        if printing.done():
+            printing.result()
+
+    async def _watch(self) -> None:
+        async for state, events in self._client.watch():
+            app = state.apps.get(self.app.id)
+            if app is None:
+                continue
+            self.app = app
+            self._note_exits(events)
+            self._tell()
+            self._changed.set()
+            if app.ended:
+                return
+
+    def _note_exits(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, ContainerExited) and event.app == self.app.id and not event.asked:
+                self.exit_code = self.exit_code or event.exit_code or 0
+
+    def _tell(self) -> None:
+        """Say what changed about the app's place, in one line."""
+        app = self.app
+        if app.phase not in _NAMED_PHASES:
+            return
+        running = sum(1 for _ in app.running_containers())
+        why = f": {app.waiting.text}" if app.waiting is not None else ""
+        line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{why}"
+        if line != self._told:
+            self._told = line
+            progress_console.print(Text(f"{app.name}: {line}"))
+
+    async def _print(self) -> None:
+        done = 0
+        while True:
+            self._changed.clear()
+            numbers = sorted(g.number for g in started(self.app) if g.number > done)
+            if numbers:
+                await self._print_generation(numbers[0])
+                done = numbers[0]
+            elif self.app.ended:
+                return
+            else:
+                await self._changed.wait()
+
+    async def _print_generation(self, number: int) -> None:
+        try:
+            async for chunk in self._client.logs(self.app.id, generation=number, follow=True):
+                await self._flows.wait()
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+                self._printed += len(chunk)
+        except DormError as error:
+            progress_console.print(Text(f"{self.app.name}: its output can't be followed: {error}"))
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Hold back the output, so that a question stays readable."""
+        self._flows.clear()
+        try:
+            yield
+        finally:
+            self._flows.set()
+
+
+async def attend(connected: Client, app: App, signals: Stops) -> int:
+    """Follow an app until it ends or its user leaves it; return the exit code of the command.  Raises Fail for an app that
+    did not complete."""
+    attached = Attached(connected, app)
+    following = asyncio.create_task(attached.follow())
+    try:
+        while not await _ends_before(following, signals.first):
+            choice = await _choice(attached, following, signals)
+            if choice == "detach":
+                progress_console.print(Text(f"{app.name} runs on; `dorm logs -f {app.name}` follows it again"))
+                return DONE
+            if choice == "cancel":
+                return await _cancel(connected, attached, following, signals)
+            signals.first.clear()
+            signals.second.clear()
+            progress_console.print(Text(f"{app.name}: followed on"))
+        return _outcome(attached)
+    except BrokenPipeError:
+        progress_console.print(
+            Text(f"{app.name} runs on, though nobody reads its output; `dorm cancel {app.name}` ends it")
+        )
+        raise
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _ends_before(following: asyncio.Task[None], event: asyncio.Event) -> bool:
+    """Wait for either; return whether the app has ended.  Raises what following it raised."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    if following.done():
+        following.result()
+        return True
+    return False
+
+
+async def _choice(attached: Attached, following: asyncio.Task[None], signals: Stops) -> str:
+    """Return `detach`, `cancel`, or "" to go on.  Only a terminal is asked: a script that interrupts wants the end, and a
+    terminal that was closed leaves the app alone."""
+    if signals.cause == signal.SIGHUP:
+        return "detach"
+    if signals.cause != signal.SIGINT or not (os.isatty(0) and os.isatty(2)):
+        return "cancel"
+    with attached.quiet():
+        sys.stderr.write(f"\n{attached.app.name} runs on: d detaches, c cancels it, Enter goes on following (d/c) ")
+        sys.stderr.flush()
+        answer = await _line(signals)
+    if signals.cause == signal.SIGHUP:
+        return "detach"
+    if answer is None or answer.strip().lower().startswith("c"):
+        return "cancel"
+    return "detach" if not answer or answer.strip().lower().startswith("d") else ""
+
+
+async def _line(signals: Stops) -> str | None:
+    """Return a line from the terminal, "" where it has ended; None if another signal came first."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(0, readable.set)
+    reading, stopped = asyncio.create_task(readable.wait()), asyncio.create_task(signals.second.wait())
+    try:
+        await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(0)
+        reading.cancel()
+        stopped.cancel()
+    return None if signals.second.is_set() else os.read(0, 1024).decode(errors="replace")
+
+
+async def _cancel(connected: Client, attached: Attached, following: asyncio.Task[None], signals: Stops) -> int:
+    """Cancel the app and follow it to its end; another signal leaves it to end alone."""
+    name = attached.app.name
+    progress_console.print(Text(f"{name} is cancelled; interrupt once more to leave without waiting for its end"))
+    with contextlib.suppress(Refused):  # It has ended meanwhile, which following it shows.
+        await connected.cancel(attached.app.id, "interrupted")
+    signals.first.clear()
+    signals.second.clear()
+    if not await _ends_before(following, signals.first):
+        return INTERRUPTED
+    return INTERRUPTED if attached.app.ended == "cancelled" else _outcome(attached)
+
+
+def _outcome(attached: Attached) -> int:
+    app = attached.app
+    if app.ended == "completed":
+        return DONE
+    reason = f": {app.end_reason}" if app.end_reason else ""
+    raise Fail(f"{app.name} {app.ended}{reason}", attached.exit_code or FAILED, code=f"app.{app.ended}")

@@ -1,0 +1,146 @@
+"""`dorm run`: a command as it is typed becomes an app, whose output and exit status are those of this command."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import ClusterName, Url, User, client, target
+from dorm.cli.errors import DONE, FAILED, Fail, WrongUsage, run
+from dorm.cli.output import Format, Output, console, progress_console, show_document
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.core.state import App
+    from dorm.local.commands import Typed
+
+
+def register(app: typer.Typer) -> None:
+    # Options after the command's first word are the command's own.
+    app.command("run", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(run_app)
+
+
+def run_app(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Starts one worker.")],
+    n_min: Annotated[int, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = 1,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing; default: n_min.")
+    ] = None,
+    cpu: Annotated[str, typer.Option(help="Cores of one container, such as 2 or 500m.")] = "1",
+    memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
+    gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(help="Run there: an absolute path on every node, or in the image; default: the current folder."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What runs inside, such as torchrun; see the field of specs.")] = "plain",
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often it is started again after a failure.")] = 0,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec, and do nothing.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Run a command on the cluster, and follow it.
+
+    It runs in the current folder, with the programs of this machine: that
+    works where the nodes are this machine, as with `dorm up --runtime process`.
+    Elsewhere --folder names a folder that every node has, and --image an image.
+
+    Its first container's output is printed here, and its exit code is this
+    command's, or 1 if it failed without one. On a terminal Ctrl-C asks whether
+    to detach or to cancel; otherwise an interruption cancels the app.
+
+    [bold]Examples[/]
+
+      dorm run -- python train.py --lr 0.1
+
+      dorm run --n-max 4 --cpu 2 --memory 4GiB --retries 3 -- python train.py
+
+      dorm run --image pytorch/pytorch --folder /app --gpu 1 -- python train.py
+
+      dorm run --dry-run -o yaml -- python train.py > train.yaml
+    """
+    from dorm.local.commands import CommandRefused, Typed, document, made_name
+    from events.spec import check_spec
+
+    if not command[0]:
+        raise WrongUsage("COMMAND: its first word is a program, not nothing", code="usage.nothing_to_do")
+    if folder is not None and not folder.startswith("/"):
+        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
+    demand = {"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})}
+    typed = Typed(
+        words=tuple(command),
+        demand=demand,
+        n_min=n_min,
+        n_max=n_max,
+        name=name or "",
+        image=image or "",
+        folder=folder or "",
+        engine=engine,
+        env=_variables(env or []),
+        retries=retries,
+    )
+    try:
+        spec = document(typed, typed.name or made_name(typed.words))
+    except CommandRefused as error:
+        raise WrongUsage.of(error) from None
+    check_spec(spec)
+    if dry_run:
+        show_document(spec, Format.json if output is Format.json else Format.yaml)
+        return
+    code = run(_run(typed, detach, output, (url, cluster, user)))
+    if code:
+        raise typer.Exit(code)
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
+    return dict(one.split("=", 1) for one in given)
+
+
+async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:
+    from dorm.cli.apps.attached import attend
+    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.signals import stops
+    from dorm.core.query.views import app_row
+
+    url, cluster, user = where
+    async with client(url, cluster, user=user) as connected:
+        if detach:
+            app = await _submitted(connected, typed, target(url, cluster).url)
+            if output in (Format.json, Format.yaml):
+                show_document(app_row(app, time.time_ns()), output)
+            else:
+                console.print(Text(f"{app.name} is accepted as {app.id}; `dorm logs -f {app.name}` follows it"))
+            return DONE
+        # From here on, so that an interruption never leaves an app of which nobody knows.
+        with stops() as signals:
+            app = await _submitted(connected, typed, target(url, cluster).url)
+            progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
+            async with telling_who_is_missing(connected):
+                return await attend(connected, app, signals)
+    return FAILED
+
+
+async def _submitted(connected: Client, typed: Typed, url: str) -> App:
+    from dorm.client.errors import Unsettled
+    from dorm.local.commands import check_nodes, document, free_name, made_name
+
+    state = await connected.state()
+    check_nodes(typed, state.nodes.values(), url)
+    name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
+    try:
+        return await connected.submit(document(typed, name))
+    except Unsettled as error:
+        raise Fail(f"{error}; `dorm ps` shows whether {name} runs", code=error.code) from None

@@ -1,0 +1,207 @@
+"""`dorm run` in a folder with a script, on a cluster of processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pty
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from tests.e2e import forked
+from tests.e2e.commands import DORM, done, environment
+from tests.e2e.local_up import Up, leaving_nothing, named, up
+from tests.e2e.story import until
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+TRAIN = """\
+import os, sys, time
+import model
+print("trains", model.NAME, "with", sys.argv[1:], "in", os.getcwd(), flush=True)
+"""
+LOOP = """\
+import os, time
+print("works as one of", os.environ["DORM_WORLD_SIZE"], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
+    async with leaving_nothing(tmp_path_factory.mktemp("run")) as folder, up(folder) as running_cluster:
+        yield running_cluster
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    (folder / "model.py").write_text("NAME = 'linear'\n")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "fail.py").write_text("import sys\nprint('the loss is gone', file=sys.stderr)\nsys.exit(7)\n")
+    (folder / "loop.py").write_text(LOOP)
+    return folder
+
+
+async def dorm_in(folder: Path, home: Path, *words: str) -> tuple[int, str, str]:
+    code, out, err = await forked.command(words, environment(home), b"", 60.0, folder)
+    return code, out.decode(), err.decode()
+
+
+async def test_a_script_runs_in_its_folder_and_is_followed_to_its_end(cluster: Up, project: Path) -> None:
+    command = ("run", "--cpu", "500m", "python3", "train.py", "--lr", "0.1", "-o", "x")
+    code, out, err = await dorm_in(project, cluster.home, *command)
+    assert (code, out) == (0, f"trains linear with ['--lr', '0.1', '-o', 'x'] in {project}\n"), err
+    assert "train is accepted as train-" in err
+    code, out, err = await dorm_in(project, cluster.home, *command)
+    assert (code, out[:6]) == (0, "trains"), err
+    assert "train-2 is accepted as train-2-" in err
+
+
+async def test_it_ends_with_the_exit_code_of_the_script_and_says_what_it_wrote_last(cluster: Up, project: Path) -> None:
+    code, out, err = await dorm_in(project, cluster.home, "run", "--", "python3", "fail.py")
+    assert (code, out) == (7, "the loss is gone\n"), err
+    assert err.splitlines()[-1].startswith("error: fail failed: ")
+    assert "[app.failed]" in err
+    async with cluster.client() as client:
+        assert named(await client.state(), "fail").generation == 1
+
+
+async def test_a_folder_that_is_not_there_fails_at_once_and_says_which(cluster: Up, project: Path) -> None:
+    command = ("run", "--retries", "3", "--folder", "/no/such/folder", "--", "python3", "train.py")
+    code, _, err = await dorm_in(project, cluster.home, *command)
+    assert code == 125, err
+    assert "/no/such/folder" in err.splitlines()[-1]
+
+
+async def test_a_program_that_is_not_there_is_refused_before_anything_is_sent(cluster: Up, project: Path) -> None:
+    code, out, err = await dorm_in(project, cluster.home, "run", "--", "no-such-program", "train.py")
+    assert (code, out) == (2, "")
+    assert "[run.program.not_found]" in err
+
+
+async def test_the_spec_that_it_prints_can_be_submitted(cluster: Up, project: Path) -> None:
+    options = ("--name", "written", "--n-max", "2", "--env", "LR=0.1", "--retries", "1")
+    code, out, err = await dorm_in(project, cluster.home, "run", "--dry-run", *options, "--", "python3", "train.py")
+    assert (code, err) == (0, "")
+    spec = yaml.safe_load(out)
+    assert (spec["n_max"], spec["env"], spec["demand"]) == (2, {"LR": "0.1"}, {"cpu": "1"})
+    (project / "train.yaml").write_text(out)
+    said = await done(cluster.home, "submit", "--wait", str(project / "train.yaml"))
+    assert said.startswith("written completed")
+
+
+async def test_detached_it_runs_on_and_an_interruption_without_a_terminal_cancels(cluster: Up, project: Path) -> None:
+    code, out, err = await dorm_in(project, cluster.home, "run", "-d", "--cpu", "250m", "--", "python3", "loop.py")
+    assert (code, err) == (0, "")
+    assert out.startswith("loop is accepted as loop-")
+    process = await asyncio.create_subprocess_exec(
+        *DORM, "run", "--name", "cut", "--cpu", "250m", "--", "python3", "loop.py",
+        cwd=project, env=environment(cluster.home), stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"works as one of 1\n"
+        process.send_signal(signal.SIGINT)
+        _, err_bytes = await process.communicate()
+    assert process.returncode == 130, err_bytes
+    async with cluster.client() as client:
+        state = await client.state()
+        assert named(state, "cut").ended == "cancelled"
+        assert not named(state, "loop").ended
+    await done(cluster.home, "cancel", "loop", "--wait")
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, master: int, process: Process) -> None:
+        self._master = master
+        self.process = process
+        self._shown = b""
+
+    async def until(self, words: str) -> None:
+        """Wait until it has shown these words since the last call."""
+        loop = asyncio.get_running_loop()
+        more = asyncio.Event()
+        loop.add_reader(self._master, more.set)
+        try:
+            async with asyncio.timeout(30):
+                while words.encode() not in self._shown:
+                    more.clear()
+                    await more.wait()
+                    self._shown += os.read(self._master, 65536)
+        except (TimeoutError, OSError):
+            raise AssertionError(f"it did not show {words!r}: {self._shown.decode(errors='replace')}") from None
+        finally:
+            loop.remove_reader(self._master)
+        self._shown = self._shown.partition(words.encode())[2]
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+
+@contextlib.asynccontextmanager
+async def on_a_terminal(folder: Path, home: Path, *words: str) -> AsyncIterator[Terminal]:
+    master, slave = pty.openpty()
+
+    def own_terminal() -> None:
+        os.setsid()
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    process = await asyncio.create_subprocess_exec(
+        *DORM, *words, cwd=folder, env=environment(home), stdin=slave, stdout=slave, stderr=slave,
+        preexec_fn=own_terminal,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        yield Terminal(master, process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(master)
+
+
+async def test_on_a_terminal_ctrl_c_asks_and_the_output_goes_on_through_a_resize(cluster: Up, project: Path) -> None:
+    run = ("run", "--name", "seen", "--cpu", "250m", "--", "python3", "loop.py")
+    async with on_a_terminal(project, cluster.home, *run) as terminal:
+        await terminal.until("works as one of 1")
+        await done(cluster.home, "update", "seen", "--n-min", "2", "--n-max", "2")
+        await terminal.until("works as one of 2")
+        terminal.type(b"\x03")
+        await terminal.until("(d/c)")
+        terminal.type(b"\n")
+        await terminal.until("followed on")
+        terminal.type(b"\x03")
+        await terminal.until("(d/c)")
+        terminal.type(b"d\n")
+        await terminal.until("seen runs on")
+        assert await asyncio.wait_for(terminal.process.wait(), 20) == 0
+    async with cluster.client() as client:
+        await until(client, lambda s: s.apps[named(s, "seen").id].phase == "running", "it runs on")
+    await done(cluster.home, "cancel", "seen")
+    async with on_a_terminal(project, cluster.home, "run", "--cpu", "250m", "python3", "loop.py") as terminal:
+        await terminal.until("works as one of")
+        terminal.type(b"\x03")
+        await terminal.until("(d/c)")
+        terminal.type(b"c\n")
+        await terminal.until("is cancelled")
+        assert await asyncio.wait_for(terminal.process.wait(), 30) == 130
