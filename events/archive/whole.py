@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from events.archive.stores.interface import ArchiveStore
     from events.kinds import LogRotated
+    from events.log.parts import Parts
+    from events.log.progress import Progress
     from events.log.records import Appended, Record
     from events.log.snapshots import Snapshots
 
@@ -256,6 +258,15 @@ class WholeLog(EventLog):
 
     async def torn(self) -> str:
         return await self._stream.torn()
+
+    @property
+    def progress(self) -> Progress:
+        """What lies beside the log is in streams of their own, which rotation does not touch."""
+        return self._stream.progress
+
+    @property
+    def parts(self) -> Parts:
+        return self._stream.parts
 
     @property
     def snapshots(self) -> Snapshots:

@@ -12,9 +12,12 @@ from dorm.core.state import digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive.stores.interface import StoreError
+from events.archive.whole import WholeLog
 from events.chain.cuts import signed
 from events.codec import encode
 from events.errors import DormError
+from events.log.interface import EventLog, ReadableLog
+from events.log.memory import MemoryLog
 from events.log.records import Archived, LogDamaged
 from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
@@ -151,3 +154,12 @@ async def test_a_full_disk_removes_nothing(rotating: Rotating, tmp_path: Path, f
         filler.unlink()
         assert await rotating.rotator().step(ALL) is not None
         assert (await records_of(rotating.whole))[: len(rotating.given)] == rotating.given
+
+
+def test_a_whole_log_has_all_that_its_stream_has() -> None:
+    """What the interface answers by default would hide what the stream keeps: snapshots, progress, parts."""
+    public = {name for one in (ReadableLog, EventLog) for name in vars(one) if not name.startswith("_")}
+    assert public - set(vars(WholeLog)) == {"anonymized", "base", "sparse"}
+    stream = MemoryLog(lambda: 0)
+    whole = WholeLog(stream, "lab")
+    assert (whole.progress, whole.parts) == (stream.progress, stream.parts)
