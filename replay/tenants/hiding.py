@@ -14,7 +14,7 @@ import msgspec
 from dorm.core.app import AdjustmentRecord, App, SizeRequest
 from dorm.core.apps.admission import name_of
 from dorm.core.generation import Container, Generation
-from dorm.core.state import ShortenedTime, State, Submission
+from dorm.core.state import Pause, ShortenedTime, State, Submission
 from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from replay.tenants.names import Names
 
 SHOWN = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged, k.SealRequested,
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
     k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
     k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
@@ -52,7 +53,7 @@ class Hiding(Disguise):
         more: dict[str, Any] = {"by": self._names.user(event.by)}
         if isinstance(event, k.AppSubmitted | k.AppUpdated):
             more["id"] = self._names.request(event.id)
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested) and app is not None:
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested) and app is not None:
             more["app"] = self._names.app(app)
         if isinstance(event, k.Round):
             more["by"] = event.by
@@ -91,6 +92,17 @@ class Hiding(Disguise):
         """What an operator or an agent says about a node is said to all whose containers have to leave it."""
         made: k.NodeDrainRequested = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
+
+    def _scheduling(self, event: Any) -> Any:
+        """A pause concerns everybody, so everybody may know why."""
+        return msgspec.structs.replace(super().struct(event), reason=event.reason)
+
+    def _pause(self, pause: Pause) -> Pause:
+        return msgspec.structs.replace(pause, by=self._names.user(pause.by))
+
+    def _exited(self, event: k.ContainerExited) -> k.ContainerExited:
+        made: k.ContainerExited = super().struct(event)
+        return msgspec.structs.replace(made, usage=None)
 
     def _progressed(self, event: k.AppProgressed) -> k.AppProgressed:
         app = self.name("app_references", event.app)
@@ -206,6 +218,10 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     k.AppSubmitted: Hiding._submitted,
     k.AppAccepted: Hiding._accepted,
     k.NodeDrainRequested: Hiding._drain,
+    k.SchedulingPaused: Hiding._scheduling,
+    k.SchedulingResumed: Hiding._scheduling,
+    Pause: Hiding._pause,
+    k.ContainerExited: Hiding._exited,
     k.AppProgressed: Hiding._progressed,
     k.AppCheckpointed: Hiding._checkpointed,
     k.EpochCompleted: Hiding._epoch,

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from agents.config import NodeConfig
 from events.log.interface import Bus
 from events.log.records import LogError
 from events.nats.connection import Connection
+from events.nats.internals import tap
 from tests.lab.overload.toy_runtime import ToyRuntime
 
 if TYPE_CHECKING:
@@ -74,14 +75,11 @@ class _Received:
 
     def count(self, connection: Connection) -> None:
         """Count what this connection receives from now on."""
-        parser: Any = connection._link.client._ps
-        parse = parser.parse
 
-        async def counted(data: bytes = b"") -> None:
-            self._bytes += len(data)
-            await parse(data)
+        def note(arrived: int) -> None:
+            self._bytes += arrived
 
-        parser.parse = counted
+        tap(connection._link.client, note)
 
     async def note(self) -> None:
         while True:

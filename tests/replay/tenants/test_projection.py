@@ -178,7 +178,7 @@ def test_a_new_kind_is_withheld_until_somebody_decides_what_it_shows() -> None:
     hidden = {one.__name__ for one in k.Published.__args__} - {one.__name__ for one in SHOWN}
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",
-        "WebhookDisabled", "AppWaitsLong",
+        "WebhookDisabled", "AppWaitsLong", "RotationRequested", "RotationFailed", "LogRotated", "ProgressLinesSkipped",
     }  # fmt: skip
 
 
