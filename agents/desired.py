@@ -174,12 +174,19 @@ class Desired(msgspec.Struct):
     """The last announcement of a machine with this name."""
     ended: dict[str, int] = {}
     """Log times (UTC ns) at which apps ended that had containers here, as far as only the part says so."""
+    owners: dict[str, str] = {}
+    """Owners of apps that had containers here and have none now, as far as only the part says so."""
 
     @property
     def fresh(self) -> bool:
         """Whether what is desired is not older than the last announcement.  Before that, containers may have been counted as
         ended, and their generation as over, though nothing here shows it: nothing is started or stopped."""
         return (self.part_seq if self.by_part else self.seq) >= self.joined_seq
+
+    def owner_of(self, app_id: str) -> str | None:
+        """Return who owns an app that has or had containers here, None for one that is not known."""
+        app = self.apps.get(app_id)
+        return app.owner if app is not None else self.owners.get(app_id)
 
     @property
     def knows_lease(self) -> bool:

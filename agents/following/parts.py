@@ -30,7 +30,7 @@ def install(desired: Desired, part: NodePart) -> bool:
     desired.holder, desired.held_at, desired.times = part.holder, part.held_at, part.times
     desired.known = known_of(part.masters, part.node)
     desired.apps = {name: _app(app) for name, app in part.apps.items()}
-    desired.ended = dict(part.ended)
+    desired.ended, desired.owners = dict(part.ended), dict(part.owners)
     states = {
         Key(name, one.generation, one.slot): one.state for name, app in part.apps.items() for one in app.containers
     }

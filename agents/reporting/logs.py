@@ -73,6 +73,6 @@ class LogAnswerer:
     def _check_tenant(self, app_id: str) -> None:
         """Raises KeyError for an app of another tenant, as for one that is not here."""
         if self._tenant is not None:
-            app = self._desired.apps.get(app_id)
-            if app is None or subjects.token(app.owner) != self._tenant:
+            owner = self._desired.owner_of(app_id)
+            if owner is None or subjects.token(owner) != self._tenant:
                 raise KeyError(app_id)

@@ -117,6 +117,8 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sorted by id."""
     ended: dict[str, int] = {}
     """Log times (UTC ns) at which apps ended that had containers here and have none that may run."""
+    owners: dict[str, str] = {}
+    """Who owned apps that had containers here and are not among `apps`: only they may read what these wrote."""
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True):

@@ -58,12 +58,14 @@ def _is_on(app: App, node: str) -> bool:
 
 
 def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
-    there, parts, ended = state.nodes.get(node), {}, {}
+    there, parts, ended, owners = state.nodes.get(node), {}, {}, {}
     for app in sorted(apps, key=lambda app: app.id):
         if app.ended and not _may_run(app, node):
             ended[app.id] = app.ended_at
         elif app.generation in app.generations and (_may_run(app, node) or _is_placed(app, node)):
             parts[app.id] = _app(state, app, app.generations[app.generation], node)
+        if app.id not in parts:
+            owners[app.id] = tenant_in(app.submission) or app.spec.user
     return NodePart(
         cluster=cluster,
         node=node,
@@ -79,6 +81,7 @@ def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
         masters=_masters(state, node),
         apps=parts,
         ended=ended,
+        owners=owners,
     )
 
 

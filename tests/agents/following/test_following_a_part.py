@@ -179,3 +179,16 @@ async def test_own_facts_after_a_part_are_applied_on_top(node: Node) -> None:
     install(desired, msgspec.structs.replace(part, seq=last.seq))
     assert (desired.due, desired.exited) == (set(), {KEY}), "the part is of before the exit"
     assert desired.time <= last.time + SECOND
+
+
+async def test_whose_output_it_has_is_known_after_the_end_of_the_app(node: Node) -> None:
+    async with writing(node), node.agent() as agent:
+        await node.release("echo done")
+        await node.until(k.ContainerExited)
+        owner = agent.desired.owner_of("app-1")
+        await node.decide(k.AppCompleted(app="app-1", generation=1))
+        await holds(lambda: "app-1" in agent.desired.ended)
+        assert "app-1" not in agent.desired.apps
+        assert owner is not None
+        assert agent.desired.owner_of("app-1") == owner
+        assert agent.desired.owner_of("app-2") is None
