@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
+_SOON_S = 1.0
+"""Seconds within which the store shows a part that is there."""
 _SAVE_EVERY = 5_000
 """Records folded by this node between two saves of its state."""
 _LOOK_S, _HURRIED_LOOK_S = 30.0, 2.0
@@ -75,8 +77,17 @@ class Follower:
         written = await until_answered(self._log.parts.written, f"looking up what node {self._node} follows")
         if written is False and self._desired.by_part:
             self._follow_rounds()
-        elif written is not False and not self._desired.by_part:
+        elif not self._desired.by_part and (written or (written is None and await self._has_part())):
             self._follow_part()
+
+    async def _has_part(self) -> bool:
+        """Return whether a master has written a part.  A node without one would wait for a master before it joins; by the
+        rounds it joins at once, and changes over when its first part comes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SOON_S), contextlib.aclosing(self._log.parts.follow(self._node)) as stored:
+                async for _ in stored:
+                    return True
+        return False
 
     async def _load(self, runtime: Runtime) -> None:
         kept = await asyncio.to_thread(self._file.load, self._sources)

@@ -179,8 +179,8 @@ async def _choice(attached: Attached, following: asyncio.Task[None], signals: St
     if signals.cause != signal.SIGINT or not (os.isatty(0) and os.isatty(2)):
         return "cancel"
     with attached.quiet():
-        sys.stderr.write(f"\n{attached.app.name} runs on: d detaches, c cancels it, Enter goes on following (d/c) ")
-        sys.stderr.flush()
+        question = f"\n{attached.app.name} runs on: d detaches, c cancels it, Enter goes on following (d/c) "
+        progress_console.print(Text(question), end="")
         answer = await _line(signals)
     if signals.cause == signal.SIGHUP:
         return "detach"

@@ -124,6 +124,7 @@ async def test_a_part_that_no_master_signed_is_not_obeyed(node: Node) -> None:
     async with writing(node, key), node.agent() as agent:
         await holds(lambda: agent.desired.fresh)
     async with writing(node, SealKey(new_seed())), node.agent(joined=False) as agent:
+        await node.until(k.NodeJoined, 2)
         await holds(lambda: agent.desired.unsigned > 0)
         assert agent.desired.part_seq < node.log.records[-1].seq
     async with node.agent(joined=False) as agent:
