@@ -11,7 +11,6 @@ from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
 
-
 _MOST_FOLLOWED = 256
 """Containers that one command follows: each is a subscription of its own, here and at its agent."""
 
