@@ -3,6 +3,7 @@
 0    done
 1    failed, refused by the cluster, or differs
 2    wrong usage: of the command line, or of a file that it names
+124  the time to wait was over, as with timeout(1)
 130  interrupted
 """
 
@@ -27,7 +28,7 @@ from events.errors import DormError, code_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 124, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _OURS = ("dorm", "events", "agents", "replay", "compose")
 

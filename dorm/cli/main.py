@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "cluster.up": ("up",),
     "apps.run": ("run",),
-    "apps.commands": ("submit", "ps", "logs", "update", "cancel", "kill"),
+    "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
+    "apps.logs": ("logs",),
+    "apps.wait": ("wait",),
+    "apps.scale": ("scale",),
     "apps.retry": ("retry",),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),

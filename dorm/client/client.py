@@ -113,6 +113,7 @@ class Client:
         """Whether a snapshot was looked for, from which `_state` starts."""
         self._beginning = asyncio.Lock()
         self._outages = 0
+        self.output = Output(bus, log, cluster, connection, lambda: self._outages)
         self._tell_outage: Callable[[bool], None] = lambda _: None
         if connection is not None:
             connection.tell_outages(self._on_outage)
@@ -462,8 +463,7 @@ class Client:
         `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
-        output = Output(self.bus, self.cluster, self._connection, lambda: self._outages)
-        async for piece in output.read(app, slot=slot, generation=generation, follow=follow, tail=tail):
+        async for piece in self.output.read(app, slot=slot, generation=generation, follow=follow, tail=tail):
             yield piece
 
 

@@ -80,7 +80,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
-    **dict.fromkeys(("submit", "update", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS),
+    **dict.fromkeys(
+        ("submit", "update", "scale", "wait", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS
+    ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),

@@ -1,7 +1,10 @@
 """Commands about apps.
 
 run        a command as it is typed, followed to its end;  attached: its output, its end, and what Ctrl-C means
-commands   submit, ps, logs, update, cancel;  waiting: their output while nothing is decided
+commands   submit, ps, update, cancel, kill;  waiting: their output while nothing is decided
+logs       what containers wrote;  lines: the output of many of them, line by line
+wait       until apps run or have ended
+scale      bounds of an app
 retry      retry an app now that pauses after a failure
 describe   everything about one app
 explain    why an app has what it has

@@ -1,9 +1,8 @@
-"""Commands about apps: submit, ps, logs, update, cancel, kill."""
+"""Commands about apps: submit, ps, update, cancel, kill."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +26,6 @@ PANEL = "Apps"
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(submit)
     app.command(rich_help_panel=PANEL)(ps)
-    app.command(rich_help_panel=PANEL)(logs)
     app.command(rich_help_panel=PANEL)(update)
     app.command(rich_help_panel=PANEL)(cancel)
     app.command(rich_help_panel=PANEL)(kill)
@@ -159,32 +157,6 @@ def ps(
                 console.print(Text("no app is running or waiting" + hint))
             if output not in (Format.json, Format.yaml):
                 show_pause(state)
-
-    run(work())
-
-
-def logs(
-    app: AppName,
-    slot: Annotated[int | None, typer.Option(help="Which container; default: the first.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the container ends.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-) -> None:
-    """Print what an app's container wrote, also after the app has ended.
-
-    [bold]Examples[/]
-
-      dorm logs digits-mlp
-
-      dorm logs -f digits-mlp --slot 2 --tail 20
-    """
-
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            async for chunk in connected.logs(app, slot=slot, follow=follow, tail=tail):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
 
     run(work())
 

@@ -1,0 +1,53 @@
+"""`dorm scale`: how many containers an app has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import WrongUsage, run
+from dorm.cli.output import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(scale)
+
+
+def scale(
+    app: AppName,
+    containers: Annotated[int | None, typer.Argument(metavar="[N]", min=1, help="Exactly so many containers.")] = None,
+    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Change how many containers an app may have; the next decision takes it up.
+
+    N fixes the size: n_min and n_max are both N, so the app waits where the
+    cluster has no room for all of them. With bounds apart, the policy chooses
+    between them. `dorm update` changes the weight as well.
+
+    [bold]Examples[/]
+
+      dorm scale digits-mlp 4
+
+      dorm scale digits-mlp --n-max 8
+    """
+    if containers is not None and (n_min is not None or n_max is not None):
+        raise WrongUsage("N is both n_min and n_max; give N or the bounds", code="usage.conflict")
+    if containers is None and n_min is None and n_max is None:
+        raise WrongUsage("say how many: N, --n-min or --n-max", code="usage.nothing_to_do")
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            changed = await connected.update(app, n_min=n_min or containers, n_max=n_max or containers)
+            console.print(Text(f"{changed.name}: n_min {changed.n_min}, n_max {changed.n_max}"))
+
+    run(work())

@@ -1,0 +1,114 @@
+"""`dorm wait`: let a script go on once apps run, or have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import ClusterName, Url, client, complete_app
+from dorm.cli.errors import TIMED_OUT, Fail, complain, run
+from dorm.cli.output import console
+from dorm.cli.sizes import seconds_of
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.core.state import App
+
+
+class Condition(StrEnum):
+    """What to wait for."""
+
+    running = "running"
+    completed = "completed"
+    ended = "ended"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(wait)
+
+
+def wait(
+    apps: Annotated[
+        list[str], typer.Argument(metavar="APP...", help="Names or ids of apps.", autocompletion=complete_app)
+    ],
+    condition: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.completed,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Give up after this time, such as 90s or 2h; default: never.")
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Wait until each app runs, has completed, or has ended in any way.
+
+    An app runs once all its containers do. One that can't come to that any
+    more, because it has ended otherwise, is reported at once; the command
+    still waits for the others.
+
+    The exit status is 0 if all apps got there, 1 if one did not, and 124 if the
+    time was over before, as with timeout(1).
+
+    [bold]Examples[/]
+
+      dorm wait digits-mlp && dorm logs digits-mlp
+
+      dorm wait first second --for ended
+
+      dorm wait digits-mlp --for running --timeout 5m
+    """
+    seconds = seconds_of("--timeout", timeout)
+
+    async def work() -> None:
+        from dorm.cli.apps.waiting import telling_who_is_missing
+
+        async with client(url, cluster) as connected:
+            pending = {app.id: app for app in [await connected.app(name) for name in apps]}
+            limit = asyncio.timeout(seconds)
+            try:
+                async with limit, telling_who_is_missing(connected):
+                    await _until_settled(connected, pending, condition)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                left = ", ".join(f"{app.name} ({app.phase})" for app in pending.values())
+                raise Fail(
+                    f"not {condition} after {timeout}: {left}; `dorm explain APP` says why",
+                    TIMED_OUT,
+                    code="wait.timed_out",
+                ) from None
+
+    run(work())
+
+
+async def _until_settled(connected: Client, pending: dict[str, App], condition: Condition) -> None:
+    """Wait until each app got there or can't any more; remove it from `pending` then, which has the apps as last seen."""
+    async for state, _ in connected.watch():
+        for id in list(pending):
+            app = state.apps.get(id)
+            if app is None:
+                complain(
+                    f"{pending.pop(id).name} has ended and the cluster keeps it no longer; `dorm events --app {id}` shows "
+                    "how it ended",
+                    "app.not_found",
+                )
+                continue
+            pending[id] = app
+            if _is(app, condition):
+                console.print(Text(f"{app.name} {app.ended or 'runs'}"))
+                del pending[id]
+            elif app.ended:
+                reason = f": {app.end_reason}" if app.end_reason else ""
+                complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
+                del pending[id]
+        if not pending:
+            return
+
+
+def _is(app: App, condition: Condition) -> bool:
+    if condition is Condition.running:
+        return app.phase == "running"
+    return app.ended == "completed" if condition is Condition.completed else bool(app.ended)
