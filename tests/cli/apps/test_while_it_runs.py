@@ -33,7 +33,7 @@ async def test_the_output_of_ranks_stays_through_a_change_of_scale(cluster: Up, 
         id = (await client.app("own")).id
         both = [f"rank {rank} | I am {id} {rank} of 2" for rank in (0, 1)]
         async with asyncio.timeout(30):
-            while sorted((await done(home, "logs", "own", "--all", "--grep", "I am")).splitlines()) != both:  # noqa: ASYNC110
+            while sorted((await done(home, "logs", "own", "--all", "--grep", "I am")).splitlines()) != both:
                 pass  # No event reports output.
         assert await done(home, "logs", "own", "--rank", "1", "--grep", "I am") == f"I am {id} 1 of 2\n"
         for options, code in (
