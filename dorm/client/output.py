@@ -82,8 +82,8 @@ class Output:
         """Return the generation with this number, else the latest that started, or the `previous` one before that.
 
         The state forgets a generation once the next one is released; its nodes then come from the starts and ends of its
-        containers, which the log is read for from the app's submission on.  Agents keep the output itself for the retention of ended
-        apps.  Raises NotFound where it has not started."""
+        containers, which the log is read for from the app's submission on.  Agents keep the output itself for the retention
+        of ended apps.  Raises NotFound where it has not started."""
         known = {generation.number: generation for generation in started(app)}
         latest = max(known, default=0)
         if previous:
