@@ -81,8 +81,12 @@ class AgentStatus(msgspec.Struct, frozen=True):
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a user asks of the own tenant's view of the log; `events.log.views` reads the answer."""
 
-    what: Literal["read", "end", "time", "states", "state", "report"]
-    """Records; the last sequence; the sequence at a time; the states to start from; one of these; a node's last heartbeat."""
+    what: Literal[
+        "read", "end", "time", "states", "state", "report",
+        "progress", "newest progress", "end of progress", "time of progress",
+    ]  # fmt: skip
+    """Records; the last sequence; the sequence at a time; the states to start from; one of these; a node's last heartbeat.
+    And of the progress beside the log: records, the newest ones, the last sequence, the sequence at a time."""
     after: Sequence = 0
     """The last record that the reader has."""
     at: Moment = 0
@@ -92,3 +96,4 @@ class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     follow: bool = False
     """Go on with records to come, without end."""
     node: Name = ""
+    app: Name = "*"

@@ -5,6 +5,7 @@
     showing     what a tenant sees instead, where an event is about its own apps and users
     projection  a fold of the log that hides each record, and shows it to a tenant
     views       one fold of a log that serves the views of all tenants
+    progress    the progress beside the log, of a tenant's own apps
     log         a log as one tenant sees it, beside the log itself
     answering   answers users who ask for their views
 
@@ -13,5 +14,5 @@ they do on the log.  Of others' apps it keeps demand, weight, bounds, placements
 environments, images, labels, progress, ports, messages and exit reasons in words are not in it.  What belongs to nobody
 (nodes, policies, masters) stays.
 
-Pure, except the last three.  Start with `projection`.
+Pure, except the last four.  Start with `projection`.
 """

@@ -21,6 +21,7 @@ from events.log.interface import AskRefused
 from events.log.records import LogError
 from events.log.views import Failure, packed, pieces
 from events.requests import ViewQuestion
+from replay.tenants.progress import OwnProgress
 from replay.tenants.views import Views
 
 if TYPE_CHECKING:
@@ -134,6 +135,22 @@ class Answering:
                 yield await views.snapshot(tenant, asked.after)
             case "report":
                 yield await self._report(asked.node, tenant)
+            case "progress":
+                reading = self._progress(tenant).read(after=asked.after, app=asked.app, follow=asked.follow)
+                async with contextlib.aclosing(reading) as batches:
+                    async for batch in batches:
+                        if self._tenant(user) != tenant:
+                            raise AskRefused(f"{user} is of another tenant now; ask again", code="log.view.changed")
+                        yield batch
+            case "newest progress":
+                yield await self._progress(tenant).newest(asked.app)
+            case "end of progress":
+                yield await self._progress(tenant).end()
+            case "time of progress":
+                yield await self._progress(tenant).at_time(asked.at)
+
+    def _progress(self, tenant: str) -> OwnProgress:
+        return OwnProgress(self._views.log.progress, self._views, tenant)
 
     async def _check_same(self, asked: ViewQuestion) -> None:
         """Check that the reader's last record is still there.  Raises AskRefused."""

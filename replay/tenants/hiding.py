@@ -166,6 +166,8 @@ class Hiding(Disguise):
             spec=self.spec(app.spec, name, app.spec.user),
             submission=self._names.request(app.submission),
             loss=None,
+            loss_is=msgspec.UNSET,
+            skipped_lines=msgspec.UNSET,
             samples_per_s=None,
             noise=None,
             step=0,

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from events.log.interface import EventLog
 from events.log.records import LogRefused, Record, on_subjects
 from events.log.snapshots import SnapshotInfo, Snapshots
+from replay.tenants.progress import OwnProgress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from events.log.progress import Progress
     from events.log.records import Appended
     from replay.tenants.views import Views
 
@@ -56,6 +58,10 @@ class TenantLog(EventLog):
     @property
     def snapshots(self) -> Snapshots:
         return self._snapshots
+
+    @property
+    def progress(self) -> Progress:
+        return OwnProgress(self._log.progress, self._views, self._tenant)
 
     @property
     def anonymized(self) -> bool:

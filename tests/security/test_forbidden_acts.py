@@ -413,6 +413,8 @@ async def test_a_plain_user_reads_no_stream(guarded: Guarded, record_property: A
     streams = {
         LOG: f"dorm.{CLUSTER}.AppSubmitted.bob",
         SNAPSHOTS: f"dorm.{CLUSTER}.snapshot.index.all",
+        f"DORM_progress-{CLUSTER}": f"dorm.{CLUSTER}.progress.node-1.app",
+        f"DORM_parts-{CLUSTER}": f"dorm.{CLUSTER}.part.node-1",
         f"DORM_reports-{CLUSTER}": f"dorm.{CLUSTER}.report.node-1.NodeReported",
     }
     questions = [

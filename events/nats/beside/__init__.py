@@ -4,7 +4,7 @@
     progress    what apps report between two marks
     parts       what each node's agent follows
     shadows     the comparisons of `dorm shadow`
-    viewed      the log as a plain user has it: a view that somebody serves
+    viewed      the log as a plain user has it: a view that somebody serves;  viewed_progress: the progress of its apps
 
 Imports `link`, `reader`, `bus` and `settings` of `events.nats`; `streams` creates what is configured here.
 """

@@ -17,15 +17,16 @@ from events.log.interface import EventLog
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable, Record, on_subjects
 from events.log.snapshots import SnapshotInfo, Snapshots
 from events.log.views import Failure, Unpacking
+from events.nats.beside.viewed_progress import ViewedProgress
 from events.nats.bus import NatsBus
 from events.requests import ViewQuestion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from events.log.progress import Progress
     from events.log.records import Appended
     from events.nats.link import Link
-    from events.nats.settings.limits import Room
 
 T = TypeVar("T")
 USER = "user"
@@ -47,6 +48,7 @@ class ViewedLog(EventLog):
         self._names = ""
         """Which pseudonyms the answers had so far."""
         self._snapshots = ViewedSnapshots(self)
+        self._progress = ViewedProgress(self.values, self.value, lambda: bool(link.client.is_closed))
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -152,6 +154,10 @@ class ViewedLog(EventLog):
         return self._snapshots
 
     @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    @property
     def anonymized(self) -> bool:
         return True
 
@@ -171,12 +177,6 @@ class ViewedLog(EventLog):
         timeout: float = 5.0,
     ) -> Appended:
         return await self._appends.append(subject, body, msg_id=msg_id, expected_last=expected_last, timeout=timeout)
-
-    async def room(self) -> Room:
-        raise LogRefused("how large the log is, a reader may ask", code="log.no_permission")
-
-    async def set_limit(self, limit: int | None) -> None:
-        raise LogRefused("only an admin limits the log", code="log.no_permission")
 
     async def close(self) -> None:
         return None
