@@ -1,6 +1,6 @@
 """Beside a master: rotates the log while that master leads, when the policy says so or somebody requests it.
 
-What became of a request, or of a due rotation that failed, is on the log (`RotationFailed`), so the one who asked can wait for it,
+What became of a request, or of a due rotation that failed, is on the log (`RotationFailed`): a client can wait for it,
 and everybody sees why a log grows.
 """
 
