@@ -17,7 +17,7 @@ from dorm.security.files import SecurityError
 from events import subjects
 from events.appending import append_event
 from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved
-from events.log.records import LogRefused
+from events.log.records import LogRefused, LogUnavailable
 from events.nats.access.credentials import public_key
 from events.nats.connection import Connection
 
@@ -94,12 +94,12 @@ class Admin:
 
 
 async def admitted(credentials: Credentials) -> None:
-    """Wait until the server lets an identity in: it reads a changed configuration a moment after it was told to.  Raises
-    LogRefused if it does not, and LogUnavailable."""
+    """Wait until the server lets an identity in: it reads a changed configuration a moment after it was told to, and ends
+    connections meanwhile.  Raises LogRefused or LogUnavailable if it does not."""
     for tries in range(_TRIES):
         try:
             connection = await Connection.open(credentials.url, credentials.cluster, credentials=credentials)
-        except LogRefused:
+        except (LogRefused, LogUnavailable):
             if tries == _TRIES - 1:
                 raise
             await asyncio.sleep(_PAUSE_S)
