@@ -1,0 +1,97 @@
+"""Commands as they are typed: their specs, their names, and the nodes that can run them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.core.state import Node
+from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, made_name
+from events.spec import check_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "nats://127.0.0.1:4222"
+
+
+def node(name: str, address: str = "127.0.0.1", runtime: str = "process", **more: object) -> Node:
+    one = Node(id=name, address=address, capacity={"cpu": 2000}, labels={}, ports=(20000, 20099), runtime=runtime)
+    for field, value in more.items():
+        setattr(one, field, value)
+    return one
+
+
+def typed(*words: str, **more: str) -> Typed:
+    return Typed(words=words or ("python3", "train.py"), demand={"cpu": "1"}, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("python", "src/Train_v2.py", "--lr", "1"), "train-v2"),
+        (("python", "-m", "pkg.fit"), "fit"),
+        (("./bin/go.sh",), "go"),
+        (("/usr/bin/sleep", "5"), "sleep"),
+        (("***",), "app"),
+        (("x" * 90,), "x" * 40),
+    ],
+)
+def test_a_name_is_made_from_the_command(words: tuple[str, ...], name: str) -> None:
+    assert made_name(words) == name
+    check_spec({"name": made_name(words), "command": ["true"], "demand": {"cpu": 1}})
+
+
+def test_a_name_that_is_taken_gets_the_first_free_number() -> None:
+    assert free_name("train", {"train", "train-2", "train-4"}) == "train-3"
+    assert free_name("train", {"other"}) == "train"
+
+
+def test_it_runs_here_with_the_programs_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "fit"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.chdir(tmp_path)
+    assert document(typed("fit", "--fast"), "a")["command"] == ["env", "-C", str(tmp_path), str(program), "--fast"]
+    # The interpreter of this program is the one of the nodes that it starts.
+    assert document(typed("python3"), "a")["command"][3].startswith(sys.prefix)
+    with pytest.raises(CommandRefused) as refused:
+        document(typed("no-such-program"), "a")
+    assert refused.value.code == "run.program.not_found"
+
+
+def test_in_a_named_folder_or_an_image_the_command_stays_as_it_is() -> None:
+    assert document(typed(folder="/srv/app"), "a")["command"] == ["env", "-C", "/srv/app", "python3", "train.py"]
+    spec = document(typed(image="app:1"), "a")
+    assert (spec["command"], spec["image"]) == (["python3", "train.py"], "app:1")
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted", "code"),
+    [
+        (node("n1"), typed(), ""),
+        (node("n1", "203.0.113.7"), typed(), "run.folder.elsewhere"),
+        (node("n1", "203.0.113.7", condition="left"), typed(), ""),
+        (node("n1", "203.0.113.7"), typed(folder="/srv/app"), ""),
+        (node("n1", runtime="docker 28.1"), typed(), "run.image.missing"),
+        (node("n1", runtime="docker 28.1"), typed(folder="/srv/app"), "run.image.missing"),
+        (node("n1", "203.0.113.7", runtime="docker 28.1"), typed(image="app:1"), ""),
+    ],
+)
+def test_nodes_that_could_not_run_it_refuse_it(one: Node, wanted: Typed, code: str) -> None:
+    if not code:
+        check_nodes(wanted, [node("n0"), one], URL)
+        return
+    with pytest.raises(CommandRefused, match=r"^n1 runs? ") as refused:
+        check_nodes(wanted, [node("n0"), one], URL)
+    assert refused.value.code == code
+
+
+def test_loopback_addresses_of_a_distant_cluster_are_not_this_machine() -> None:
+    with pytest.raises(CommandRefused) as refused:
+        check_nodes(typed(), [node("n0")], "nats://203.0.113.9:4222,nats://203.0.113.10:4222")
+    assert refused.value.code == "run.folder.elsewhere"
