@@ -14,7 +14,6 @@ from rich.text import Text
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
-from dorm.client.output import started
 from events.errors import DormError
 from events.kinds import ContainerExited
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from dorm.cli.signals import Stops
     from dorm.client.client import Client
+    from dorm.core.generation import Generation
     from dorm.core.state import App
     from events.kinds import Event
 
@@ -38,7 +38,8 @@ class Attached:
         self._client = connected
         self.app = app
         self.exit_code = 0
-        """Of the first container that failed by itself; 0 while none has."""
+        """Of the first container of its generation that failed by itself; 0 while none has."""
+        self._failed_in = 0
         self._changed = asyncio.Event()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -84,6 +85,8 @@ class Attached:
     def _note_exits(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, ContainerExited) and event.app == self.app.id and not event.asked:
+                if event.generation != self._failed_in:
+                    self._failed_in, self.exit_code = event.generation, 0
                 self.exit_code = self.exit_code or event.exit_code or 0
 
     def _tell(self) -> None:
@@ -102,7 +105,7 @@ class Attached:
         done = 0
         while True:
             self._changed.clear()
-            numbers = sorted(g.number for g in started(self.app) if g.number > done)
+            numbers = sorted(g.number for g in self.app.generations.values() if g.number > done and _has_output(g))
             if numbers:
                 await self._print_generation(numbers[0])
                 done = numbers[0]
@@ -129,6 +132,12 @@ class Attached:
             yield
         finally:
             self._flows.set()
+
+
+def _has_output(generation: Generation) -> bool:
+    """Return whether its first container has started: the log of one that has not is empty, and ends at once."""
+    containers = generation.containers
+    return bool(containers) and containers[min(containers)].state != "desired"
 
 
 async def attend(connected: Client, app: App, signals: Stops) -> int:

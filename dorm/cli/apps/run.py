@@ -10,10 +10,11 @@ from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, User, client, target
-from dorm.cli.errors import DONE, FAILED, Fail, WrongUsage, run
+from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 
 if TYPE_CHECKING:
+    from dorm.cli.signals import Stops
     from dorm.client.client import Client
     from dorm.core.state import App
     from dorm.local.commands import Typed
@@ -126,11 +127,29 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
             return DONE
         # From here on, so that an interruption never leaves an app of which nobody knows.
         with stops() as signals:
-            app = await _submitted(connected, typed, target(url, cluster).url)
+            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
             async with telling_who_is_missing(connected):
                 return await attend(connected, app, signals)
     return FAILED
+
+
+async def _submitted_unless_left(connected: Client, typed: Typed, url: str, signals: Stops) -> App:
+    """Submit it.  One interruption waits for the answer, so that the app can be cancelled; a second one does not."""
+    from dorm.cli.signals import first_of
+
+    found: list[App] = []
+
+    async def submit() -> None:
+        found.append(await _submitted(connected, typed, url))
+
+    if await first_of(submit(), signals.second.wait()):
+        raise Fail(
+            "interrupted before the submission was answered; `dorm ps` shows whether it is stored",
+            INTERRUPTED,
+            code="interrupted",
+        )
+    return found[0]
 
 
 async def _submitted(connected: Client, typed: Typed, url: str) -> App:

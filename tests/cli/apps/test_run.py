@@ -78,6 +78,13 @@ async def test_it_ends_with_the_exit_code_of_the_script_and_says_what_it_wrote_l
         assert named(await client.state(), "fail").generation == 1
 
 
+async def test_after_a_retry_it_ends_with_the_last_exit_code(cluster: Up, project: Path) -> None:
+    (project / "worse.py").write_text("import os, sys\nsys.exit(3 + int(os.environ['DORM_GENERATION']))\n")
+    code, _, err = await dorm_in(project, cluster.home, "run", "--retries", "1", "--", "python3", "worse.py")
+    assert code == 5, err
+    assert "worse: retrying: " in err
+
+
 async def test_a_folder_that_is_not_there_fails_at_once_and_says_which(cluster: Up, project: Path) -> None:
     command = ("run", "--retries", "3", "--folder", "/no/such/folder", "--", "python3", "train.py")
     code, _, err = await dorm_in(project, cluster.home, *command)
@@ -143,7 +150,8 @@ class Terminal:
                 while words.encode() not in self._shown:
                     more.clear()
                     await more.wait()
-                    self._shown += os.read(self._master, 65536)
+                    with contextlib.suppress(BlockingIOError):
+                        self._shown += os.read(self._master, 65536)
         except (TimeoutError, OSError):
             raise AssertionError(f"it did not show {words!r}: {self._shown.decode(errors='replace')}") from None
         finally:
@@ -171,6 +179,7 @@ async def on_a_terminal(folder: Path, home: Path, *words: str) -> AsyncIterator[
         preexec_fn=own_terminal,
     )  # fmt: skip
     os.close(slave)
+    os.set_blocking(master, False)
     try:
         yield Terminal(master, process)
     finally:
