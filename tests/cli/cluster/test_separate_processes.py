@@ -15,11 +15,11 @@ from dorm.client.client import Client
 from dorm.core.query.views import sizes
 from dorm.elastic import ledger
 from events.nats.connection import Connection
+from tests.cli.cluster.service_manager import Manager
 from tests.e2e.commands import done, dorm, processes_of, refused, running, until_said
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
-from tests.e2e.service_manager import Manager
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from yarl import URL
 
+from tests.cli.cluster.service_manager import Manager
 from tests.e2e.commands import done, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, talker, up
-from tests.e2e.service_manager import Manager
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
