@@ -331,6 +331,10 @@ class History:
         subject = subjects.fact(self.cluster, type(event).__name__, "operator")
         self.append(subject, encode(said), said.id)
 
+    def waits_to_say(self, kind: type[k.Event]) -> bool:
+        """Return whether an operator's word of this kind is not on the log yet."""
+        return any(subject == subjects.fact(self.cluster, kind.__name__, "operator") for subject, _, _ in self._words)
+
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
         """A stranger's record, known by its id where it is not the repeat of another's."""
         self._lives += 1
