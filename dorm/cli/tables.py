@@ -102,7 +102,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
-        ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
+        ("workdir", _workdir(d["workdir"])), ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
@@ -140,6 +140,15 @@ def _skipped(skipped: dict[str, Any] | None) -> str:
         f"{lines} of slot {skipped['slot']}'s progress file could not be used, "
         f"first {skipped['example']!r}: {skipped['reason']}"
     )
+
+
+def _workdir(workdir: dict[str, Any] | None) -> str:
+    """Return `3f2a91c04b7e: 200 files, 1.2 MiB, commit 9c1f03e with changes` for an app that ships a folder."""
+    if not workdir:
+        return ""
+    changes = " with changes" if workdir["changed"] else ""
+    commit = f", commit {workdir['commit'][:12]}{changes}" if workdir["commit"] else ""
+    return f"{workdir['hash'][:12]}: {counted(workdir['files'], 'file')}, {humanize(MEMORY, workdir['bytes'])}{commit}"
 
 
 def _batch(batch: dict[str, Any] | None) -> str:

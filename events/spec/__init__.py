@@ -7,6 +7,8 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     value         what its completion is worth, and how much work it has
+    workdir       the project folder that its containers start in
+    abilities     what its nodes' agents have to be able to do
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -32,6 +34,7 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
+from events.spec.workdir import Workdir, check_shipped, shipped
 
 __all__ = [
     "ENGINES",
@@ -50,11 +53,14 @@ __all__ = [
     "SpecError",
     "Utility",
     "Work",
+    "Workdir",
     "can_be_read",
     "check_gang",
     "check_roles",
+    "check_shipped",
     "check_spec",
     "document_of",
     "server_count",
+    "shipped",
     "spec_schema",
 ]

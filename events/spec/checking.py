@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from events.spec.abilities import requirement_with
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
@@ -61,6 +62,7 @@ def check_spec(document: object) -> CheckedSpec:
     _check_batch(spec)
     try:
         requirement(spec.require)
+        requirement(requirement_with(spec))
     except RequirementError as error:
         raise SpecError.at("require", error) from None
     check_amounts(spec)

@@ -15,6 +15,8 @@ from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
+from events.spec.workdir import Field as WorkdirField
+from events.spec.workdir import Workdir
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -235,6 +237,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         Command,
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
+    workdir: WorkdirField = None
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
     secrets: Annotated[
         dict[Variable, SecretName],
@@ -275,8 +278,8 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
     a spec that came from another process."""
     document: dict[str, Any] = _differing(spec, _DEFAULTS)
     for name, defaults in _NESTED.items():
-        if name in document:
-            document[name] = _differing(getattr(spec, name), defaults)
+        if name in document and isinstance(part := getattr(spec, name), msgspec.Struct):
+            document[name] = _differing(part, defaults)
     return document
 
 
@@ -299,7 +302,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work,
+    "work": Work, "workdir": Workdir,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 

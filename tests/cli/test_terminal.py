@@ -85,6 +85,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
+    **dict.fromkeys((f"files {name}" for name in ("list", "limits", "get", "purge")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
     **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),
     **dict.fromkeys(("init", "dashboard", "node intro", "node join", "node remove", "token add", "token remove"), ACTS),

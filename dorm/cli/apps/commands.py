@@ -58,6 +58,7 @@ def submit(
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
     from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
 
@@ -65,7 +66,7 @@ def submit(
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            app = await _submit(connected, checked, spec, id)
+            app = await _submit(connected, await with_workdir(connected, checked, spec.absolute().parent), spec, id)
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(app_row(app, time.time_ns()), output)
             elif not wait:

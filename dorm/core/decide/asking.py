@@ -26,6 +26,7 @@ from dorm.policies import integer
 from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
 from events.quantities import SECOND
+from events.spec.abilities import labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -112,7 +113,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
         NodeRoom(
             id=node.id,
             capacity=node.capacity,
-            labels=node.labels,
+            labels=labels_with(node.labels, node.able),
             drained=bool(node.draining) or node.foreign,
             unmounted=node.foreign,
         )
@@ -141,7 +142,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
             and _may_move(state, current, now)
         ),
         absent=claim is not None,
-        require=app.spec.require,
+        require=requirement_with(app.spec),
         placement=app.spec.placement,
         gang=app.spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,

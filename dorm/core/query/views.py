@@ -15,6 +15,7 @@ from dorm.core.query.batches import batch_now
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
+from events.spec import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,6 +274,7 @@ def describe(
         "steps": app.spec.steps or None,
         "batch": msgspec.to_builtins(batch_now(app, state)),
         "plan": msgspec.to_builtins(app.plan),
+        "workdir": msgspec.structs.asdict(workdir) if (workdir := shipped(app.spec)) is not None else None,
         "policy_failure": msgspec.to_builtins(failure) if isinstance(failure, FailedPolicy) and not app.ended else None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
