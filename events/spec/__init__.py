@@ -7,6 +7,8 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     value         what its completion is worth, and how much work it has
+    groups        the sweep or array that an app belongs to
+    sweeps/       one document as the specs of many apps
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -19,6 +21,7 @@ from events.spec.amounts import LONGEST_GRACE_S, can_be_read
 from events.spec.checking import LARGEST_SPEC, check_gang, check_roles, check_spec
 from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
+from events.spec.groups import Group
 from events.spec.spec import (
     OWN_LIMITS,
     AppSpec,
@@ -46,6 +49,7 @@ __all__ = [
     "Deadlines",
     "EngineName",
     "EngineOptions",
+    "Group",
     "Retries",
     "SpecError",
     "Utility",

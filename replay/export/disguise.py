@@ -23,7 +23,18 @@ from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import CPU, duration, resource
-from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, can_be_read, check_spec
+from events.spec import (
+    AppSpec,
+    Deadlines,
+    EngineOptions,
+    Group,
+    Retries,
+    SpecError,
+    Utility,
+    Work,
+    can_be_read,
+    check_spec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,7 +162,10 @@ class Disguise:
         return {"name": self.name("app_references", name)} if name else {}
 
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        made = {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        if spec.get("group"):
+            made = _with_own_variables(self, spec, made)
+        return made
 
     # --- policies -------------------------------------------------------------------------------------------------------
 
@@ -184,6 +198,15 @@ class Disguise:
         return found
 
 
+def _with_own_variables(disguise: Disguise, spec: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec whose group's own variables say the same as its group does: deciding again writes them again."""
+    own = msgspec.convert(spec["group"], Group).variables().keys()
+    env = {name: value for name, value in spec.get("env", {}).items() if name not in own}
+    if len(env) == len(spec.get("env", {})):
+        return made
+    return {**made, "env": {**_SPEC["env"](disguise, env), **msgspec.convert(made["group"], Group).variables()}}
+
+
 def _field(error: SpecError) -> str:
     """Return the field of a spec that an error is about."""
     return re.split(r"[:.\[]", str(error))[0]
@@ -203,6 +226,7 @@ def _harmless(spec: dict[str, Any]) -> bool:
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
         known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
+        known = known and not (spec.get("group") or {}).keys() - set(Group.__struct_fields__)
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False
@@ -293,6 +317,9 @@ _SPEC: dict[str, Rule] = {
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
+    "group": lambda disguise, value: (
+        value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
+    ),
 }  # fmt: skip
 
 
