@@ -14,6 +14,7 @@ from events.quantities import CPU, MEMORY, humanize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.core.query.sweeps import SweepRow
     from dorm.core.query.views import AppRow, NodeRow
     from dorm.core.state import State
 
@@ -45,7 +46,8 @@ _ADJUSTMENTS = [
 ]  # fmt: skip
 
 
-def show_apps(rows: Sequence[AppRow], output: Format) -> None:
+def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow] = ()) -> None:
+    """Print apps, and sweeps as one line each."""
     plain = [
         {
             **row,
@@ -56,7 +58,19 @@ def show_apps(rows: Sequence[AppRow], output: Format) -> None:
         }
         for row in map(msgspec.to_builtins, rows)
     ]
+    plain += [
+        {
+            "name": row.name, "user": row.user, "phase": next(iter(row.phases)), "size": row.containers,
+            "age": ago(row.age_s), "note": f"sweep of {row.count}: {phases_of(row)}",
+        }
+        for row in sweeps
+    ]  # fmt: skip
     show(plain, _APPS, output, wide=_APPS_WIDE, note=_NOTE)
+
+
+def phases_of(row: SweepRow) -> str:
+    """Return how many apps of a sweep are in which phase: `4 running, 12 waiting`."""
+    return ", ".join(f"{count} {phase}" for phase, count in row.phases.items())
 
 
 def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.groups import Group
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 from events.spec.workdir import Field as WorkdirField
@@ -251,6 +252,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()
+    group: Annotated[Group | None, msgspec.Meta(description="the sweep or array that it belongs to; default: none")] = (
+        None
+    )
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -302,7 +306,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work, "workdir": Workdir,
+    "work": Work, "workdir": Workdir, "group": Group,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 

@@ -27,6 +27,7 @@ from events.spec import (
     AppSpec,
     Deadlines,
     EngineOptions,
+    Group,
     Retries,
     SpecError,
     Utility,
@@ -164,7 +165,10 @@ class Disguise:
         return {"name": self.name("app_references", name)} if name else {}
 
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        made = {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        if spec.get("group"):
+            made = _with_own_variables(self, spec, made)
+        return made
 
     # --- policies -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +201,15 @@ class Disguise:
         return found
 
 
+def _with_own_variables(disguise: Disguise, spec: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec whose group's own variables say the same as its group does: deciding again writes them again."""
+    own = msgspec.convert(spec["group"], Group).variables().keys()
+    env = {name: value for name, value in spec.get("env", {}).items() if name not in own}
+    if len(env) == len(spec.get("env", {})):
+        return made
+    return {**made, "env": {**_SPEC["env"](disguise, env), **msgspec.convert(made["group"], Group).variables()}}
+
+
 def _field(error: SpecError) -> str:
     """Return the field of a spec that an error is about."""
     return re.split(r"[:.\[]", str(error))[0]
@@ -218,6 +231,7 @@ def _harmless(spec: dict[str, Any]) -> bool:
         known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
         workdir = spec.get("workdir")
         known = known and not (isinstance(workdir, dict) and workdir.keys() - _WORKDIR)
+        known = known and not (spec.get("group") or {}).keys() - set(Group.__struct_fields__)
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False
@@ -315,6 +329,9 @@ _SPEC: dict[str, Rule] = {
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
     "workdir": lambda disguise, value: _workdir(value),
+    "group": lambda disguise, value: (
+        value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
+    ),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
+from dorm.core.apps.groups import held_back
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
@@ -98,16 +99,16 @@ def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Co
 
 def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
     """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
-    hold containers now, or that has a claim to some.
+    hold containers now, or that has a claim to some; without those that their group's limit keeps waiting.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
-    alike, usual = Alike(state), usual_adjust_s(state)
+    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
-        if not app.cancel_requested and (claim is not None or not pausing(app, now)):
+        if not app.cancel_requested and app.id not in later and (claim is not None or not pausing(app, now)):
             apps.append(_demand_of(state, app, claim, alike, usual, now))
     nodes = tuple(
         NodeRoom(

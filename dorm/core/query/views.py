@@ -49,6 +49,8 @@ class AppRow(msgspec.Struct, frozen=True):
     progress_age_s: float | None = None
     """Since its last progress or checkpoint; None where its present generation has reported neither, and once it has
     ended."""
+    sweep: str = ""
+    """The sweep that it belongs to, "" for none."""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
+        sweep=app.spec.group.name if app.spec.group is not None else "",
     )
 
 
