@@ -3,7 +3,7 @@
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
-none.  It can write to its private directory, its checkpoint directory (both after realpath(3) and inside folders that the
+none.  It can write to its private directory, its checkpoints and its outputs (after realpath(3) and inside folders that the
 agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's configuration may relax this
 (`profile`).
 """
@@ -35,6 +35,7 @@ from agents.runtime.interface import (
 
 RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
+OUTPUTS_MOUNT: Final = "/dorm/outputs"
 PIDS_LIMIT: Final = 4096
 """Processes and threads of one container."""
 TENANT_PIDS: Final = 32_768
@@ -104,7 +105,9 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
     }
 
 
-def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+def container_config(
+    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, outputs: Path | None = None
+) -> Json:
     """Return the body of POST /containers/create.  Raises `Refused` ("spec")."""
     check_spec(spec)
     for name in spec.env:
@@ -137,11 +140,13 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
         "User": "{}:{}".format(*host.profile.user_of(spec.tenant)),
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
-        "HostConfig": _host_config(host, spec, run_dir, checkpoints),
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints, outputs),
     }
 
 
-def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+def _host_config(
+    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, outputs: Path | None
+) -> Json:
     cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
     shared = max(_MIN_SHM, memory // 2)
     config: Json = {
@@ -172,6 +177,8 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
     }
     if checkpoints is not None:
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
+    if outputs is not None:
+        config["Mounts"].append(_bind(outputs, OUTPUTS_MOUNT))
     if not host.profile.allows(spec.tenant, "writable-root"):
         config["ReadonlyRootfs"] = True
         # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.
