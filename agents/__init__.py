@@ -9,6 +9,7 @@
     following/   what the node reads: its part, or the rounds of the log; its folded state on disk
     identity     which machine this node is, whatever its name
     checkpoint_folder  proof that this node shares the cluster's checkpoints
+    outputs/     what apps leave in that folder
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen

@@ -156,7 +156,7 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired))
+                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired, self._folder))
                 tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
                 await self._converge(tasks)
         finally:

@@ -36,11 +36,14 @@ def container_spec(
     checkpoint_mount: str,
     run_dir: str,
     devices: tuple[str, ...],
+    outputs_dir: str = "",
+    outputs_mount: str = "",
 ) -> ContainerSpec:
     """Return everything that a runtime needs for one slot of the app's released generation.
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
-    same path), `run_dir` the container's private folder as the container sees it.
+    same path), `outputs_dir` and `outputs_mount` the same of its outputs, `run_dir` the container's private folder as the
+    container sees it.
     """
     spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
@@ -67,6 +70,7 @@ def container_spec(
             **launch.env,
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+            **({"DORM_OUTPUTS": outputs_mount or outputs_dir} if outputs_dir else {}),
             **secrets.variables(spec, run_dir),
             **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
             **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
@@ -78,6 +82,7 @@ def container_spec(
         files=launch.files,
         tenant=app.owner,
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
+        outputs_dir=outputs_dir,
     )
 
 

@@ -123,6 +123,9 @@ class ContainerSpec(_WithWorkdir, frozen=True):
 
     tenant: str = ""
     """Whose app it is; "" for nobody's.  It follows from the app, so the hash needs no part of it."""
+    outputs_dir: str = ""
+    """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
+    follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -154,7 +157,7 @@ def check_spec(spec: ContainerSpec) -> None:
     key_name(spec.key)
     if not spec.command or not spec.command[0]:
         raise Refused("spec", "the command is empty", code="container.command.missing")
-    for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir):
+    for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir, spec.outputs_dir):
         if "\0" in word:
             raise Refused(
                 "spec", f"a NUL character cannot be passed to a program: {word[:80]!r}", code="container.text.malformed"
@@ -215,6 +218,8 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    outputs_mount: str
+    """The same of its outputs."""
 
     @property
     def blobs(self) -> BlobCache:

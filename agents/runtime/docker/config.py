@@ -3,9 +3,9 @@
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
-none.  It can write to its private directory, its copy of a shipped folder, its checkpoint directory (mounted after realpath(3)
-and inside folders that the agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's
-configuration may relax this (`profile`).
+none.  It can write to its private directory, its copy of a shipped folder, its checkpoints and its outputs (mounted after
+realpath(3) and inside folders that the agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The
+node's configuration may relax this (`profile`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
 WORK_MOUNT: Final = "/dorm/work"
 """The container's own copy of the project folder that its app ships."""
+OUTPUTS_MOUNT: Final = "/dorm/outputs"
 PIDS_LIMIT: Final = 4096
 """Processes and threads of one container."""
 TENANT_PIDS: Final = 32_768
@@ -107,7 +108,12 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
 
 
 def container_config(
-    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None = None
+    host: Host,
+    spec: ContainerSpec,
+    run_dir: Path,
+    checkpoints: Path | None,
+    outputs: Path | None = None,
+    work_dir: Path | None = None,
 ) -> Json:
     """Return the body of POST /containers/create.  `work_dir` is used only by a spec with a shipped folder.  Raises `Refused`
     ("spec")."""
@@ -143,12 +149,17 @@ def container_config(
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
         **({"WorkingDir": WORK_MOUNT} if spec.workdir else {}),
-        "HostConfig": _host_config(host, spec, run_dir, checkpoints, work_dir if spec.workdir else None),
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints, outputs, work_dir if spec.workdir else None),
     }
 
 
 def _host_config(
-    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None
+    host: Host,
+    spec: ContainerSpec,
+    run_dir: Path,
+    checkpoints: Path | None,
+    outputs: Path | None,
+    work_dir: Path | None,
 ) -> Json:
     cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
     shared = max(_MIN_SHM, memory // 2)
@@ -182,6 +193,8 @@ def _host_config(
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
     if work_dir is not None:
         config["Mounts"].append(_bind(work_dir, WORK_MOUNT))
+    if outputs is not None:
+        config["Mounts"].append(_bind(outputs, OUTPUTS_MOUNT))
     if not host.profile.allows(spec.tenant, "writable-root"):
         config["ReadonlyRootfs"] = True
         # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.

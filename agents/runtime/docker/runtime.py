@@ -79,6 +79,7 @@ class DockerRuntime:
     name = "docker"
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
+    outputs_mount = config.OUTPUTS_MOUNT
 
     def __init__(
         self,

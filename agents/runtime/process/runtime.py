@@ -71,6 +71,7 @@ class ProcessRuntime:
     name = "process"
     limits = False
     checkpoint_mount = ""
+    outputs_mount = ""
 
     def __init__(
         self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False, tenant: str = ""
