@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
+    from agents.volumes.offers import Offers
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
@@ -47,6 +48,7 @@ class Actions:
         ledger: Ledger,
         reporter: Reporter,
         looks: Looks,
+        offers: Offers,
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
@@ -72,6 +74,7 @@ class Actions:
         self._ledger = ledger
         self._reporter = reporter
         self._looks = looks
+        self._offers = offers
         self._port_taken = port_taken
         self._may_launch = may_launch
         self._seen = seen
@@ -189,10 +192,12 @@ class Actions:
         spec = self._spec(key, app, str(checkpoint_dir), devices)
         await self._drop_other(key, spec)
         try:
+            await self._offers.check(app.spec, app.owner)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
+            self._looks.doubted.set()  # What this node offers may have changed.
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))
@@ -210,6 +215,7 @@ class Actions:
             checkpoint_mount=self._runtime.checkpoint_mount,
             run_dir=self._runtime.run_mount(key),
             devices=devices,
+            mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
@@ -237,6 +243,7 @@ class Actions:
                 )
                 # Most apps have saved a checkpoint by then; one that has not is created again.
                 expected = msgspec.structs.replace(app, resume=True)
+                await self._offers.check(app.spec, app.owner)
                 await self._runtime.prepare(self._spec(key, expected, str(folder), ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)

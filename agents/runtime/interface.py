@@ -111,7 +111,24 @@ class _Hashed(_WithoutFiles, frozen=True):
     """Text of files that lie in the container's private directory before it starts, by name."""
 
 
-class ContainerSpec(_Hashed, frozen=True):
+class Mount(msgspec.Struct, frozen=True):
+    """A folder of the node that a container sees at another path."""
+
+    name: str
+    """Of the volume."""
+    source: str
+    """An existing folder of the node."""
+    target: str
+    """Its path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
+    read_only: bool
+
+
+class _Mounting(_Hashed, frozen=True):
+    mounts: tuple[Mount, ...] = ()
+    """Volumes, by name."""
+
+
+class ContainerSpec(_Mounting, frozen=True):
     """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
     tenant: str = ""
@@ -122,9 +139,9 @@ def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
     BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
-    files started carry the hash of a spec without that field.
+    files or mounts started carry the hash of a spec without these fields.
     """
-    parts = _Hashed if spec.files else _WithoutFiles
+    parts = _Mounting if spec.mounts else _Hashed if spec.files else _WithoutFiles
     hashed = parts(*(getattr(spec, name) for name in parts.__struct_fields__))
     return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
@@ -208,6 +225,8 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    mounts: bool
+    """Whether a container sees each mount at its target; otherwise at `volumes/NAME` in its private directory."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:

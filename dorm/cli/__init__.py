@@ -13,6 +13,7 @@
     settings     settings as people write them;  changes: the event that changes them
     completion: `dorm completion`
 
+    authoring/   spec
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy
     operating/   doctor, nodes, drain, pause, resume

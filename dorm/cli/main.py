@@ -51,6 +51,7 @@ _COMMANDS = {
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
+    "authoring.commands": ("spec", "Apps"),
     "operating.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),

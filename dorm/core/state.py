@@ -14,7 +14,7 @@ import msgspec
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from events.identities import Identities, tenant_in
-from events.kinds import PolicyPlugin
+from events.kinds import NodeOffers, PolicyPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -202,6 +202,8 @@ class Node(msgspec.Struct):
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
+    offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
+    """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
 
     @property
     def type(self) -> str:

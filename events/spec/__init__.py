@@ -6,6 +6,7 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
+    volumes       folders of the nodes that it reads or writes
     value         what its completion is worth, and how much work it has
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
@@ -32,6 +33,7 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
+from events.spec.volumes import Volume, volumes_of
 
 __all__ = [
     "ENGINES",
@@ -49,6 +51,7 @@ __all__ = [
     "Retries",
     "SpecError",
     "Utility",
+    "Volume",
     "Work",
     "can_be_read",
     "check_gang",
@@ -57,4 +60,5 @@ __all__ = [
     "document_of",
     "server_count",
     "spec_schema",
+    "volumes_of",
 ]

@@ -19,6 +19,7 @@ from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts
+from events.spec.volumes import check_volumes, check_volumes_form
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -32,6 +33,7 @@ _FORMATS = {
     "elastic": "live",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+    "volumes": "a volume's name (lower-case letters, digits and dashes, at most 48)",
 }
 
 
@@ -41,6 +43,7 @@ def check_spec(document: object) -> CheckedSpec:
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
     _check_fields(document)
+    check_volumes_form(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
@@ -65,6 +68,7 @@ def check_spec(document: object) -> CheckedSpec:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
     check_texts(spec)
+    check_volumes(spec.volumes)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

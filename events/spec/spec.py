@@ -15,6 +15,7 @@ from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
+from events.spec.volumes import Volumes
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -243,6 +244,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="variables that hold paths of files: each is a secret of this user, which the nodes have "
             "(`dorm agent --secrets`)",
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
+        ),
+    ] = {}
+    volumes: Annotated[
+        Volumes,
+        msgspec.Meta(
+            description="folders of the nodes, by the names under which they offer them (`dorm nodes -o wide`), and where a "
+            "container sees them; a list says more of each",
+            examples=[{"datasets": "/data"}, [{"name": "scratch", "at": "/scratch", "read_only": False}]],
         ),
     ] = {}
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"

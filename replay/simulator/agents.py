@@ -344,6 +344,7 @@ class VirtualAgents:
     def join(self, node: SimulatedNode) -> None:
         """Join a node: a new one, or one whose agent is back, with its earlier identity."""
         known = self._state.nodes.get(node.name)
+        offers = known.offers if known is not None and isinstance(known.offers, k.NodeOffers) else None
         self._append(
             k.NodeJoined(
                 node=node.name,
@@ -352,6 +353,7 @@ class VirtualAgents:
                 ports=known.ports if known else _PORTS,
                 labels=node.labels,
                 runtime=known.runtime if known else "simulated",
+                offers=offers,
             ),
             node.name,
         )

@@ -77,6 +77,7 @@ class DockerRuntime:
     name = "docker"
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
+    mounts = True
 
     def __init__(
         self,

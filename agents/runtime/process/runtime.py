@@ -44,7 +44,7 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import records
+from agents.runtime.process import records, volumes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RunDirs
 
@@ -69,6 +69,7 @@ class ProcessRuntime:
     name = "process"
     limits = False
     checkpoint_mount = ""
+    mounts = False
 
     def __init__(
         self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False, tenant: str = ""
@@ -217,6 +218,7 @@ class ProcessRuntime:
         def fill(new: Path) -> None:
             (new / "tmp").mkdir(mode=0o700)
             records.write_launch(new, records.Launch(str(run), spec.command, variables), self._log_cap, wanted)
+            volumes.put(new, spec.mounts, mounting=volumes.may_mount())
 
         self._dirs.make(spec.key, fill, files=spec.files)
 
@@ -288,7 +290,7 @@ class ProcessRuntime:
         with (folder / "log").open("ab") as output:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *command,
+                    *volumes.inside(folder, found.program, command),
                     env=launch.environment,
                     cwd=launch.workdir,
                     stdin=subprocess.DEVNULL,

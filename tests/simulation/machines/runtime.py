@@ -43,6 +43,7 @@ class SimRuntime:
     name = "simulated"
     limits = True
     checkpoint_mount = ""
+    mounts = False
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine
