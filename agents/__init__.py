@@ -17,6 +17,7 @@
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
+    volumes/     folders of the node that apps may name
     runtime/     the interface to an engine;  docker/ and process/ implement it
 
 Start with `agent`, then `desired` and `reconcile`.  Agents are level-triggered: a restart, a crash, a lost connection or a

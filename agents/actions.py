@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
+    from agents.volumes.offers import Offers
     from events.log.files import Files
 
 _log = structlog.get_logger(__name__)
@@ -49,6 +50,7 @@ class Actions:
         ledger: Ledger,
         reporter: Reporter,
         looks: Looks,
+        offers: Offers,
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
@@ -75,6 +77,7 @@ class Actions:
         self._ledger = ledger
         self._reporter = reporter
         self._looks = looks
+        self._offers = offers
         self._port_taken = port_taken
         self._may_launch = may_launch
         self._seen = seen
@@ -192,10 +195,12 @@ class Actions:
         await self._drop_other(key, spec)
         try:
             await self._fetching.have(app)
+            await self._offers.check(app.spec, app.owner)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
+            self._looks.doubted.set()  # What this node offers may have changed.
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))
@@ -221,6 +226,7 @@ class Actions:
             outputs_mount=self._runtime.outputs_mount,
             run_dir=self._runtime.run_mount(key),
             devices=devices,
+            mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
@@ -247,6 +253,7 @@ class Actions:
                 # Most apps have saved a checkpoint by then; one that has not is created again.
                 expected = msgspec.structs.replace(app, resume=True)
                 await self._fetching.have(app)
+                await self._offers.check(app.spec, app.owner)
                 await self._runtime.prepare(self._spec(key, expected, here, ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)

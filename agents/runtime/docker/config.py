@@ -4,8 +4,8 @@ Nothing from an app's spec reaches the engine raw.  Every container gets all cap
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
 none.  It can write to its private directory, its copy of a shipped folder, its checkpoints and its outputs (mounted after
-realpath(3) and inside folders that the agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The
-node's configuration may relax this (`profile`).
+realpath(3) and inside folders that the agent's configuration allows), volumes that the node offers for writing, /tmp and
+/dev/shm; what else it sees is read-only.  The node's configuration may relax this (`profile`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from agents.runtime.interface import (
     PROGRESS_FILE,
     ContainerSpec,
     Key,
+    Mount,
     RefusalCause,
     Refused,
     Seen,
@@ -195,6 +196,7 @@ def _host_config(
         config["Mounts"].append(_bind(work_dir, WORK_MOUNT))
     if outputs is not None:
         config["Mounts"].append(_bind(outputs, OUTPUTS_MOUNT))
+    config["Mounts"] += [_volume(mount) for mount in spec.mounts]
     if not host.profile.allows(spec.tenant, "writable-root"):
         config["ReadonlyRootfs"] = True
         # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.
@@ -212,6 +214,14 @@ def _host_config(
 
 def _bind(source: Path, target: str) -> Json:
     return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": {"Propagation": "rprivate"}}
+
+
+def _volume(mount: Mount) -> Json:
+    """Return the mount of a volume.  What is mounted within its folder stays out: engines before 25 would leave that writable
+    in a mount that is read-only."""
+    made = _bind(Path(mount.source), mount.target)
+    made["BindOptions"]["NonRecursive"] = True
+    return {**made, "ReadOnly": mount.read_only}
 
 
 def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
@@ -243,13 +253,17 @@ def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
         found.append("it has a restart policy")
     if info["Config"].get("User") != config["User"]:
         found.append(f"User is {info['Config'].get('User')!r}")
-    mounts = [(m.get("Type"), m.get("Source"), m.get("Target")) for m in made.get("Mounts") or ()]
-    if made.get("Binds") or mounts != [(m["Type"], m["Source"], m["Target"]) for m in asked["Mounts"]]:
+    mounts = [_mounted(m) for m in made.get("Mounts") or ()]
+    if made.get("Binds") or mounts != [_mounted(m) for m in asked["Mounts"]]:
         found.append(f"Mounts are {mounts!r} and {made.get('Binds')!r}")
     devices = [request.get("DeviceIDs") for request in made.get("DeviceRequests") or ()]
     if devices != [request["DeviceIDs"] for request in asked.get("DeviceRequests", ())]:
         found.append(f"devices are {devices!r}")
     return found
+
+
+def _mounted(mount: Json) -> tuple[str | None, str | None, str | None, bool]:
+    return mount.get("Type"), mount.get("Source"), mount.get("Target"), bool(mount.get("ReadOnly"))
 
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")

@@ -80,6 +80,7 @@ class DockerRuntime:
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
     outputs_mount = config.OUTPUTS_MOUNT
+    mounts = True
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class ToyRuntime:
     limits = False
     checkpoint_mount = ""
     outputs_mount = ""
+    mounts = False
 
     def __init__(self, root: Path, *, tells_s: float = 2.0) -> None:
         """`tells_s`: seconds between two lines of progress."""

@@ -45,6 +45,7 @@ class SimRuntime:
     limits = True
     checkpoint_mount = ""
     outputs_mount = ""
+    mounts = False
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine
