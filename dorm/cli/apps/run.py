@@ -56,9 +56,9 @@ def run_app(
     works where the nodes are this machine, as with `dorm up --runtime process`.
     Elsewhere --folder names a folder that every node has, and --image an image.
 
-    Its first container's output is printed here, and its exit code is this
-    command's, or 1 if it failed without one. On a terminal Ctrl-C asks whether
-    to detach or to cancel; otherwise an interruption cancels the app.
+    Its output is printed here, with --n-max above 1 each line with its rank before
+    it. Its exit code is this command's, or 1 if it failed without one. On a terminal
+    Ctrl-C asks whether to detach or to cancel; otherwise an interruption cancels it.
 
     [bold]Examples[/]
 
