@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
 async def prime_count(client: Client, pieces: int, **fields: Any) -> None:
     """Run the script through two resizes; it has to find as many primes as there are."""
-    spec = starter("shell_primes", env={"PIECES": str(pieces), "PACE": "0.3"}, steps=pieces, **fields)
+    spec = starter("shell_primes", env={"PIECES": str(pieces), "PACE": "0.5"}, steps=pieces, **fields)
     app = await resized(client, spec, (1, 3, 2), each=2, longest_s=60.0)
     assert (app.step, app.checkpoint) == (pieces, pieces)
     primes = sum(all(n % d for d in range(2, int(n**0.5) + 1)) for n in range(2, pieces * 1000 + 1))
@@ -31,14 +31,14 @@ async def prime_count(client: Client, pieces: int, **fields: Any) -> None:
 
 async def test_a_shell_script_finds_all_primes_through_two_resizes(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as client:
-        await prime_count(client, 12)
+        await prime_count(client, 40)
 
 
 @pytest.mark.docker
 @pytest.mark.soak
 async def test_a_shell_script_does_so_in_docker(tmp_path: Path, docker_host: str, docker_image: str) -> None:
     async with two_nodes(tmp_path, runtime="docker", docker=docker_host) as client:
-        await prime_count(client, 20)
+        await prime_count(client, 40)
 
 
 def alone() -> dict[str, Any]:
