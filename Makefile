@@ -41,9 +41,9 @@ test-fast: setup ## the part without servers, Docker and processes: under two mi
 
 # PyTorch is large, and which build an index offers differs between machines, so it is neither locked nor part of `make setup`.
 # pip installs it, because pip's configuration is where a machine says which index has the build for it; uv does not read that.
-test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch and Lightning; Open MPI comes from the system
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[torch,lightning]'
-	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines tests/elastic
+test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch, Lightning and transformers; Open MPI comes from the system
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[torch,lightning,transformers]'
+	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines tests/elastic tests/samples/test_trained.py
 
 test-long: setup ## all of both, with many times the seeds and examples
 	DORM_TESTS=long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 1800

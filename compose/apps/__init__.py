@@ -6,6 +6,7 @@
     elastic_mlp  a network that is resized while it trains, by `dorm.elastic`
     elastic_cocoa  logistic regression by CoCoA that asks for fewer workers when they would do
     torch_mlp    a PyTorch program for the engine `torchrun`, in one file
+    starters/    further programs in one file each, to copy: Lightning, transformers, scikit-learn, a shell script
 
     learning/    training, as all three do it: the loop, data, checkpoints, command line
     ring/        the ring that sums over workers;  served/: parameter servers and their workers

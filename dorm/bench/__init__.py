@@ -5,6 +5,7 @@
     submit       from a submission to its running container
     trust        the same on a cluster that knows its users, beside an open one
     resize       from a decision to the complete new generation, phase by phase
+    pause        the pause that is shown for a resize, beside the app's own clock
     simulate     a month of a real cluster in virtual time
     calibration  real adjustments and completion times beside simulated ones
     optimizer/   one round of a policy: CPU time, distance from the best answer, changed apps

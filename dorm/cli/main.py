@@ -134,7 +134,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
+    epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm run -- python train.py[/] in another.",
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.apps.costs import first_step_at
 from dorm.metrics.families import ADJUSTMENTS, ENDS, FAILURES, OTHER, OUTCOMES, PHASES_OF, TRIGGERS
 from events import kinds as k
 from events.quantities import SECOND
@@ -165,10 +166,11 @@ class Tally(msgspec.Struct):
         """The first sign of work of a generation."""
         if self.working.get(event.app) != event.generation:
             return
-        generation = state.apps[event.app].generations[event.generation]
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
         del self.working[event.app]
         kind = "restart" if generation.adjustment == "restart" else "start"
-        self._observe(kind, "work", generation.started_at, state.time)
+        self._observe(kind, "work", generation.started_at, first_step_at(app, event.generation, state.time))
 
     def _member_changed(self, state: State, event: k.MembershipChanged) -> None:
         app = state.apps.get(event.app)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
-from dorm.core.apps.costs import cost_s
+from dorm.core.apps.costs import cost_s, first_step_at
 from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
 from events import kinds as k
@@ -217,7 +217,8 @@ class AppTeller:
 
     def _resumed(self, state: State, app: App, work: Work) -> None:
         assert self._phases is not None
-        seconds = (state.time - app.generations[work.generation].decided_at) / SECOND
+        worked = first_step_at(app, work.generation, state.time)
+        seconds = (worked - app.generations[work.generation].decided_at) / SECOND
         last = app.history[-1] if app.history else None
         cost = cost_s(last) if last is not None and last.to_generation == work.generation else None
         work_s = None if self._phases.total_s is None else seconds - self._phases.total_s

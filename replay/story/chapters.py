@@ -85,9 +85,9 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_s: float | None = None
     """From the decision until all containers ran."""
     work_s: float | None = None
-    """From then until the first report of work: to load, and to come to the first step."""
+    """From then until the first step: to import, to load, to meet the others (`dorm.core.apps.costs.works_at`)."""
     resumed_s: float | None = None
-    """From the decision until the first report of work."""
+    """From the decision until the first step."""
     cost_s: float | None = None
     """Seconds of its work that it cost in total, pause and lost steps; see `dorm.core.apps.costs`."""
     resume: bool = False

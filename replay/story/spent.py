@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.apps.costs import first_step_at
 from events.quantities import SECOND
 from replay.story.chapters import AppTotals
 
@@ -31,6 +32,8 @@ class Spent:
         current = app.current
         doing = "" if app.ended else "waited" if current is None else "ran" if _works(app) else "paused"
         if doing != self._doing:
+            if current is not None and (self._doing, doing) == ("paused", "ran") and app.reports_progress:
+                time = max(self._since, first_step_at(app, current.number, time))
             self._end(self._spent, time)
             self._doing, self._since = doing, time
 

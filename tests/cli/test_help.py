@@ -27,7 +27,7 @@ COMMANDS = [
     "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key", "log rotate", "log show",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
-    "bench codec", "bench submit", "bench trust", "bench resize", "bench calibration", "bench simulate",
+    "bench codec", "bench submit", "bench trust", "bench resize", "bench pause", "bench calibration", "bench simulate",
     "bench elastic", "bench scale", "bench year", "init", "user add", "user remove", "user list", "user key",
     "node intro", "node join", "node remove",
     "deploy example", "deploy keys", "deploy install", "deploy found", "deploy restore", "backup",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
@@ -18,10 +19,11 @@ from events.errors import DormError
 from events.kinds import ContainerExited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from dorm.cli.signals import Stops
     from dorm.client.client import Client
+    from dorm.client.output import Ran
     from dorm.core.generation import Generation
     from dorm.core.state import App
     from events.kinds import Event
@@ -115,14 +117,72 @@ class Attached:
                 await self._changed.wait()
 
     async def _print_generation(self, number: int) -> None:
+        """Print what a generation writes until it has ended: one container's bytes as they are, so that progress bars work, or
+        all containers' lines with their ranks before them."""
+        if self.app.n_max == 1:
+            await self._print_rank(number, 0, None)
+            return
+        printer = Printer(self.app.n_max)
+        begun: set[int] = set()
         try:
-            async for chunk in self._client.logs(self.app.id, generation=number, follow=True):
-                await self._flows.wait()
+            async with asyncio.TaskGroup() as ranks:
+                while True:
+                    self._changed.clear()
+                    for slot, rank in self._started(number):
+                        if slot not in begun and self._may_follow(slot, len(begun)):
+                            ranks.create_task(self._print_rank(number, rank, printer, slot))
+                        begun.add(slot)
+                    if not self._is_latest(number):
+                        break
+                    await self._changed.wait()
+        except BaseExceptionGroup as failed:
+            if failed.subgroup(BrokenPipeError) is None:
+                raise
+            raise BrokenPipeError from None
+
+    def _may_follow(self, slot: int, followed: int) -> bool:
+        if followed == MOST_FOLLOWED:
+            progress_console.print(
+                Text(
+                    f"{self.app.name}: only {followed} containers are followed; `dorm logs -f {self.app.name} --slot {slot}` "
+                    "reads another one"
+                )
+            )
+        return followed < MOST_FOLLOWED
+
+    def _is_latest(self, number: int) -> bool:
+        """Return whether more containers of a generation may start."""
+        return not self.app.ended and not any(
+            g.number > number and _has_output(g) for g in self.app.generations.values()
+        )
+
+    def _started(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield slot and rank of all containers of a generation that have started."""
+        generation = self.app.generations.get(number)
+        slots = sorted(generation.containers) if generation is not None else []
+        for rank, slot in enumerate(slots):
+            if generation is not None and generation.containers[slot].state != "desired":
+                yield slot, rank
+
+    async def _print_rank(self, number: int, rank: int, printer: Printer | None, slot: int | None = None) -> None:
+        try:
+            ran = await self._client.output.generation(self.app, number)
+            chunks = self._chunks(ran, ran.slot(slot=slot))
+            if printer is not None:
+                await printer.print(chunks, rank)
+                return
+            async for chunk in chunks:
                 sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
-                self._printed += len(chunk)
         except DormError as error:
-            progress_console.print(Text(f"{self.app.name}: its output can't be followed: {error}"))
+            who = self.app.name if printer is None else f"{self.app.name}, rank {rank}"
+            progress_console.print(Text(f"{who}: its output can't be followed: {error}"))
+
+    async def _chunks(self, ran: Ran, slot: int) -> AsyncIterator[bytes]:
+        async for chunk in self._client.output.read_slot(ran, slot, follow=True, tail=None):
+            await self._flows.wait()
+            self._printed += len(chunk)
+            yield chunk
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -135,9 +195,8 @@ class Attached:
 
 
 def _has_output(generation: Generation) -> bool:
-    """Return whether its first container has started: the log of one that has not is empty, and ends at once."""
-    containers = generation.containers
-    return bool(containers) and containers[min(containers)].state != "desired"
+    """Return whether a container has started: the log of one that has not is empty, and ends at once."""
+    return any(container.state != "desired" for container in generation.containers.values())
 
 
 async def attend(connected: Client, app: App, signals: Stops) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 1 << 16
 """Bytes of a line; a longer one is cut into several."""
+MOST_FOLLOWED = 256
+"""Containers that one command follows: each is a subscription of its own, here and at its agent."""
 _AT_ONCE = 64
 """Containers whose output is read at the same time."""
 _COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)

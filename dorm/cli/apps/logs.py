@@ -11,9 +11,6 @@ from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
 
-_MOST_FOLLOWED = 256
-"""Containers that one command follows: each is a subscription of its own, here and at its agent."""
-
 
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(logs)
@@ -84,9 +81,11 @@ def logs(
 
 
 def _check_followed(count: int) -> None:
-    if count > _MOST_FOLLOWED:
+    from dorm.cli.apps.lines import MOST_FOLLOWED
+
+    if count > MOST_FOLLOWED:
         raise Fail(
-            f"--all follows at most {_MOST_FOLLOWED} containers, and there are {count}; name one with --rank, or leave out "
+            f"--all follows at most {MOST_FOLLOWED} containers, and there are {count}; name one with --rank, or leave out "
             "--follow",
             code="logs.too_many",
         )

@@ -67,9 +67,9 @@ def run_app(
     as with `dorm up`, the command's program is the one of this shell; elsewhere
     the nodes need it, or --image names an image that has it.
 
-    Its first container's output is printed here, and its exit code is this
-    command's, or 1 if it failed without one. On a terminal Ctrl-C asks whether
-    to detach or to cancel; otherwise an interruption cancels the app.
+    Its output is printed here, with --n-max above 1 each line with its rank before
+    it. Its exit code is this command's, or 1 if it failed without one. On a terminal
+    Ctrl-C asks whether to detach or to cancel; otherwise an interruption cancels it.
 
     [bold]Examples[/]
 

@@ -163,6 +163,39 @@ def resize(
 
 
 @app.command()
+def pause(
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many resizes.")] = 10,
+    every: Annotated[int, typer.Option(min=1, max=1000, help="The app reports its progress each so many steps.")] = 1,
+    load: Annotated[
+        float, typer.Option(min=0.0, max=30.0, help="Seconds that the app loads before its first step.")
+    ] = 2.0,
+    scaling: Annotated[
+        float, typer.Option(min=0.0, max=1.5, help="n containers are n to this power as fast as one.")
+    ] = 0.9,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """The pause that is shown for a resize, beside the time to the first step by the app's own clock.
+
+    [bold]Examples[/]
+
+      dorm bench pause
+
+      dorm bench pause --runtime docker --every 20 -o json
+    """
+    from dorm.bench.pause import bench_pause
+
+    with measuring("pause", verbose) as tell:
+        work = bench_pause(
+            runs=runs, every=every, load_s=load, scaling=scaling, wanted=runtime.value, docker_url=docker, tell=tell
+        )
+        report = run(unless_stopped(work))
+    show_report(report, output)
+
+
+@app.command()
 def calibration(
     runs: Annotated[int, typer.Option(min=8, max=100_000, help="How many resizes: half to fit, half to compare.")] = 24,
     runtime: Runtime = RuntimeWanted.auto,

@@ -283,7 +283,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
         ),
         *served,
         *(_open_to_all(fresh) if cluster.keys is None else []),
-        "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
+        "run a command with `dorm run -- python train.py`, look at it with `dorm ps`;",
         f"{_how_to_stop()} stops everything in good order",
     ):
         console.print(Text(line), soft_wrap=True)

@@ -84,3 +84,12 @@ def works_at(record: AdjustmentRecord, *, reports: bool) -> int | None:
     done = max(0, record.resumed_step - (record.checkpoint or 0))
     pace = record.steps_per_s * record.containers_after / max(1, record.containers_before)
     return max(record.started_at, record.resumed_at - int(done / pace * SECOND))
+
+
+def first_step_at(app: App, generation: int, reported_at: int) -> int:
+    """Return when a generation came to its first step, which it first reported at this log time: as `works_at` says for one
+    after an adjustment; of others nothing says how long the reported steps took."""
+    last = app.history[-1] if app.history else None
+    if last is None or last.live or last.to_generation != generation:
+        return reported_at
+    return works_at(last, reports=True) or reported_at

@@ -79,6 +79,16 @@ async def test_without_a_shipped_folder_it_runs_in_the_current_one(cluster: Up, 
     assert (code, out) == (0, f"trains linear with [] in {project}\n"), err
 
 
+async def test_of_several_containers_each_line_is_printed_with_its_rank(cluster: Up, project: Path) -> None:
+    (project / "ranks.py").write_text(
+        "import os\nprint('one of', os.environ['DORM_WORLD_SIZE'])\nprint('loss', os.environ['DORM_RANK'], end='')\n"
+    )
+    command = ("run", "--n-min", "2", "--n-max", "2", "--cpu", "250m", "--", "python3", "ranks.py")
+    code, out, err = await dorm_in(project, cluster.home, *command)
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["rank 0 | loss 0", "rank 0 | one of 2", "rank 1 | loss 1", "rank 1 | one of 2"]
+
+
 async def test_it_ends_with_the_exit_code_of_the_script_and_says_what_it_wrote_last(cluster: Up, project: Path) -> None:
     code, out, err = await dorm_in(project, cluster.home, "run", "--", "python3", "fail.py")
     assert (code, out) == (7, "the loss is gone\n"), err

@@ -1,0 +1,9 @@
+"""Programs to begin with, each in one file that imports nothing of the other samples: copy one and change it.
+
+    lightning_digits   PyTorch Lightning: a `Trainer` with DDP, a callback that reports and saves
+    transformers_text  Hugging Face's `Trainer` on a small language model, from a configuration: nothing is downloaded
+    sklearn_search     scikit-learn: a search over settings, whose candidates the containers share
+
+`shell_primes.yaml` is a shell script, inside its spec.  For plain PyTorch with DistributedDataParallel,
+`compose.apps.torch_mlp` is such a file.  README.md says how to run each, and what makes each of them resizable.
+"""

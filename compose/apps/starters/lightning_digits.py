@@ -1,0 +1,169 @@
+"""A network on handwritten digits with PyTorch Lightning and its DDP: for the engine `torchrun`.
+
+python3 lightning_digits.py --steps 300
+
+Three things make a Lightning program resizable, and all are in `Resizable` and `StepBatches`: a request to stop is agreed on
+by all workers and ends the fit after a saved step, what a step learns from does not depend on how many workers there are,
+and it continues from its checkpoint if there is one.  So the program needs no `--resume`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import torch
+import torch.distributed as dist
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STOPPED = 128 + signal.SIGTERM
+BATCH = 360
+"""Samples of a step, over all workers."""
+
+
+class Digits(lightning.LightningModule):
+    """A plain Lightning module; nothing in it knows of Dorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 10))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _number: int) -> Tensor:
+        inputs, labels = batch
+        # The mean over all workers' losses, which DDP forms, is the mean over the batch, however it is cut.
+        return nn.functional.cross_entropy(self.net(inputs), labels, reduction="sum") * self.trainer.world_size / BATCH
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+
+
+class StepBatches:
+    """Which samples this worker takes in each step: its part of a batch that is the same for any number of workers.  It begins
+    after the steps that a checkpoint has done."""
+
+    def __init__(self, count: int, done: int, last: int) -> None:
+        self._count, self._done, self._last = count, done, last
+
+    def __len__(self) -> int:
+        return self._last - self._done
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        for step in range(self._done + 1, self._last + 1):
+            rows = torch.randperm(self._count, generator=torch.Generator().manual_seed(step))[:BATCH]
+            yield rows[BATCH * rank // size : BATCH * (rank + 1) // size].tolist()
+
+
+class Resizable(lightning.Callback):
+    """Reports progress to Dorm, saves, and ends the fit after the same step everywhere once any worker is asked to stop."""
+
+    def __init__(self, folder: Path, pace: float) -> None:
+        self._file = folder / "lightning.ckpt"
+        self._asked = False
+        self._pace = pace
+        self._began = time.monotonic()
+        self.stopped = False
+        # Before Lightning's own handler, which then leaves SIGTERM to this one.
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return self._file if self._file.exists() else None
+
+    def on_train_batch_start(self, *_: object) -> None:
+        self._began = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, _module: lightning.LightningModule, outputs: Any, *_: object
+    ) -> None:
+        both = torch.tensor([outputs["loss"].item(), float(self._asked)])
+        if trainer.world_size > 1:
+            dist.all_reduce(both)
+        step, self.stopped = trainer.global_step, both[1].item() > 0
+        if trainer.is_global_zero and (step % 5 == 0 or self.stopped or step == trainer.max_steps):
+            report({"step": step, "loss": both[0].item() / trainer.world_size})
+        if step % 50 == 0 or self.stopped or step == trainer.max_steps:
+            self._save(trainer)
+        trainer.should_stop = trainer.should_stop or self.stopped
+        time.sleep(max(0.0, self._pace / trainer.world_size - (time.monotonic() - self._began)))
+
+    def _save(self, trainer: lightning.Trainer) -> None:
+        """Save whole or not at all, and say so once it is there.  All workers call this; Lightning has rank 0 write."""
+        partial = self._file.with_suffix(".partial")
+        trainer.save_checkpoint(partial)
+        if trainer.is_global_zero:
+            partial.replace(self._file)
+            report({"checkpoint": trainer.global_step})
+        trainer.strategy.barrier()
+
+
+def report(line: dict[str, float]) -> None:
+    if progress := os.environ.get("DORM_PROGRESS"):
+        with Path(progress).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
+    lightning.seed_everything(1, verbose=False)
+    torch.set_num_threads(1)
+    digits = load_digits()
+    data = TensorDataset(torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target))
+    resizable = Resizable(Path(os.environ.get("DORM_CHECKPOINT_DIR", ".")), options.pace)
+    saved = resizable.checkpoint
+    done = int(torch.load(saved, weights_only=True)["global_step"]) if saved else 0
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=1,  # of this container
+        num_nodes=world,  # that is: containers
+        strategy="ddp" if world > 1 else "auto",
+        plugins=[TorchElasticEnvironment()] if world > 1 else None,
+        max_steps=options.steps,
+        use_distributed_sampler=False,  # StepBatches divides the samples
+        callbacks=[resizable],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    print(f"rank {trainer.global_rank} of {trainer.world_size} begins after step {done}", flush=True)
+    module = Digits()
+    batches: Any = StepBatches(len(data), done, options.steps)
+    trainer.fit(module, DataLoader(data, batch_sampler=batches), ckpt_path=saved)
+    if trainer.is_global_zero and not resizable.stopped:
+        with torch.no_grad():
+            right = (module.net(data.tensors[0]).argmax(dim=1) == data.tensors[1]).float().mean().item()
+        print(json.dumps({"result": {"step": trainer.global_step, "accuracy": right}}), flush=True)
+    return STOPPED if resizable.stopped else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300, help="stop after this many (%(default)s)")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="least seconds of a step by one worker; stands for a heavier model"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
