@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from dorm.core.gates import Gates
 from dorm.core.generation import Container, Generation
 from events.identities import tenant_in
 from events.kinds import LossIs, PlannedSlot, Waiting
@@ -221,6 +222,8 @@ class App(msgspec.Struct):
     """What its earlier partitions did, without the present one."""
     plan: Promise | None = None
     """What the policy in force has promised it; None where it does not plan, or has refused the app."""
+    gates: Gates | msgspec.UnsetType = msgspec.UNSET
+    """What keeps it from running (`dorm.core.apps.gates`).  Unset where it never had a gate, as for `kill`."""
 
     @property
     def tenant(self) -> str:

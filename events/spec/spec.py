@@ -248,6 +248,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()
+    hold: Annotated[
+        bool, msgspec.Meta(description="it is accepted and held: it gets no containers before `dorm release`")
+    ] = False
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 

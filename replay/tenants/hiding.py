@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from replay.tenants.names import Names
 
 SHOWN = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
     k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
@@ -53,7 +54,7 @@ class Hiding(Disguise):
         more: dict[str, Any] = {"by": self._names.user(event.by)}
         if isinstance(event, k.AppSubmitted | k.AppUpdated):
             more["id"] = self._names.request(event.id)
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested) and app is not None:
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates) and app is not None:
             more["app"] = self._names.app(app)
         if isinstance(event, k.Round):
             more["by"] = event.by
@@ -68,7 +69,7 @@ class Hiding(Disguise):
         demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, user=self._names.user(user),
+            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold, user=self._names.user(user),
         )  # fmt: skip
 
     def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dorm.core.query.gates import reason_of
 from dorm.core.query.views import node_rows, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
@@ -89,7 +90,7 @@ def diff(before: State, after: State, set_by: Sequence[SetBy] = ()) -> Diff:
         apps=[
             thing
             for app in sorted(arrivals, key=arrivals.__getitem__)
-            if (thing := _thing(app, _app(before.apps.get(app)), _app(after.apps.get(app))))
+            if (thing := _thing(app, _app(before.apps.get(app), before.time), _app(after.apps.get(app), after.time)))
         ],
         nodes=[
             thing
@@ -140,14 +141,14 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change
     ]
 
 
-def _app(app: App | None) -> dict[str, Any] | None:
+def _app(app: App | None, now: int) -> dict[str, Any] | None:
     if app is None:
         return None
     return {
         "name": app.name,
         "user": app.user,
         "phase": app.phase,
-        "why": app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        "why": app.end_reason if app.ended else reason.text if (reason := reason_of(app, now)) is not None else "",
         "placement": sizes(app),
         "generation": app.generation,
         "n_min": app.n_min,

@@ -84,6 +84,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
         ("submit", "update", "scale", "wait", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
+    **dict.fromkeys(("hold", "release"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
     **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),

@@ -39,6 +39,7 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit with 1 unless it completed.")
     ] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold it from the start, until `dorm release`.")] = False,
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
     ] = None,
@@ -55,13 +56,15 @@ def submit(
 
       dorm submit app.yaml --name second --wait
 
+      dorm submit app.yaml --hold && dorm release app
+
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
     from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
 
-    checked = load_spec(spec, {"name": name} if name else None)
+    checked = load_spec(spec, {**({"name": name} if name else {}), **({"hold": True} if hold else {})})
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:

@@ -5,6 +5,7 @@
     claims      reservations of apps that pause after a failure or were interrupted
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
+    gates       whether an app may run at all: holds
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured

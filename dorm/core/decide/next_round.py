@@ -15,6 +15,7 @@ import msgspec
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.admission import answer
+from dorm.core.apps.gates import closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
 from dorm.core.decide.placement import all_ports, held_ports
@@ -205,7 +206,7 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
     newcomers of live adjustments."""
     candidates = []
     for app in state.apps.values():
-        if app.ended or app.id in ended or app.current is None:
+        if app.ended or app.id in ended or app.current is None or closed(app, now):
             continue
         candidate = _candidate(state, app, app.current)
         if candidate is not None:

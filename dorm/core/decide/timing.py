@@ -34,6 +34,7 @@ import msgspec
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.deadlines import due_at
+from dorm.core.apps.gates import waits_for_record
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
 from events.quantities import SECOND
@@ -96,7 +97,7 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
         app = state.apps[app_id]
         if app.retry_at:
             yield app.retry_at
-        if app.waiting_since and app.current is None:
+        if app.waiting_since and app.current is None and not waits_for_record(app):
             waiting.append(app.waiting_since)
         if app.current is not None and app.current.rests_until:
             yield app.current.rests_until

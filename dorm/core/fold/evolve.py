@@ -26,6 +26,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.gates.requests import hold_requested, release_requested
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.operating import (
     drain_requested,
@@ -372,6 +373,8 @@ _HANDLERS: dict[type, Handler] = {
     k.AppUpdated: _app_updated,
     k.AppCancelRequested: _app_cancel_requested,
     k.AppRetryRequested: retry_requested,
+    k.AppHoldRequested: hold_requested,
+    k.AppReleaseRequested: release_requested,
     k.NodeDrainRequested: drain_requested,
     k.NodeForgetRequested: forget_requested,
     k.SchedulingPaused: scheduling_paused,

@@ -25,6 +25,7 @@ from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.query.assumed_settings import change_for
+from dorm.core.query.gates import reason_of
 from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
@@ -191,7 +192,7 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
                 adjust_s=cost[0] if cost else None,
                 measured=bool(cost and cost[1]),
                 end=app.ended,
-                reason=app.waiting if not app.ended else None,
+                reason=reason_of(app, after.time),
             )
         )
     return planned

@@ -44,7 +44,7 @@ class Life(Story):
         self.store(subjects.fact(CLUSTER, type(event).__name__, who), encode(event), f"{who}.{self.count}")
 
     def play(self, steps: int) -> Life:
-        acts = [self._submit, self._submit, self._update, self._cancel, self._operate, self._attack, self._report, self._exit,
+        acts = [self._submit, self._submit, self._update, self._cancel, self._gate, self._operate, self._attack, self._report, self._exit,
                 self._nodes, self.work]  # fmt: skip
         self.by("alice", k.AppSubmitted(spec=document("plain-first", n_max=3)))
         self.settle()
@@ -104,6 +104,14 @@ class Life(Story):
             # What an operator says about an app of hers is said to her.
             reason = "plain" if who in ALICES or (who == CARL and app.tenant == "alice") else CANARY
             self.by(who, k.AppCancelRequested(app=self.random.choice((app.id, app.name)), reason=reason))
+
+    def _gate(self) -> None:
+        app = self._some()
+        if app is not None:
+            who = self._who_changes(app)
+            reason = "plain" if who in ALICES or (who == CARL and app.tenant == "alice") else CANARY
+            kind = self.random.choice((k.AppHoldRequested, k.AppReleaseRequested))
+            self.by(who, kind(app=self.random.choice((app.id, app.name)), reason=reason))
 
     def _operate(self) -> None:
         counts = {app.id: 1 for app in self.state.apps.values() if self.random.random() < 0.5 and self.hostile}

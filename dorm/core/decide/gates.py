@@ -1,0 +1,43 @@
+"""Apps with a closed gate give their containers back: a decision stops them as it would by a policy's answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dorm.core.apps.gates import closed
+from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
+from events.kinds import Resize
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+
+
+class Stops(NamedTuple):
+    """What a decision says of apps that have to stop since a gate is closed."""
+
+    changes: list[Resize]
+    put_off: int
+    """How many more there are than fit; they come with the next decision."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in a message."""
+        return sum(map(size, self.changes))
+
+
+def stops(state: State, now: int) -> Stops:
+    """Return the adjustments at `now` (UTC ns), in order of arrival.  An app in the middle of an adjustment stops too: whoever
+    holds it need not wait until it has started."""
+    found = [
+        Resize(
+            app=app.id,
+            from_generation=app.generation,
+            to_generation=app.generation + 1,
+            placement=[],
+            adjustment="stop",
+        )
+        for app in state.live_apps()
+        if app.current is not None and not app.cancel_requested and closed(app, now)
+    ]
+    fitting = first_that_fit(found, LARGEST_CHANGES // 2)
+    return Stops(fitting, len(found) - len(fitting))

@@ -1,0 +1,6 @@
+"""The fold of gates: what keeps apps from running, and what lets them go on.
+
+    requests   holds and releases
+
+Imports the state, `dorm.core.apps.gates` and the fold's effects.  Start with `requests`.
+"""
