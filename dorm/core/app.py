@@ -224,6 +224,10 @@ class App(msgspec.Struct):
     """What the policy in force has promised it; None where it does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
     """What keeps it from running (`dorm.core.apps.gates`).  Unset where it never had a gate, as for `kill`."""
+    awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Live apps that wait for its end, by id in order of their acceptance.  Unset where there are none."""
+    end_code: str | msgspec.UnsetType = msgspec.UNSET
+    """Why the master cancelled it without a request (`AppCancelled.code`).  Unset for all other ends."""
 
     @property
     def tenant(self) -> str:

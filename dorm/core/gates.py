@@ -1,8 +1,15 @@
-"""What keeps an app from running, in the state: a hold.  `dorm.core.apps.gates` has the rules."""
+"""What keeps an app from running, in the state: a hold, and other apps that have to end first.
+
+`dorm.core.apps.gates` has the rules.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from events.spec.gates import When
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -16,11 +23,35 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     """An operator holds somebody else's app: only operators release it."""
 
 
+class Awaited(msgspec.Struct, frozen=True, gc=False):
+    """Another app that this one waits for (`after` of its spec)."""
+
+    app: str
+    """Its id; "" once it has ended, since the state forgets it some time after that."""
+    name: str
+    when: When
+    """How it has to end."""
+    outcome: Literal["", "completed", "failed", "cancelled"] = ""
+    """How it has ended, "" before."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has ended as it has to."""
+        return self.outcome != "" and self.when in ("ended", self.outcome)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has ended otherwise, so that the wait would never be over."""
+        return self.outcome != "" and not self.holds
+
+
 class Gates(msgspec.Struct):
     """The gates of an app.  While one is closed, the app has and gets no containers, and is no demand for any policy."""
 
     hold: Hold | None = None
     """None while nobody holds it."""
+    after: list[Awaited] = []
+    """Apps that it waits for, or has waited for."""
     closed_at: int = 0
     """Since when a gate is closed (log time, UTC ns); 0 while all are open."""
     closed_ns: int = 0

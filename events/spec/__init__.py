@@ -7,6 +7,7 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     value         what its completion is worth, and how much work it has
+    gates         when it may run: which apps it waits for
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 

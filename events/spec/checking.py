@@ -15,6 +15,7 @@ import msgspec
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
+from events.spec.gates import After, check_gates
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
@@ -64,6 +65,7 @@ def check_spec(document: object) -> CheckedSpec:
     except RequirementError as error:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
+    check_gates(spec)
     check_texts(spec)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
@@ -97,6 +99,10 @@ def _check_fields(document: dict[Any, Any]) -> None:
         nested = document.get(name)
         if not fault and isinstance(nested, dict):
             fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
+    after = document.get("after")
+    for entry in after if isinstance(after, list) and not fault else ():
+        if isinstance(entry, dict):
+            fault = fault or unknown_field(entry, After.__struct_encode_fields__, "after.")
     if fault:
         raise SpecError.of(fault)
 

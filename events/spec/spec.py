@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 
@@ -251,6 +252,15 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: Annotated[
         bool, msgspec.Meta(description="it is accepted and held: it gets no containers before `dorm release`")
     ] = False
+    after: Annotated[
+        list[After | AppReference],
+        msgspec.Meta(
+            max_length=MOST_AWAITED,
+            description="apps that have to end before it gets containers; a name alone: has to complete.  If one ends "
+            "otherwise, it is cancelled",
+            examples=[["prep", {"app": "baseline", "when": "ended"}]],
+        ),
+    ] = []
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 

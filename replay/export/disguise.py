@@ -24,6 +24,7 @@ from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import CPU, duration, resource
 from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, can_be_read, check_spec
+from events.spec.gates import After
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,11 +53,12 @@ _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
 _UTILITY, _WORK = set(Utility.__struct_fields__), set(Work.__struct_fields__)
+_AFTER = set(After.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
-    "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
+    "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
@@ -70,7 +72,7 @@ _DROPPED = {
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users", "Pause.by": "users",
-    "Hold.by": "users",
+    "Hold.by": "users", "Awaited.app": "app_references", "Awaited.name": "app_references",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
@@ -154,6 +156,13 @@ class Disguise:
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
 
+    def after(self, value: Any) -> Any:
+        """Replace the apps that a spec waits for."""
+        return [
+            {**one, "app": self.name("app_references", one["app"])} if isinstance(one, dict) else self.name("app_references", one)
+            for one in value
+        ]
+
     # --- policies -------------------------------------------------------------------------------------------------------
 
     def policy(self, value: str) -> str:
@@ -203,6 +212,7 @@ def _harmless(spec: dict[str, Any]) -> bool:
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
+        known = known and not any(isinstance(one, dict) and one.keys() - _AFTER for one in spec.get("after", ()))
         known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
@@ -279,7 +289,7 @@ _RULES: dict[str, Rule] = {
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"),
+    "batches": _keys("app_references"), "AppAccepted.after": _list("app_references"), "App.awaited_by": _list("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
@@ -293,6 +303,7 @@ _SPEC: dict[str, Rule] = {
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
+    "after": Disguise.after,
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
 }  # fmt: skip
 

@@ -13,12 +13,14 @@ import msgspec
 
 from dorm.core.app import AdjustmentRecord, App, SizeRequest
 from dorm.core.apps.admission import name_of
+from dorm.core.gates import Gates
 from dorm.core.generation import Container, Generation
 from dorm.core.state import Pause, ShortenedTime, State, Submission
 from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
 from events.spec import AppSpec, can_be_read
+from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ class Hiding(Disguise):
         demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold, user=self._names.user(user),
+            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold,
+            after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)], user=self._names.user(user),
         )  # fmt: skip
 
     def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:
@@ -86,6 +89,7 @@ class Hiding(Disguise):
             app=self._names.app_of(event.spec.name, event.submission, tenant),
             spec=self.spec(event.spec, name, event.spec.user),
             submission=self._names.request(event.submission),
+            after=[self.name("app_references", other) for other in event.after],
             cause=self.cause(event.cause),
         )
 
@@ -177,7 +181,23 @@ class Hiding(Disguise):
             lost_steps=0,
             retries_used={},
             speeds=[],
+            gates=self._gates(app),
         )
+
+    def _gates(self, app: App) -> Gates | msgspec.UnsetType:
+        """Apps that wait for others wait for those of their own tenant."""
+        if not isinstance(app.gates, Gates):
+            return app.gates
+        made: Gates = super().struct(app.gates)
+        after = [
+            msgspec.structs.replace(
+                one,
+                app=self.name("app_references", one.app) if one.app else "",
+                name=self._names.app_name(one.name, app.tenant),
+            )
+            for one in app.gates.after
+        ]
+        return msgspec.structs.replace(made, after=after)
 
     def _submission(self, waiting: Submission) -> Submission:
         tenant, name = waiting.tenant or waiting.who, name_of(waiting.spec)

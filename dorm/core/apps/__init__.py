@@ -5,7 +5,8 @@
     claims      reservations of apps that pause after a failure or were interrupted
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
-    gates       whether an app may run at all: holds
+    gates       whether an app may run at all: holds, and other apps that have to end first
+    awaiting    which apps a new one waits for
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured

@@ -1,6 +1,8 @@
 """Gates: whether an app may run at all now.
 
     hold    its owner or an operator holds it (`dorm hold`, `hold: true` in its spec), until it is released
+    after   it waits for another app to end (`dorm.core.apps.awaiting`); where that app ends otherwise than it has to, this
+            one is cancelled
 
 An app with a closed gate is no demand: policies are not asked about it, so no share is reserved for it, and the time for which
 it is closed counts neither as a wait (`App.waiting_since`) nor as an age (`age_ns`).  If it runs, the next decision stops it
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.gates import Gates, Hold
+from dorm.core.gates import Gates
 
 if TYPE_CHECKING:
+    from dorm.core.gates import Awaited, Hold
     from dorm.core.state import App
 
 
@@ -26,12 +29,24 @@ def closed(app: App, now: int) -> bool:
 
 def waits_for_record(app: App) -> bool:
     """Return whether a gate is closed that only a record opens."""
-    return isinstance(app.gates, Gates) and app.gates.hold is not None
+    gates = app.gates
+    return isinstance(gates, Gates) and (gates.hold is not None or not all(one.holds for one in gates.after))
 
 
 def hold_of(app: App) -> Hold | None:
     """Return who holds the app and why, None where nobody does."""
     return app.gates.hold if isinstance(app.gates, Gates) else None
+
+
+def still_awaited(app: App) -> list[Awaited]:
+    """Return the apps that it still waits for, in the order of its spec."""
+    return [one for one in app.gates.after if not one.outcome] if isinstance(app.gates, Gates) else []
+
+
+def broken(app: App) -> Awaited | None:
+    """Return the first app that it waits for and that has ended otherwise than it has to; None where there is none."""
+    after = app.gates.after if isinstance(app.gates, Gates) else []
+    return next((one for one in after if one.broken), None)
 
 
 def closed_since(app: App) -> int:
@@ -50,10 +65,16 @@ def age_ns(app: App, now: int) -> int:
 
 
 def hold(app: App, by: Hold, now: int) -> None:
-    """Close the gate: nothing that was decided before counts any more."""
+    """Close the gate of a hold."""
     gates = app.gates = app.gates if isinstance(app.gates, Gates) else Gates()
     gates.hold = by
-    gates.closed_at = gates.closed_at or now
+    close(app, now)
+
+
+def close(app: App, now: int) -> None:
+    """Note that a gate is closed, unless they all are open."""
+    if isinstance(app.gates, Gates) and not app.gates.closed_at and waits_for_record(app):
+        app.gates.closed_at = now
 
 
 def open_again(app: App, now: int) -> bool:

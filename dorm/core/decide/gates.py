@@ -1,15 +1,20 @@
-"""Apps with a closed gate give their containers back: a decision stops them as it would by a policy's answer."""
+"""What follows from gates.
+
+stops   an app with a closed gate gives its containers back: a decision stops it as it would by a policy's answer
+over    an app whose gate will never open ends
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.apps.gates import closed
+from dorm.core.apps.awaiting import cannot
+from dorm.core.apps.gates import broken, closed
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
-from events.kinds import Resize
+from events.kinds import AppCancelled, Resize
 
 if TYPE_CHECKING:
-    from dorm.core.state import State
+    from dorm.core.state import App, State
 
 
 class Stops(NamedTuple):
@@ -41,3 +46,12 @@ def stops(state: State, now: int) -> Stops:
     ]
     fitting = first_that_fit(found, LARGEST_CHANGES // 2)
     return Stops(fitting, len(found) - len(fitting))
+
+
+def over(app: App) -> AppCancelled | None:
+    """Return the end of an app that can't go on as its spec says; None where it can."""
+    one = broken(app)
+    if one is None:
+        return None
+    reason = f"{cannot(one)}, and {app.name} was to run once it had {one.when}"
+    return AppCancelled(app=app.id, generation=app.generation, reason=reason, code="after")

@@ -15,9 +15,10 @@ import msgspec
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.admission import answer
-from dorm.core.apps.gates import closed
+from dorm.core.apps.gates import broken, closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
+from dorm.core.decide.gates import over
 from dorm.core.decide.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
 from events.kinds import (
@@ -150,6 +151,9 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
             facts.append(AppKilled(app=app.id, generation=app.generation))
         if app.cancel_requested or app.ended:
             continue
+        if (end := over(app)) is not None:
+            facts.append(end)
+            continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
         if ran is None:
             continue
@@ -177,7 +181,7 @@ def _may_have_news(app: App) -> bool:
     deadline."""
     if app.ended:
         return app.kill == "requested"
-    if app.cancel_requested:
+    if app.cancel_requested or broken(app) is not None:
         return True
     for generation in app.generations.values():
         if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):

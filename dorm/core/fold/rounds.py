@@ -23,6 +23,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.gates.awaiting import note_end, wait_for
 from dorm.core.fold.gates.requests import hold_from_the_start
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
@@ -99,6 +100,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_reason=submission.refused if submission else "",
     )
     state.names[state.apps[event.app].name_key] = event.app
+    wait_for(state, state.apps[event.app], event.after)
     hold_from_the_start(state, state.apps[event.app])
     mark_dirty(state)
 
@@ -119,6 +121,7 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
     if state.names.get(app.name_key) == app.id:
         del state.names[app.name_key]
     forget_ended(app)
+    note_end(state, app)
     plan_drop(state, app)
     request_rebalance(state)
     mark_dirty(state)
@@ -133,6 +136,9 @@ def _app_failed(state: State, event: k.AppFailed) -> None:
 
 
 def _app_cancelled(state: State, event: k.AppCancelled) -> None:
+    app = state.apps.get(event.app)
+    if event.code and app is not None and not app.ended:
+        app.end_code = event.code
     _end(state, event.app, "cancelled", event.reason)
 
 

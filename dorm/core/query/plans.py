@@ -41,7 +41,8 @@ from events.codec import encode
 from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
-from events.spec import CheckedSpec
+from events.spec import CheckedSpec, SpecError
+from events.spec.gates import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -283,7 +284,7 @@ class _Course:
         words += [self._cancel(app) for app in assumed.cancelled]
         words += [self._update(change) for change in assumed.updated]
         self.settle()
-        words += [self._submit(index, spec) for index, spec in enumerate(assumed.specs)]
+        words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
         self._restart_failed(running)
         return words
 
@@ -447,6 +448,13 @@ class _Course:
 
     def _heard(self, node: str) -> bool:
         return node in self.state.nodes and self.state.nodes[node].condition == "up"
+
+
+def _in_order(specs: Sequence[CheckedSpec]) -> list[int]:
+    try:
+        return in_order(specs)
+    except SpecError as error:
+        raise PlanError(str(error), code=error.code) from None
 
 
 def _place(app: str, generation: Generation, container: Container) -> dict[str, Any]:
