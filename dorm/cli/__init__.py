@@ -15,6 +15,7 @@
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy
+    gates/       hold, release
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

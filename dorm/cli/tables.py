@@ -106,7 +106,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
-        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("held", d["held"]),
+        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
@@ -155,6 +155,11 @@ def _hold(hold: dict[str, Any] | None) -> str:
 
     who = f"by {'the operator ' if hold['operator'] else ''}{hold['by']} since {moment(hold['at'])}"
     return who + (f": {hold['reason']}" if hold["reason"] else "")
+
+
+def _runtime(runtime: dict[str, float] | None) -> str:
+    """Return `12m of at most 2h`."""
+    return f"{ago(runtime['ran_s'])} of at most {ago(runtime['max_s'])}" if runtime else ""
 
 
 def _plan(plan: dict[str, Any] | None) -> str:

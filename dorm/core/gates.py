@@ -1,6 +1,6 @@
-"""What keeps an app from running, in the state: a hold, and other apps that have to end first.
+"""What keeps an app from running, in the state: a hold, a time, other apps that have to end first; and how long it has run.
 
-`dorm.core.apps.gates` has the rules.
+`dorm.core.apps.gates` and `limits` have the rules.
 """
 
 from __future__ import annotations
@@ -52,7 +52,18 @@ class Gates(msgspec.Struct):
     """None while nobody holds it."""
     after: list[Awaited] = []
     """Apps that it waits for, or has waited for."""
+    starts_at: int = 0
+    """Before then it gets no containers (log time, UTC ns); 0 for any time."""
     closed_at: int = 0
-    """Since when a gate is closed (log time, UTC ns); 0 while all are open."""
+    """Since when a gate is closed that a record opens (log time, UTC ns), not before `starts_at`; 0 while there is none."""
     closed_ns: int = 0
-    """How long gates were closed before that, which is no age that an app could be treated unfairly in."""
+    """How long gates were closed before that, until `starts_at` included: such time is no age of an app."""
+
+
+class RunTime(msgspec.Struct, gc=False):
+    """How long an app with a limit has run."""
+
+    ran_ns: int = 0
+    """Of generations that have ended."""
+    since: int = 0
+    """Since when the present one runs (log time, UTC ns); 0 while none does."""

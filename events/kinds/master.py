@@ -64,7 +64,8 @@ class AppCancelled(Event, frozen=True):
     generation: Number
     reason: str = ""
     code: str = ""
-    """`after`: an app that it waited for has ended otherwise than it had to."""
+    """`after`: an app that it waited for has ended otherwise than it had to; `max_runtime`: it has run for as long as it may.
+    Its containers get their grace time, as on request."""
 
 
 class AppKilled(Event, frozen=True):

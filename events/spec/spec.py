@@ -261,6 +261,21 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[["prep", {"app": "baseline", "when": "ended"}]],
         ),
     ] = []
+    start_after: Annotated[
+        Quantity,
+        msgspec.Meta(
+            description="it gets no containers before: a time with its zone, or a delay from its submission on",
+            examples=["2026-11-24T08:00+01:00", "2h"],
+        ),
+    ] = ""
+    max_runtime: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="once its containers have run for so long, it is cancelled, with a checkpoint; waiting and pauses do "
+            "not count; default: no limit",
+            examples=["12h"],
+        ),
+    ] = ""
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -271,6 +286,10 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def grace_s(self) -> float:
         return _seconds(self.grace)
+
+    @property
+    def max_runtime_s(self) -> float | None:
+        return _seconds(self.max_runtime) if self.max_runtime != "" else None
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):

@@ -145,7 +145,11 @@ class Watched:
             id=app.id,
             user=app.tenant,
             phase=app.phase,
-            why=app.end_reason if app.ended else reason.text if (reason := reason_of(app, state.time)) is not None else "",
+            why=app.end_reason
+            if app.ended
+            else reason.text
+            if (reason := reason_of(app, state.time)) is not None
+            else "",
             submitted_at=app.submitted_at,
             accepted_at=app.accepted_at,
             ended_at=app.ended_at or None,

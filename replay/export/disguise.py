@@ -24,7 +24,7 @@ from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import CPU, duration, resource
 from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, can_be_read, check_spec
-from events.spec.gates import After
+from events.spec.gates import After, starts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +159,9 @@ class Disguise:
     def after(self, value: Any) -> Any:
         """Replace the apps that a spec waits for."""
         return [
-            {**one, "app": self.name("app_references", one["app"])} if isinstance(one, dict) else self.name("app_references", one)
+            {**one, "app": self.name("app_references", one["app"])}
+            if isinstance(one, dict)
+            else self.name("app_references", one)
             for one in value
         ]
 
@@ -203,12 +205,12 @@ def _harmless(spec: dict[str, Any]) -> bool:
     """Return whether a spec has only known fields with permitted values and a usable name, so the error is something else,
     such as bounds that contradict each other."""
     try:
-        msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
+        starts_at(msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec), 0)
         retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
         utility, work = spec.get("utility") or {}, spec.get("work") or {}
         waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
         waits += [utility.get("target", 0), work.get("mini_batch", 0), work.get("exchange", 0)]
-        waits += [one for one in deadlines.values() if one != ""]
+        waits += [one for one in (*deadlines.values(), spec.get("max_runtime", "")) if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
@@ -289,7 +291,8 @@ _RULES: dict[str, Rule] = {
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"), "AppAccepted.after": _list("app_references"), "App.awaited_by": _list("app_references"),
+    "batches": _keys("app_references"), "App.awaited_by": _list("app_references"),
+    "AppAccepted.after": _list("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,

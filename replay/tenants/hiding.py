@@ -72,7 +72,9 @@ class Hiding(Disguise):
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
             gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold,
-            after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)], user=self._names.user(user),
+            start_after=spec.start_after, max_runtime=spec.max_runtime,
+            after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
+            user=self._names.user(user),
         )  # fmt: skip
 
     def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:

@@ -89,6 +89,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     lost_steps: int
     hold: dict[str, Any] | None
     """Who holds it (`by`), since when (`at`), why, and whether an operator does; null where nobody does."""
+    runtime: dict[str, float] | None
+    """How long it has run (`ran_s`) and may run (`max_s`), in seconds; null without a limit."""
     held: str
     """Why it is held at a number of containers for a while."""
     asked: str
@@ -222,7 +224,9 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
     def build(state: State, newest: Newest) -> Page[AppItem]:
         found = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
         apps, after = paged(found, lambda app: str(app.seq), query.limit)
-        return Page(items=[item_of(app, state.time, newest) for app in apps], next=after, previous=None, position=str(state.seq))
+        return Page(
+            items=[item_of(app, state.time, newest) for app in apps], next=after, previous=None, position=str(state.seq)
+        )
 
     return await _with_newest(call, build)
 

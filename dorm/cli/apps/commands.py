@@ -35,7 +35,8 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     specs: Annotated[
-        list[Path], typer.Argument(metavar="SPEC...", help="Spec files, YAML or TOML; - reads YAML from standard input.")
+        list[Path],
+        typer.Argument(metavar="SPEC...", help="Spec files, YAML or TOML; - reads YAML from standard input."),
     ],
     name: Annotated[str | None, typer.Option(help="Use this name instead of the file's.")] = None,
     wait: Annotated[
@@ -85,9 +86,7 @@ def submit(
                 app = await _submit(connected, one, file, id)
                 apps.append(app)
                 if output not in (Format.json, Format.yaml) and not wait:
-                    console.print(
-                        Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`")
-                    )
+                    console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
             rows = [app_row(app, time.time_ns()) for app in apps]
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)

@@ -5,8 +5,9 @@
     claims      reservations of apps that pause after a failure or were interrupted
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
-    gates       whether an app may run at all: holds, and other apps that have to end first
+    gates       whether an app may run at all: holds, times, and other apps that have to end first
     awaiting    which apps a new one waits for
+    limits      how long an app has run, against the longest time that it may
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured

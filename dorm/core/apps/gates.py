@@ -1,6 +1,7 @@
 """Gates: whether an app may run at all now.
 
     hold    its owner or an operator holds it (`dorm hold`, `hold: true` in its spec), until it is released
+    start_after   its time has not come
     after   it waits for another app to end (`dorm.core.apps.awaiting`); where that app ends otherwise than it has to, this
             one is cancelled
 
@@ -13,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from dorm.core.gates import Gates
 
 if TYPE_CHECKING:
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 
 def closed(app: App, now: int) -> bool:
     """Return whether a gate of the app is closed at `now` (UTC ns)."""
-    return app.gates is not UNSET and waits_for_record(app)
+    gates = app.gates
+    return isinstance(gates, Gates) and (gates.starts_at > now or waits_for_record(app))
 
 
 def waits_for_record(app: App) -> bool:
@@ -36,6 +36,11 @@ def waits_for_record(app: App) -> bool:
 def hold_of(app: App) -> Hold | None:
     """Return who holds the app and why, None where nobody does."""
     return app.gates.hold if isinstance(app.gates, Gates) else None
+
+
+def starts_at(app: App) -> int:
+    """Return before when it gets no containers (UTC ns), 0 for any time."""
+    return app.gates.starts_at if isinstance(app.gates, Gates) else 0
 
 
 def still_awaited(app: App) -> list[Awaited]:
@@ -74,7 +79,7 @@ def hold(app: App, by: Hold, now: int) -> None:
 def close(app: App, now: int) -> None:
     """Note that a gate is closed, unless they all are open."""
     if isinstance(app.gates, Gates) and not app.gates.closed_at and waits_for_record(app):
-        app.gates.closed_at = now
+        app.gates.closed_at = max(now, app.gates.starts_at)
 
 
 def open_again(app: App, now: int) -> bool:
@@ -85,5 +90,5 @@ def open_again(app: App, now: int) -> bool:
     gates.closed_ns += max(0, now - gates.closed_at)
     gates.closed_at = 0
     if app.current is None:
-        app.waiting_since = max(now, app.retry_at)
+        app.waiting_since = max(now, app.retry_at, gates.starts_at)
     return True

@@ -1,7 +1,7 @@
 """What follows from gates.
 
 stops   an app with a closed gate gives its containers back: a decision stops it as it would by a policy's answer
-over    an app whose gate will never open ends
+over    an app whose gate will never open ends, and so does one that has run for as long as it may
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.awaiting import cannot
 from dorm.core.apps.gates import broken, closed
+from dorm.core.apps.limits import ends_at
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
 from events.kinds import AppCancelled, Resize
 
@@ -48,10 +49,13 @@ def stops(state: State, now: int) -> Stops:
     return Stops(fitting, len(found) - len(fitting))
 
 
-def over(app: App) -> AppCancelled | None:
-    """Return the end of an app that can't go on as its spec says; None where it can."""
-    one = broken(app)
-    if one is None:
+def over(app: App, now: int) -> AppCancelled | None:
+    """Return the end at `now` (UTC ns) of an app that can't go on as its spec says; None where it can."""
+    one, end = broken(app), ends_at(app)
+    if one is not None:
+        reason, code = f"{cannot(one)}, and {app.name} was to run once it had {one.when}", "after"
+    elif end is not None and end <= now:
+        reason, code = f"it has run for {app.spec.max_runtime}, as long as it may (max_runtime)", "max_runtime"
+    else:
         return None
-    reason = f"{cannot(one)}, and {app.name} was to run once it had {one.when}"
-    return AppCancelled(app=app.id, generation=app.generation, reason=reason, code="after")
+    return AppCancelled(app=app.id, generation=app.generation, reason=reason, code=code)

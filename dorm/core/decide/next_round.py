@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures
@@ -151,14 +152,13 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
             facts.append(AppKilled(app=app.id, generation=app.generation))
         if app.cancel_requested or app.ended:
             continue
-        if (end := over(app)) is not None:
-            facts.append(end)
-            continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
-        if ran is None:
-            continue
-        if all(failures.done(container) for container in ran.containers.values()):
+        if ran is not None and all(failures.done(container) for container in ran.containers.values()):
             facts.append(AppCompleted(app=app.id, generation=ran.number))
+        elif (end := over(app, now)) is not None:
+            facts.append(end)
+        elif ran is None:
+            continue
         elif ran.number == app.generation and not ran.failed:
             facts += live.committed(app, ran)
             facts += _failures(state, app, ran, now)
@@ -181,7 +181,7 @@ def _may_have_news(app: App) -> bool:
     deadline."""
     if app.ended:
         return app.kill == "requested"
-    if app.cancel_requested or broken(app) is not None:
+    if app.cancel_requested or app.run_time is not UNSET or broken(app) is not None:
         return True
     for generation in app.generations.values():
         if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
+from dorm.core.apps.limits import note_started
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,
@@ -325,6 +326,8 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     if container.state != "desired":
         return ignored(state)
     container.state, container.started_at = "running", state.time
+    if app.run_time is not UNSET:
+        note_started(app, state.time)
     if generation.containers.get(event.slot) is not container:
         return "applied"
     generation.running += 1

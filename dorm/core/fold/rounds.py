@@ -23,8 +23,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
-from dorm.core.fold.gates.awaiting import note_end, wait_for
-from dorm.core.fold.gates.requests import hold_from_the_start
+from dorm.core.fold.gates.awaiting import close_gates, note_end
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
@@ -100,8 +99,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_reason=submission.refused if submission else "",
     )
     state.names[state.apps[event.app].name_key] = event.app
-    wait_for(state, state.apps[event.app], event.after)
-    hold_from_the_start(state, state.apps[event.app])
+    close_gates(state, state.apps[event.app], event.after)
     mark_dirty(state)
 
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.awaiting import WORDS
-from dorm.core.apps.gates import hold_of, still_awaited
+from dorm.core.apps.gates import hold_of, starts_at, still_awaited
+from dorm.core.apps.limits import ran_ns
+from events.cloudevents import rfc3339
 from events.kinds import Waiting
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from dorm.core.gates import Awaited, Hold
     from dorm.core.state import App
 
-CODES = ("after", "hold")
+CODES = ("after", "hold", "start_after")
 """Codes of reasons that are gates."""
 MOST_NAMED = 5
 """Apps that a reason names one by one."""
@@ -30,11 +33,19 @@ def reason_of(app: App, now: int) -> Waiting | None:
     return gate(app, now) or app.waiting
 
 
+def shown_reason(app: App, now: int) -> tuple[str, str]:
+    """Return that reason as a code and a text; of an app that has ended how, without a code."""
+    reason = reason_of(app, now)
+    return (reason.code, reason.text) if reason is not None else ("", app.end_reason)
+
+
 def gate(app: App, now: int) -> Waiting | None:
     """Return the closed gates of an app as a reason, with the code of the first; None where all are open."""
     found = [Waiting(code="hold", text=held(hold))] if (hold := hold_of(app)) is not None else []
     if awaited := still_awaited(app):
         found.append(Waiting(code="after", text=f"waits for {others(awaited)}"))
+    if (start := starts_at(app)) > now:
+        found.append(Waiting(code="start_after", text=f"starts at {moment(start)} or later"))
     if not found:
         return None
     return Waiting(code=found[0].code, text="; ".join(one.text for one in found))
@@ -53,7 +64,18 @@ def others(awaited: Sequence[Awaited]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
+def moment(time: int) -> str:
+    """`2026-11-24 08:00:00 UTC`"""
+    return rfc3339(time)[:19].replace("T", " ") + " UTC"
+
+
 def hold_shown(app: App) -> dict[str, Any] | None:
     """Return who holds a live app, since when and why, for people and programs; None where nobody does."""
     hold = hold_of(app) if not app.ended else None
     return None if hold is None else msgspec.to_builtins(hold)
+
+
+def runtime_shown(app: App, now: int) -> dict[str, float] | None:
+    """Return for how long an app has run at `now` (UTC ns) and may run, in seconds; None without a limit."""
+    limit_s = app.spec.max_runtime_s
+    return None if limit_s is None else {"ran_s": ran_ns(app, now) / SECOND, "max_s": limit_s}

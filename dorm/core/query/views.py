@@ -12,7 +12,7 @@ from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
-from dorm.core.query.gates import hold_shown, reason_of
+from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -270,6 +270,7 @@ def describe(
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
         "hold": hold_shown(app),
+        "runtime": runtime_shown(app, app.ended_at or now),
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,

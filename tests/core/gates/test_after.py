@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dorm.core.apps.gates import age_ns
 from dorm.core.decide.asking import problem_of
 from dorm.core.query.gates import reason_of
 from dorm.core.query.plans import Assumed, PlanError, plan
@@ -58,7 +59,8 @@ def test_it_waits_and_is_no_demand() -> None:
     bench.wait(60.0)
     end(bench, "prep", "completed")
     assert (sizes(bench.app()), why(bench)) == ({"a": 2}, "")
-    assert bench.app().waiting_since == bench.now
+    assert bench.app().waiting_since == 0  # It has its place.
+    assert age_ns(bench.app(), bench.now) == 0
 
 
 @pytest.mark.parametrize(
@@ -88,15 +90,18 @@ def test_an_end_runs_through_a_chain() -> None:
     bench.submit("anyhow", after=[{"app": "last", "when": "ended"}])
     bench.settle()
     end(bench, "prep", "failed")
-    assert bench.app("last").end_reason == "app was cancelled, so it can't complete, and last was to run once it had completed"
-    assert sizes(bench.app("anyhow")) == {"a": 3}
+    assert (
+        bench.app("last").end_reason
+        == "app was cancelled, so it can't complete, and last was to run once it had completed"
+    )
+    assert sizes(bench.app("anyhow")) == {"a": 4}
 
 
 def test_a_hold_and_another_app_are_two_gates() -> None:
     bench = waiting(hold=True)
-    assert why(bench) == "hold: held by anonymous: submitted so; waits for prep to complete"
+    assert why(bench) == "hold: held by someone: submitted so; waits for prep to complete"
     end(bench, "prep", "completed")
-    assert (sizes(bench.app()), why(bench)) == ({}, "hold: held by anonymous: submitted so")
+    assert (sizes(bench.app()), why(bench)) == ({}, "hold: held by someone: submitted so")
     bench.add(k.AppReleaseRequested(app="app"))
     bench.settle()
     assert sizes(bench.app()) == {"a": 2}
@@ -118,8 +123,8 @@ def test_what_has_ended_already_counts_as_it_ended() -> None:
 
 def test_what_waits_outlives_the_memory_of_what_it_waited_for() -> None:
     bench = waiting(hold=True)
-    bench.add(k.PolicyChanged(retention_s=0.0))
     end(bench, "prep", "completed")
+    bench.add(k.PolicyChanged(retention_s=0.0))
     bench.wait(10.0)
     bench.running("other", n_max=1)
     bench.all_exited("other")
@@ -144,8 +149,9 @@ def test_several_in_one_round_know_each_other() -> None:
     ("after", "code"),
     [
         (["nobody"], "spec.after.unknown"), (["app"], "spec.after.itself"), (["prep", {"app": "prep"}], "spec.after.repeated"),
-        ([{"app": "prep", "when": "never"}], "spec.after.not_a_choice"), ([{"app": "prep", "then": 1}], "spec.after.unknown_field"),
-        ([{"when": "ended"}], "spec.after.missing"), ([1], "spec.after.wrong_type"), ("prep", "spec.after.wrong_type"),
+        ([{"app": "prep", "when": "never"}], "spec.after.when.not_a_choice"),
+        ([{"app": "prep", "then": 1}], "spec.after.unknown_field"),
+        ([{"when": "ended"}], "spec.after.app.missing"), ([1], "spec.after.wrong_type"), ("prep", "spec.after.wrong_type"),
         (["Prep"], "spec.after.malformed"), (["prep\n"], "spec.after.malformed"), (["p"] * 101, "spec.after.out_of_range"),
     ],
 )  # fmt: skip

@@ -38,7 +38,9 @@ class GatedWorld(World):
         if isinstance(fact, k.GenerationReleased | k.MembersReleased):
             self.hold(fact.app not in known, f"{fact.app} has a closed gate, and is released: {fact}")
         for change in fact.changes if isinstance(fact, k.Resized) else ():
-            self.hold(not change.placement or change.app not in known, f"{change.app}: a closed gate, and placed: {change}")
+            self.hold(
+                not change.placement or change.app not in known, f"{change.app}: a closed gate, and placed: {change}"
+            )
         for app in fact.reasons if isinstance(fact, k.Resized) else ():
             self.hold(app not in known, f"{app} has a closed gate, and was part of a decision")
         if isinstance(fact, k.AppCompleted):

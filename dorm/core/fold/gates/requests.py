@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from events import kinds as k
     from events.log.records import Record
 
-SUBMITTED_HELD = "submitted so"
-"""The reason of a hold that the spec asks for."""
-
 
 def is_operators(state: State, app: App, who: str) -> bool:
     """Return whether a hold of the app by `who`, who may change it, is an operator's: the app is somebody else's."""
@@ -28,7 +25,7 @@ def is_operators(state: State, app: App, who: str) -> bool:
 
 
 def may_be_held(state: State, app: App, who: str) -> bool:
-    """Return whether a hold by `who` changes anything.  An operator's replaces the owner's, so that the owner cannot end it."""
+    """Return whether a hold by `who` changes anything.  An operator's replaces the owner's, which then cannot end it."""
     before = hold_of(app)
     if before is not None and (before.operator or not is_operators(state, app, who)):
         return False
@@ -58,9 +55,3 @@ def release_requested(state: State, event: k.AppReleaseRequested, record: Record
     open_again(app, state.time)
     mark_dirty(state)
     return "applied"
-
-
-def hold_from_the_start(state: State, app: App) -> None:
-    """Close the gates that an accepted app's spec asks for."""
-    if app.spec.hold:
-        hold(app, Hold(app.user, state.time, SUBMITTED_HELD), state.time)

@@ -125,9 +125,7 @@ def _submits(state: State, known: Identities, event: k.AppSubmitted, who: str) -
     return None
 
 
-def _changes_app(
-    state: State, known: Identities, event: _OfApp, who: str
-) -> NotAllowed | None:
+def _changes_app(state: State, known: Identities, event: _OfApp, who: str) -> NotAllowed | None:
     """An app that does not exist is the handler's to refuse."""
     role = known.role_of(who)
     if role is None:
