@@ -153,12 +153,14 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         if app.cancel_requested or app.ended:
             continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
-        if ran is not None and all(failures.done(container) for container in ran.containers.values()):
-            facts.append(AppCompleted(app=app.id, generation=ran.number))
-        elif (end := over(app, now)) is not None:
-            facts.append(end)
-        elif ran is None:
+        end = over(app, now)
+        if ran is None:
+            facts += [end] if end is not None else []
             continue
+        if all(failures.done(container) for container in ran.containers.values()):
+            facts.append(AppCompleted(app=app.id, generation=ran.number))
+        elif end is not None:
+            facts.append(end)
         elif ran.number == app.generation and not ran.failed:
             facts += live.committed(app, ran)
             facts += _failures(state, app, ran, now)

@@ -34,7 +34,10 @@ class GatedWorld(World):
         return seq
 
     def check_fact(self, fact: Any, event: k.Round) -> None:
-        known = {app for app, seq in self.shut.items() if seq <= event.basis}
+        # The log's time may have opened a gate meanwhile.
+        now = max(self.whole.time, event.at)
+        apps = [self.whole.apps[app] for app, seq in self.shut.items() if seq <= event.basis and app in self.whole.apps]
+        known = {app.id for app in apps if closed(app, now)}
         if isinstance(fact, k.GenerationReleased | k.MembersReleased):
             self.hold(fact.app not in known, f"{fact.app} has a closed gate, and is released: {fact}")
         for change in fact.changes if isinstance(fact, k.Resized) else ():
@@ -57,6 +60,10 @@ class GatedWorld(World):
             whens = ["completed", "failed", "ended", "ended"]
             names = self.chance.sample(NAMES, self.chance.choice([1, 1, 2]))
             found["after"] = [{"app": name, "when": self.chance.choice(whens)} for name in names]
+        if self.chance.random() < OFTEN / 2:
+            found["start_after"] = self.chance.choice(["1s", "5s", "20s"])
+        if self.chance.random() < OFTEN / 2:
+            found["max_runtime"] = self.chance.choice(["1s", "4s", "1h"])
         return found
 
     def client_step(self) -> None:
