@@ -62,9 +62,11 @@ def first_that_fit(facts: Sequence[T], largest: int = LARGEST_FACTS) -> list[T]:
 
 
 def changes_that_fit(
-    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES
+    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES, *, beside: int = 0
 ) -> list[Resize]:
-    """All of them where they fit; else, in their order, each together with the others whose room it needs."""
+    """All of them where they fit `beside` bytes of others; else, in their order, each together with the others whose room it
+    needs."""
+    largest -= beside
     sizes = {change.app: size(change) for change in changes}
     if sum(sizes.values()) <= largest:
         return changes

@@ -60,7 +60,7 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
         assert (await api.get(f"/v1/scheduling?min_seq={resumed['position']}"))["paused"] is False
         held = await api.send("POST", f"{path}/hold", {"reason": "wrong data"})
         app = await api.get(f"{path}?min_seq={held['position']}")
-        assert (app["code"], app["note"], app["hold"]["reason"]) == ("hold", "held by api: wrong data", "wrong data")
+        assert (app["code"], app["note"], app["hold"]["reason"]) == ("hold", "held by tester: wrong data", "wrong data")
         assert (await api.send("POST", f"{path}/hold", {}, 409))["code"] == "app.held"
         let_go = await api.send("POST", f"{path}/release", {})
         assert (await api.get(f"{path}?min_seq={let_go['position']}"))["hold"] is None

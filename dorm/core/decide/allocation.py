@@ -16,7 +16,6 @@ from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.round_size import (
-    LARGEST_CHANGES,
     LARGEST_REST,
     PUT_OFF,
     UNSAID,
@@ -104,7 +103,7 @@ def _allocate(state: State, now: int) -> list[Decided]:
     plans, without_plan = promises(problem, answer)
     stopped = stops(state, now)
     possible = [change for change in planned if change.app not in without_plan]
-    by_answer = changes_that_fit(problem, answer, possible, LARGEST_CHANGES - stopped.size)
+    by_answer = changes_that_fit(problem, answer, possible, beside=stopped.size)
     fitting = {change.app for change in by_answer}
     changes = [*stopped.changes, *by_answer]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}

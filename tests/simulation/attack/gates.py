@@ -7,6 +7,7 @@ wait for others   a chain of three by a stranger: the second follows the first h
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -35,7 +36,7 @@ def _hold(attack: Attack, fault: Fault) -> None:
     for app in chosen:
         attack.history.say(k.AppHoldRequested(app=app, reason="a moment"))
     for number, app in enumerate(chosen):
-        attack.later(fault.for_s + number, lambda app=app: attack.history.say(k.AppReleaseRequested(app=app)))
+        attack.later(fault.for_s + number, partial(attack.history.say, k.AppReleaseRequested(app=app)))
 
 
 def _submit_chain(attack: Attack, fault: Fault) -> None:
