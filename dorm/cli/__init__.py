@@ -18,6 +18,7 @@
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
+    gates/       hold, release
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

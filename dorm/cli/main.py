@@ -22,6 +22,8 @@ _COMMANDS = {
     "apps.wait": ("wait",),
     "apps.scale": ("scale",),
     "apps.retry": ("retry",),
+    "gates.hold": ("hold",),
+    "gates.release": ("release",),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
+from dorm.core.query.gates import reason_of
 from events.errors import DormError
 from events.kinds import ContainerExited
 
@@ -97,8 +99,9 @@ class Attached:
         if app.phase not in _NAMED_PHASES:
             return
         running = sum(1 for _ in app.running_containers())
-        why = f": {app.waiting.text}" if app.waiting is not None else ""
-        line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{why}"
+        reason = reason_of(app, time.time_ns())
+        because = f": {reason.text}" if reason is not None else ""
+        line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{because}"
         if line != self._told:
             self._told = line
             progress_console.print(Text(f"{app.name}: {line}"))
