@@ -19,6 +19,8 @@ _COMMANDS = {
     "apps.run": ("run",),
     "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
     "apps.logs": ("logs",),
+    "outputs.cp": ("cp",),
+    "outputs.checkpoints": ("checkpoints",),
     "apps.wait": ("wait",),
     "apps.scale": ("scale",),
     "apps.retry": ("retry",),

@@ -76,6 +76,8 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "whatif": [["whatif", "--at", "12"]],
     "shadow": [["shadow", "--policy", "static", "--once", "--no-publish"]],
     "logs": RAW,
+    "checkpoints": "prints names of files, as tables do: tests/cli/outputs/test_outputs.py",
+    "cp": "prints names of files, as tables do: tests/cli/outputs/test_outputs.py",
     "run": RAW,
     "replay import": "prints counts of records",
     "export traces": "prints a count of spans",
