@@ -16,6 +16,7 @@
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
+    past/        history
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

@@ -9,6 +9,7 @@
     value         what its completion is worth, and how much work it has
     groups        the sweep or array that an app belongs to
     sweeps/       one document as the specs of many apps
+    notify        where its owner wants to hear of it
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 

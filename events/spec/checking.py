@@ -16,6 +16,7 @@ from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.groups import check_group, completed, written
+from events.spec.notify import as_map, check_notify
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
@@ -43,6 +44,7 @@ def check_spec(document: object) -> CheckedSpec:
     if not isinstance(document, dict):
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
+    document = as_map(document)
     _check_fields(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
@@ -67,6 +69,7 @@ def check_spec(document: object) -> CheckedSpec:
     except RequirementError as error:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
+    check_notify(spec.notify)
     check_group(spec.group)
     spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)

@@ -317,6 +317,7 @@ _SPEC: dict[str, Rule] = {
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
+    "notify": lambda disguise, value: None,
     "group": lambda disguise, value: (
         value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
     ),

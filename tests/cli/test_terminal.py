@@ -85,6 +85,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     "sweep list": [["sweep", "list", "--all"]],
+    "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],
     **dict.fromkeys(("sweep run", "sweep cancel"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
@@ -117,6 +118,7 @@ _HAS_FORMATS = {
     "usage",
     "compare",
     "sweep list",
+    "history",
 }
 
 
