@@ -20,6 +20,7 @@
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
     gates/       hold, release
+    past/        history
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

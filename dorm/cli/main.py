@@ -30,6 +30,7 @@ _COMMANDS = {
     "apps.explain": ("explain",),
     "apps.story": ("story",),
     "apps.compare": ("compare",),
+    "past.history": ("history",),
     "apps.plan": ("plan",),
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),

@@ -10,6 +10,7 @@ from rich.text import Text
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
 from events.quantities import CPU, MEMORY, humanize
+from events.spec.notify import ON_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,6 +116,7 @@ def show_app(d: dict[str, Any]) -> None:
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
+        ("sweep", _sweep(d["spec"].get("group"))), ("notify", _notify(d["spec"].get("notify"))),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
         ("workdir", _workdir(d["workdir"])), ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
@@ -133,6 +135,22 @@ def show_app(d: dict[str, Any]) -> None:
     done = d["adjustments_done"]
     live = [("PAUSE s", "pause_s")] if any(row["live"] for row in done) else []
     _titled("adjustments", [_in_seconds(row) for row in done], [*_ADJUSTMENTS, *live])
+
+
+def _sweep(group: dict[str, Any] | None) -> str:
+    """Return `lr, 3 of 20: seed=2` for an app of a sweep."""
+    if not group:
+        return ""
+    parameters = ", ".join(f"{name}={value}" for name, value in group.get("parameters", {}).items())
+    place = f"{group['name']}, {group.get('index', 0) + 1} of {group.get('count', 1)}"
+    return f"{place}: {parameters}" if parameters else place
+
+
+def _notify(notify: dict[str, Any] | None) -> str:
+    """Return where its owner hears of it, and of what."""
+    if not notify:
+        return ""
+    return f"{notify['url']} when {', '.join(notify.get('on') or ON_DEFAULT)}"
 
 
 def _progress(d: dict[str, Any]) -> str:

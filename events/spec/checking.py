@@ -18,6 +18,7 @@ from events.spec.engines import ENGINES, check_command, check_options, check_rol
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
+from events.spec.notify import as_map, check_notify
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
@@ -50,6 +51,7 @@ def check_spec(document: object) -> CheckedSpec:
     if not isinstance(document, dict):
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
+    document = as_map(document)
     _check_fields(document)
     check_volumes_form(document)
     try:
@@ -77,6 +79,7 @@ def check_spec(document: object) -> CheckedSpec:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
     check_gates(spec)
+    check_notify(spec.notify)
     check_group(spec.group)
     spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)

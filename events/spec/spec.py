@@ -15,6 +15,7 @@ from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
 from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
+from events.spec.notify import LONGEST_URL, Notify
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 from events.spec.volumes import Volumes
@@ -292,6 +293,12 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=["12h"],
         ),
     ] = ""
+    notify: Annotated[
+        Notify | None,
+        msgspec.Meta(
+            description="where its owner hears of its end: a URL, or a map with `url` and `on`; default: nowhere"
+        ),
+    ] = None
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -347,7 +354,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work, "workdir": Workdir, "group": Group,
+    "work": Work, "workdir": Workdir, "group": Group, "notify": Notify,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 
@@ -363,6 +370,7 @@ def spec_schema() -> dict[str, Any]:
     top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1])
     for follows in ("n_min", "n_max"):
         top["properties"][follows].pop("default")
+    top["properties"]["notify"]["anyOf"].append({"type": "string", "maxLength": LONGEST_URL})
     for strict in (top, *definitions.values()):
         strict["additionalProperties"] = False
     return {

@@ -351,6 +351,7 @@ _SPEC: dict[str, Rule] = {
     "after": Disguise.after,
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
     "workdir": lambda disguise, value: _workdir(value),
+    "notify": lambda disguise, value: None,
     "group": lambda disguise, value: (
         value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
     ),

@@ -87,6 +87,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     "sweep list": [["sweep", "list", "--all"]],
+    "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],
     **dict.fromkeys(("sweep run", "sweep cancel"), ACTS),
     **dict.fromkeys(("hold", "release"), ACTS),
@@ -122,6 +123,7 @@ _HAS_FORMATS = {
     "usage",
     "compare",
     "sweep list",
+    "history",
 }
 
 
