@@ -3,6 +3,7 @@
     interface   the interface, and its errors
     secrets     users' secrets, as files of the node that containers get a copy of
     run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller;  cgroups: resource use
+    execution   commands that people run inside;  listeners: which processes listen on a port
 
     docker/     containers on a Docker engine
     process/    plain processes, each under a supervisor

@@ -14,6 +14,7 @@
     completion: `dorm completion`
 
     apps/        submit, ps, describe, explain, story, plan
+    containers/  exec, shell, port-forward
     cluster/     up, demo, master, masters, agent, policy
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context

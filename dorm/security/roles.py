@@ -2,8 +2,8 @@
 
     role       account   may
     reader     USERS     read the log, and all containers' output
-    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, cancel and
-                         retry those of the tenant
+    user       USERS     read the own tenant's view of the log, and output of its containers; enter them; submit apps, change,
+                         cancel and retry those of the tenant
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -71,6 +71,8 @@ _OF_NODES = _names(
     k.AppResizeRequested,
     k.MembershipChanged,
     k.EpochCompleted,
+    k.SessionStarted,
+    k.SessionEnded,
 )
 PUBLISHES: dict[str, tuple[str, ...]] = {
     "reader": _OF_READERS,
@@ -84,6 +86,8 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 """The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
 count is for the fold."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
+ENTERS = ("user", "operator", "admin")
+"""Roles that enter containers: users those of their tenant.  A reader changes nothing, and the API asks for nobody."""
 _READ_PARTS = ("master", "node", "reader", "operator", "api")
 
 
@@ -162,6 +166,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
                 names.facts_by(cluster, name),
                 f"dorm.{cluster}.shadow.*.{name}",
                 _asking(cluster, "*"),
+                *_entering(cluster, who=name),
                 *_status(cluster),
                 _RESPONSES,
             ],
@@ -175,18 +180,27 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     if role == "node":
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
+        listens += _entering(cluster, node=name)
         return Access([*publish, _RESPONSES], listens)
     publish += _status(cluster)
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
     if role != "api":
         publish.append(names.view(cluster, name))
-    return Access([*publish, _asking(cluster, (tenant or name) if role == "user" else "*"), _RESPONSES], [inbox])
+    tenant = (tenant or name) if role == "user" else "*"
+    if role in ENTERS:
+        publish += _entering(cluster, tenant=tenant, who=name)
+    return Access([*publish, _asking(cluster, tenant), _RESPONSES], [inbox])
 
 
 def _asking(cluster: str, tenant: str) -> str:
     """Return the subjects on which agents are asked for output of a tenant's containers."""
     return f"dorm.{cluster}.ask.*.logs.{tenant}"
+
+
+def _entering(cluster: str, *, node: str = "*", tenant: str = "*", who: str = "*") -> list[str]:
+    """Return the subjects on which somebody enters containers: the server answers for whose they are, and who it is."""
+    return [names.session(cluster, node, what, tenant, who) for what in ("session", "input")]
 
 
 def _of_lease(cluster: str) -> list[str]:
@@ -230,7 +244,7 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
     of_nodes += [names.reports(cluster), names.progress_of(cluster)]
-    asking = Services([], [_asking(cluster, "*"), names.ask_agents(cluster)])
+    asking = Services([], [_asking(cluster, "*"), *_entering(cluster), names.ask_agents(cluster)])
     return {
         LOG: {
             USERS: Services(

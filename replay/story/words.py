@@ -9,6 +9,7 @@ from dorm.core.apps.size_requests import counts_at
 from dorm.core.fold.trust.authority import app_of_request
 from events import kinds as k
 from events.quantities import humanize
+from replay.story import sessions
 from replay.story.live import WHY
 from replay.words import containers, moment, span
 
@@ -111,13 +112,15 @@ def paused(pause: Pause) -> str:
     )
 
 
-Operated = k.AppRetryRequested | k.SchedulingPaused | k.SchedulingResumed
-"""What people ask of one app, or of the whole cluster, beside settings."""
+Operated = k.AppRetryRequested | k.SchedulingPaused | k.SchedulingResumed | k.OfSessions
+"""What people ask of one app, or of the whole cluster, beside settings; and who entered the app's containers."""
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
+    if isinstance(event, k.OfSessions):
+        return sessions.told(event, app)
     if app.ended:
         return None
     if isinstance(event, k.AppRetryRequested):
