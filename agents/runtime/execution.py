@@ -49,6 +49,8 @@ class End(NamedTuple):
     """As a shell has it: 128 and the signal's number after a signal."""
     with_container: bool
     """Whether it was killed because its container ended."""
+    refused: str = ""
+    """Why it could not be executed, where an engine finds that out only after its start."""
 
 
 class Execution(Protocol):

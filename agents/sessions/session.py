@@ -114,6 +114,9 @@ class Session:
         if self._over.is_set():
             return self._end("session.silent", self._why)
         self._code = ended.exit_code
+        if ended.refused:
+            self._code = _NOT_FOUND
+            return self._end("container.command.not_found", ended.refused)
         if ended.with_container:
             self._code = None
             return self._end("session.container.ended", f"the container has ended: {self._where()}")

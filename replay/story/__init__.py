@@ -6,7 +6,7 @@
     speed          what is known of an app's speed
     live           live adjustments in words
     policies       plans and failures of policies in words
-    settings       changes of settings as causes;  sessions: people who entered the app's containers
+    settings       changes of settings as causes
     surroundings   which app has which places, and what caused a decision;  spent: where an app's time went
 
 Start with `story`.

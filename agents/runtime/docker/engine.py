@@ -313,6 +313,10 @@ class Engine:
             "Tty": terminal is not None,
             "DetachKeys": _NO_KEYS,
         }
+        if terminal is not None:
+            body["ConsoleSize"] = terminal[
+                ::-1
+            ]  # Engines before 23 have no such field; there the size follows the start.
         async with self._asked(f"exec in {name}", known=(400, 404, 409)):
             made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
             attached = ExecStream(self, str(made["Id"]), terminal is not None)

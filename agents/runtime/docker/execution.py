@@ -24,6 +24,8 @@ _CONTAINER_S: Final = 1.0
 _KILLED: Final = 137
 _END_OF_FILE: Final = b"\x04"
 _NOT_FOUND: Final = (126, 127)
+_NOT_EXECUTED: Final = b"OCI runtime exec failed: "
+"""What engines before 28 write to the command's output instead of refusing it."""
 
 
 class DockerExecution:
@@ -45,6 +47,8 @@ class DockerExecution:
         self._control = control
         self._keeper = keeper
         self._end: End | None = None
+        self._fresh = True
+        self._refused = ""
 
     @classmethod
     async def start(cls, engine: Engine, container: Json, command: Command) -> DockerExecution:
@@ -74,9 +78,14 @@ class DockerExecution:
 
     async def read(self) -> tuple[int, bytes] | None:
         try:
-            return await self._stream.read()
+            piece = await self._stream.read()
         except Unavailable:  # The engine has gone, or has closed the stream; `ended` finds out.
             return None
+        if self._fresh and piece is not None and piece[1].startswith(_NOT_EXECUTED):
+            self._refused = _why(piece[1].decode(errors="replace"))
+            return None
+        self._fresh = False
+        return piece
 
     async def write(self, data: bytes) -> None:
         with contextlib.suppress(Unavailable):  # It reads no more.
@@ -101,7 +110,7 @@ class DockerExecution:
         if self._end is None:
             code = await self._exit_code()
             with_container = code == _KILLED and await self._engine.wait(self._container, _CONTAINER_S)
-            self._end = End(code, with_container)
+            self._end = End(code, with_container, self._refused if code in _NOT_FOUND else "")
         return self._end
 
     async def _exit_code(self) -> int:
@@ -161,4 +170,4 @@ def _is_visible(pid: int, container: str) -> bool:
 
 def _why(message: str) -> str:
     """Return the engine's words without the names of its parts: `exec: "nope": executable file not found in $PATH`."""
-    return message.partition("exec: ")[2].removesuffix(": unknown") or message
+    return message.strip().partition("exec: ")[2].removesuffix(": unknown") or message

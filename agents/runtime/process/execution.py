@@ -158,11 +158,13 @@ class ProcessExecution:
         if self._terminal is not None:
             os.close(self._terminal)
             self._terminal = None
+        pipes = self._process._transport  # type: ignore[attr-defined]  # While one is open, `wait` waits for its end as well.
+        for number in (0, 1, 2):
+            if (pipe := pipes.get_pipe_transport(number)) is not None:
+                pipe.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._process.wait()
-        if self._process.returncode is not None:
-            self._process._transport.close()  # type: ignore[attr-defined]  # Else its pipes stay open until it is collected.
 
     @property
     def keeper(self) -> int:
