@@ -13,9 +13,11 @@
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
+    answering    all that this node is asked
 
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
+    sessions/    commands, shells and forwarded connections of people in its containers
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
     volumes/     folders of the node that apps may name
     runtime/     the interface to an engine;  docker/ and process/ implement it

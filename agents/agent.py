@@ -21,6 +21,7 @@ import structlog
 
 from agents import reconcile as r
 from agents.actions import Actions
+from agents.answering import answer_all
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
 from agents.following.follower import Follower
@@ -30,10 +31,9 @@ from agents.ledger import Ledger
 from agents.ports import listens
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.heartbeat import Heartbeat
-from agents.reporting.logs import answer_questions
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
-from agents.reporting.status import StatusAnswerer, answer_if_allowed
+from agents.reporting.status import StatusAnswerer
 from agents.reporting.usage import Usage
 from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
@@ -158,8 +158,8 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired, self._folder))
-                tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
+                asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
+                tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock))
                 await self._converge(tasks)
         finally:
             self._follower.save()

@@ -17,6 +17,7 @@
     project/     the folder that an app starts in: shipped by run and submit; files
     apps/        submit, ps, describe, explain, story, plan
     outputs/     cp, checkpoints
+    containers/  exec, shell, port-forward
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
     gates/       hold, release

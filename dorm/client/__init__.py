@@ -14,6 +14,7 @@
     identities  changes of who may do what
     rotation    have the log's past moved into archives
     sweeps/  many apps from one spec: submitted and found together
+    sessions/   commands, shells and forwarded connections in containers
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

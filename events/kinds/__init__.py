@@ -7,6 +7,7 @@
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
+               SessionStarted SessionEnded
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
                Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed;
@@ -18,8 +19,9 @@ devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
 what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
-the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
-message on the log may hold, `offers` what nodes offer, `gates` holds.  Import the names from here.
+the log's past moves into archives, `sessions` who entered which container, `base` the fields of every event and the shared
+types, `messages` the round and what one message on the log may hold, `offers` what nodes offer, `gates` holds.  Import the
+names from here.
 """
 
 from __future__ import annotations
@@ -107,6 +109,7 @@ from events.kinds.messages import Published, Round, Unknown, Unreadable
 from events.kinds.offers import MOST_OFFERED, NodeOffers, VolumeOffer
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
+from events.kinds.sessions import OfSessions, SessionEnded, SessionIs, SessionStarted
 from events.kinds.webhooks import (
     AppWaitsLong,
     OfWebhooks,
@@ -185,6 +188,7 @@ __all__ = [
     "OfGates",
     "OfIdentities",
     "OfRotation",
+    "OfSessions",
     "OfWebhooks",
     "Placed",
     "PlannedSlot",
@@ -206,6 +210,9 @@ __all__ = [
     "SchedulingPaused",
     "SchedulingResumed",
     "SealRequested",
+    "SessionEnded",
+    "SessionIs",
+    "SessionStarted",
     "Step",
     "TokenAdded",
     "TokenRemoved",

@@ -34,6 +34,7 @@ from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.rotation import OfRotation
+from events.kinds.sessions import OfSessions
 from events.kinds.webhooks import OfWebhooks
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
@@ -97,6 +98,7 @@ Published = (
     | AppResizeRequested
     | MembershipChanged
     | EpochCompleted
+    | OfSessions
     | Round
 )
 """What one message on the log may hold."""

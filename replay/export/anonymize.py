@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _AGENTS = (
     k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited,
     k.AppCheckpointed, k.AppProgressed, k.ProgressLinesSkipped, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
+    k.SessionStarted, k.SessionEnded,
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _MASTERS = frozenset((k.LogRotated.__name__, k.RotationFailed.__name__))

@@ -75,12 +75,13 @@ _WORDS = {
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
+    "SessionStarted.what", "SessionEnded.what",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url", "public_key", "about",
+    "subject", "test", "url", "public_key", "about", "session",
 }  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
@@ -90,9 +91,18 @@ _NAMES = {
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
-    "token": "tokens", "Token.name": "tokens",
+    "token": "tokens", "Token.name": "tokens", "SessionStarted.user": "users", "SessionEnded.user": "users",
 }  # fmt: skip
-_TEXTS = {"reason", "message", "example", "text", "cancel_reason", "end_reason", "Submission.refused"}
+_TEXTS = {
+    "reason",
+    "message",
+    "example",
+    "text",
+    "cancel_reason",
+    "end_reason",
+    "Submission.refused",
+    "SessionStarted.command",
+}
 
 
 class Disguise:

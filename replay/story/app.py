@@ -188,7 +188,7 @@ class AppTeller:
 
     def _operated(self, state: State, event: words.Operated) -> None:
         if self._app is not None and (told := words.operated(state, event, self._app)) is not None:
-            self._tell(state, str(state.seq), *told, by=event.by)
+            self._tell(state, str(state.seq), *told, by=getattr(event, "user", event.by))
 
     # --- containers and progress ----------------------------------------------------------------------------------------
 

@@ -117,13 +117,22 @@ def gate(event: k.OfGates, name: str = "it") -> str:
     return f"{event.by} {done} {name}{why(event.reason)}"
 
 
-Operated = k.AppRetryRequested | k.AppHoldRequested | k.AppReleaseRequested | k.SchedulingPaused | k.SchedulingResumed
-"""What people ask of one app, or of the whole cluster, beside settings."""
+Operated = (
+    k.AppRetryRequested
+    | k.AppHoldRequested
+    | k.AppReleaseRequested
+    | k.SchedulingPaused
+    | k.SchedulingResumed
+    | k.OfSessions
+)
+"""What people ask of one app, or of the whole cluster, beside settings; and who entered the app's containers."""
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
+    if isinstance(event, k.OfSessions):
+        return entered(event, app)
     if app.ended:
         return None
     if isinstance(event, k.AppRetryRequested):
@@ -141,6 +150,33 @@ def user_of(document: Any) -> str:
     """Return the user that a submission names, checked or not; '' if it names none or the name is not printable."""
     user = document.get("user") if isinstance(document, dict) else None
     return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------------
+
+_DID = {"exec": "ran a command in", "shell": "opened a shell in", "forward": "forwarded connections to"}
+
+
+def entered(event: k.OfSessions, app: App) -> tuple[str, str] | None:
+    """Return the kind and the text of a chapter; None for another app."""
+    if event.app != app.id:
+        return None
+    where = f"slot {event.slot} on {event.node}"
+    if isinstance(event, k.SessionStarted):
+        port = f", port {event.port}" if event.port else ""
+        command = f": {event.command}" if event.command and event.what == "exec" else ""
+        return "entered", f"{event.user} {_DID[event.what]} {where}{port}{command}"
+    return "session_ended", f"{event.user} left {where}{_how(event)}"
+
+
+def _how(event: k.SessionEnded) -> str:
+    if event.exit_code is not None:
+        return f": the {'shell' if event.what == 'shell' else 'command'} ended with exit code {event.exit_code}"
+    reason = " ".join(event.reason.split())
+    connections = (
+        f" after {event.connections} connection{'' if event.connections == 1 else 's'}" if event.connections else ""
+    )
+    return connections + (f": {reason}" if reason else "")
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------------

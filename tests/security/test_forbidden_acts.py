@@ -44,7 +44,7 @@ OPERATOR = USER | {
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
     "AppCheckpointed", "AppProgressed", "ProgressLinesSkipped", "AppResizeRequested", "MembershipChanged",
-    "EpochCompleted",
+    "EpochCompleted", "SessionStarted", "SessionEnded",
 }  # fmt: skip
 OWN = {
     "reader": {"TokenAdded", "TokenRemoved"}, "user": USER, "operator": OPERATOR, "api": OPERATOR, "node": NODE,

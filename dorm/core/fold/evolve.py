@@ -369,7 +369,8 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
 
 
 def _concerns_no_state(state: State, event: k.Event, record: Record) -> Folded:
-    """Heartbeats and requests for a seal are for the master's shell, webhooks for the process that delivers them."""
+    """Heartbeats and requests for a seal are for the master's shell, webhooks for the process that delivers them,
+    sessions for those who look up who was where."""
     return "applied"
 
 
@@ -401,6 +402,6 @@ _HANDLERS: dict[type, Handler] = {
     k.Unknown: _unknown,
     **dict.fromkeys(get_args(k.OfIdentities), identities_changed),
     **dict.fromkeys(
-        (k.NodeReported, k.SealRequested, *get_args(k.OfRotation), *get_args(k.OfWebhooks)), _concerns_no_state
+        (k.NodeReported, k.SealRequested, *get_args(k.OfRotation | k.OfWebhooks | k.OfSessions)), _concerns_no_state
     ),
 }

@@ -44,6 +44,8 @@ _AGENTS = (
     "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
+    "SessionStarted",
+    "SessionEnded",
 )
 _CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
 """Kinds that clients and operators publish."""

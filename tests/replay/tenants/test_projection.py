@@ -179,6 +179,7 @@ def test_a_new_kind_is_withheld_until_somebody_decides_what_it_shows() -> None:
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",
         "WebhookDisabled", "AppWaitsLong", "RotationRequested", "RotationFailed", "LogRotated", "ProgressLinesSkipped",
+        "SessionStarted", "SessionEnded",
     }  # fmt: skip
 
 

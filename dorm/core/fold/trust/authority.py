@@ -17,6 +17,7 @@ answer.
     identities             admins (`events.identities`)
     facts about a node     this node; what it claims when it joins stays within its enrolment
     facts about an app     a node that has a part of the generation
+    sessions               both: this node, and a part of the generation
 
 The master's rounds have a subject of their own.  Where the cluster names its masters' keys, a round that none of them signed
 is void (`is_by_master`), here as for agents and audits.
@@ -258,6 +259,10 @@ def _of_app(state: State, known: Identities, event: Any, who: str) -> NotAllowed
     return NotAllowed("app.not_on_node", f"{who} has no part of {event.app[:100]} in generation {event.generation}")
 
 
+def _of_session(state: State, known: Identities, event: k.OfSessions, who: str) -> NotAllowed | None:
+    return _of_node(state, known, event, who) or _of_app(state, known, event, who)
+
+
 _SCOPED = frozenset((k.AppSubmitted, k.AppUpdated))
 """Kinds whose ids belong to their author's tenant, since answers go to them."""
 _RULES: dict[type, Rule] = {
@@ -297,5 +302,6 @@ _RULES: dict[type, Rule] = {
         ),
         _of_app,
     ),
+    **dict.fromkeys(get_args(k.OfSessions), _of_session),
 }
 """Identities have rules of their own, which the agents share (`events.identities.takes`)."""
