@@ -74,6 +74,10 @@ async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: U
     )
     assert "index 2 of lr" in await done(home, "logs", "lr-0002", env=mine)
     assert "[sweep.over]" in await refused(home, *command, code=1, env=mine)
+    past = json.loads(await done(home, "history", "-m", "lr<0.4", "--sort", "-loss", "-o", "json", env=mine))
+    assert [(row["name"], row["sweep"], row["user"], row["loss"]) for row in past] == [
+        ("lr-0003", "lr", "ann", 0.26), ("lr-0002", "lr", "ann", 0.25),
+    ]  # fmt: skip
     listed = json.loads(await done(home, "sweep", "list", "--all", "-o", "json", env=mine))
     assert [(row["name"], row["user"], row["submitted"]) for row in listed] == [("lr", "ann", 4)]
 
