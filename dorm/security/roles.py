@@ -2,7 +2,7 @@
 
     role       account   may
     reader     USERS     read the log, and all containers' output
-    user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files there, and
+    user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
                          enter containers; submit apps, change, cancel and retry those of the tenant, and ship folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
