@@ -50,7 +50,8 @@ def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _
                 # The state keeps the text, so it must not depend on what this build has.
                 text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
                 raise SettingRefused(text, code="policy.unknown")
-            policy(chosen).check_params(params)
+            if params:  # Each policy accepts its own defaults, and to load one takes longer than most commands.
+                policy(chosen).check_params(params)
         if not can_be_kept(params):
             raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
     except SettingRefused:

@@ -12,3 +12,8 @@ story      what happened to an app or a node;  compare: two apps beside each oth
 plan       the next decision, without doing anything
 schema     the JSON Schema of specs
 """
+
+from __future__ import annotations
+
+PANEL = "Apps"
+"""Where `dorm --help` lists these commands."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from dorm.core.state import App
     from events.spec import CheckedSpec
 
-PANEL = "Apps"
 _DOCUMENTS = (Format.json, Format.yaml)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
+from dorm.cli.apps import PANEL
 from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
@@ -129,13 +129,15 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:
-    from dorm.cli.apps.attached import attend
-    from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.cli.signals import stops
-    from dorm.core.query.views import app_row
 
     url, cluster, user = where
     async with client(url, cluster, user=user) as connected:
+        # Imported only here: `client` imports what they need without the parts that take longest.
+        from dorm.cli.apps.attached import attend
+        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.core.query.views import app_row
+
         if detach:
             app = await _submitted(connected, typed, target(url, cluster).url)
             if output in (Format.json, Format.yaml):
