@@ -24,7 +24,7 @@ from events.identities import Identities, NotAllowed, after, claims_too_much, ta
 from events.kinds import Placed
 from events.log.records import Record
 from events.spec import AppSpec, can_be_read
-from events.times import HarmfulTimes, Times, times_after
+from events.times import HarmfulTimes, Times, retentions_after, times_after
 
 if TYPE_CHECKING:
     from agents.progress.file import ProgressFact
@@ -146,6 +146,8 @@ class Desired(msgspec.Struct):
     held_at: str = ""
     """The holder's address."""
     times: Times = Times()
+    retentions: dict[str, float] = {}
+    """Of tenants whose ended apps are kept for a time of their own, in seconds."""
     apps: dict[str, DesiredApp] = {}
     due: set[Key] = set()
     started: set[Key] = set()
@@ -249,6 +251,7 @@ class Desired(msgspec.Struct):
             case k.PolicyChanged() if self.known is None or self.known.operates(who):
                 with contextlib.suppress(HarmfulTimes):  # The master refuses it too, and remembers why.
                     self.times = times_after(self.times, event)
+                    self.retentions = retentions_after(self.retentions, event)
             case _:
                 pass
         if subjects.kind_of(record.subject) == k.Round.__name__:
@@ -417,9 +420,9 @@ class Desired(msgspec.Struct):
     def lease_s(self) -> float:
         return self.times.node_lease_s
 
-    @property
-    def retention_s(self) -> float:
-        return self.times.retention_s
+    def retention_of(self, app: str) -> float:
+        """Return how long (s) what an ended app left is kept."""
+        return self.retentions.get(self.owner_of(app) or "", self.times.retention_s)
 
     def pace(self, interval_s: float) -> float:
         """Return seconds between two heartbeats of a node configured to send one every `interval_s`."""

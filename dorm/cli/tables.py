@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
-from events.quantities import CPU, MEMORY, humanize
+from events.quantities import CPU, MEMORY, SECOND, humanize
 from events.spec.notify import ON_DEFAULT
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
+        ("kept until", when(d["kept_until"]) if d["kept_until"] else ""),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))
     for label, value in lines:
@@ -151,6 +153,11 @@ def _notify(notify: dict[str, Any] | None) -> str:
     if not notify:
         return ""
     return f"{notify['url']} when {', '.join(notify.get('on') or ON_DEFAULT)}"
+
+
+def when(ns: int) -> str:
+    """Return `2026-11-24 08:00:00 UTC`."""
+    return f"{datetime.fromtimestamp(ns // SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _progress(d: dict[str, Any]) -> str:

@@ -74,6 +74,8 @@ class Settings(msgspec.Struct):
     retention_s: float = 86_400.0
     checkpoints: str = ""
     """The folder that an operator named, "" if none did."""
+    tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """The retention of tenants that have their own.  Unset where none has, as for `App.kill`."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):

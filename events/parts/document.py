@@ -111,6 +111,8 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_s: float = 0.0
     """The longest lease that the master believes its agent to assume, in seconds."""
     times: Times = Times()
+    retentions: dict[str, float] = {}
+    """Of tenants whose ended apps are kept for another time than `times.retention_s`, in seconds."""
     masters: Masters | None = None
     """None while the cluster is open."""
     apps: dict[str, AppPart] = {}

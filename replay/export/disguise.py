@@ -343,7 +343,7 @@ _RULES: dict[str, Rule] = {
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"), "App.awaited_by": _list("app_references"),
+    "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),

@@ -8,6 +8,7 @@ from dorm.core.apps.bounds import has_worked, settles_until
 from dorm.core.apps.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
 from dorm.core.generation import Mark
+from dorm.core.settings import kept_until
 from dorm.core.state import MOST
 from events.limits import clipped
 
@@ -221,7 +222,7 @@ def _drop_at(state: State, app: App) -> int:
     for generation in app.generations.values():
         if not generation.ended:
             return 0
-    return app.ended_at + int(state.settings.retention_s * 1e9)
+    return kept_until(state.settings, app)
 
 
 def note_figures(state: State, event: Resized) -> None:

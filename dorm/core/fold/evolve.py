@@ -46,7 +46,7 @@ from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folde
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
-from dorm.core.settings import TIMES, policy_after, times_of
+from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -208,6 +208,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
             state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
+    settings.tenant_retention_s = tenant_retention_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:
@@ -218,7 +219,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
             settle_folder(state)
     for node in state.nodes.values():
         node.lease_s = max(node.lease_s, settings.node_lease_s)
-    if event.retention_s is not None:
+    if event.retention_s is not None or event.tenant_retention_s:
         drop_ended(state)
     mark_dirty(state)
     return outcome

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.settings import times_of
+from dorm.core.settings import retentions_of, times_of
 from events.identities import tenant_in
 from events.kinds import Placed
 from events.parts.document import AppPart, ContainerPart, HeldPart, Masters, NodePart
@@ -78,6 +78,7 @@ def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
         held_at=there.address if there is not None else "",
         lease_s=there.lease_s if there is not None else 0.0,
         times=times_of(state.settings),
+        retentions=retentions_of(state.settings),
         masters=_masters(state, node),
         apps=parts,
         ended=ended,

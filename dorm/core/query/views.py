@@ -15,6 +15,7 @@ from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
 from dorm.core.query.reported import shown
+from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 from events.spec import shipped, volumes_of
@@ -264,6 +265,7 @@ def describe(
         **row,
         "submitted_at": app.submitted_at,
         "ended_at": app.ended_at or None,
+        "kept_until": (kept_until(state.settings, app) or None) if state is not None else None,
         "weight": app.weight,
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
