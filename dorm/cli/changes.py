@@ -11,8 +11,8 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.assumed_settings import settings_of
 from dorm.core.query.in_force import CHECKPOINTS, POLICY, RETENTION, TIMES, in_force, words
+from dorm.core.query.planning.assumed_settings import settings_of
 from dorm.core.settings import policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse

@@ -9,7 +9,7 @@ or crashed.  The rest is simulated.  Changes are published at the fork, as clien
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
+Raises PlanError (`dorm.core.query.planning.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
-from dorm.core.query.plans import Assumed, PlanError, copy_of, said_for
+from dorm.core.query.planning.plans import Assumed, PlanError, copy_of, said_for
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, check_spec

@@ -24,10 +24,10 @@ from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
-from dorm.core.query.assumed_settings import change_for
 from dorm.core.query.gates import reason_of
-from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
-from dorm.core.query.playing_live import play_live
+from dorm.core.query.planning.assumed_settings import change_for
+from dorm.core.query.planning.planned import Figures, Plan, PlannedApp, Round
+from dorm.core.query.planning.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text, sizes, summary
