@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agents import reconcile as r
-from agents.actions import Actions
+from agents.actions import ABILITIES, Actions
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
 from agents.following.follower import Follower
@@ -302,7 +302,7 @@ class Agent:
             lease_s=self._announced_s,
             identity=self.identity.value,
             checkpoints=self._folder.id,
-            prepares=True,
+            **ABILITIES,
         )
         seq = await self._append(event)
         async with self._changed:

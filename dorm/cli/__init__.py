@@ -14,6 +14,7 @@
     completion: `dorm completion`
 
     apps/        submit, ps, describe, explain, story, plan
+    lifecycle/   scale, edit, restart, retry
     cluster/     up, demo, master, masters, agent, policy
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context

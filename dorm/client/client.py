@@ -325,9 +325,9 @@ class Client:
             raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
         try:
-            check_gang(app.spec.gang, **given)
+            check_gang(app.next_spec.gang, **given)
             if n_min is not None:
-                check_roles(app.spec, n_min)
+                check_roles(app.next_spec, n_min)
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
         lower = n_min if n_min is not None else app.n_min
@@ -363,7 +363,7 @@ class Client:
     async def ask(self, kind: type[Event], **fields: Any) -> int:
         """Publish a request of this user under a new id; return its sequence.  Raises Refused, Unsettled, and the log's
         errors."""
-        return await self._publish(kind(id=self._new_id(), at=self._clock(), by=self.user, **fields))
+        return await self._publish(kind(**{"id": self._new_id(), "at": self._clock(), "by": self.user, **fields}))
 
     async def last_heard(self, node: str) -> int:
         """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""

@@ -13,6 +13,7 @@ import msgspec
 
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
+from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
 from events.kinds import PolicyPlugin
 
@@ -144,9 +145,11 @@ class Submission(msgspec.Struct):
     """Why it is refused already: set where the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
-    """The app of a refused update, "" for a submission."""
+    """The app of a refused update, or of what is asked; "" for a submission."""
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
+    asked: Asked | msgspec.UnsetType = msgspec.UNSET
+    """What is asked of an app that exists (`dorm.core.apps.steering`); unset for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -202,6 +205,8 @@ class Node(msgspec.Struct):
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
+    revises: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set where its agent follows edits and restarts of apps."""
 
     @property
     def type(self) -> str:

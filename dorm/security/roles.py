@@ -2,8 +2,8 @@
 
     role       account   may
     reader     USERS     read the log, and all containers' output
-    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, cancel and
-                         retry those of the tenant
+    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, edit,
+                         restart, cancel and retry those of the tenant
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -51,7 +51,11 @@ def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
 
 _OF_TOKENS = _names(k.TokenAdded, k.TokenRemoved)
 _OF_READERS = _OF_TOKENS
-_OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested))
+_OF_USERS = (
+    *_OF_READERS,
+    *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested),
+    *_names(k.AppEditRequested, k.AppRestartRequested),
+)
 _OF_OPERATORS = (
     *_OF_USERS,
     *_names(k.NodeDrainRequested, k.NodeForgetRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),

@@ -35,6 +35,9 @@ class NodeJoined(Event, frozen=True):
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
     prepares: bool = False
     """Whether this agent reports `ContainersPrepared`; False from agents before 0.9."""
+    revises: bool = False
+    """Whether this agent follows `AppRevised` and `AppRestarted`; False from agents before 0.5.1, which would start what an
+    edited app was submitted with."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

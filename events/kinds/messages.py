@@ -32,6 +32,7 @@ from events.kinds.clients import (
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.revisions import Steering
 from events.kinds.rotation import OfRotation
 from events.kinds.webhooks import OfWebhooks
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
@@ -74,6 +75,7 @@ Published = (
     | AppUpdated
     | AppCancelRequested
     | AppRetryRequested
+    | Steering
     | NodeDrainRequested
     | NodeForgetRequested
     | SchedulingPaused

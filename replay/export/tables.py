@@ -45,7 +45,7 @@ _REMEMBERED = 100_000
 """Apps, and unanswered submissions, whose users are remembered at a time."""
 _CLIENTS = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
+    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested, k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CLIENTS = (
     k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
+    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that the cluster caused."""
@@ -332,7 +332,7 @@ class History:
     # --- others ---------------------------------------------------------------------------------------------------------
 
     def _client(self, state: State, event: k.Event) -> None:
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested):
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppEditRequested | k.AppRestartRequested):
             app = app_of_request(state, event.app, event.by)
             if app is None:
                 return

@@ -6,7 +6,8 @@ authority changes nothing; the state remembers why (`Identities.refusals`), and 
 answer.
 
     submissions            users, operators, admins; in the own name
-    updates, cancels, retries  the app's tenant, operators, admins
+    updates, cancels, retries,
+    edits, restarts        the app's tenant, operators, admins
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
     rotations, pauses,
@@ -95,7 +96,7 @@ def _own_id(known: Identities, event: Any, who: str, seq: int) -> Any:
 
 def _refused(state: State, known: Identities, event: Any, record: Record, why: NotAllowed) -> Folded:
     who = subjects.who_of(record.subject)
-    answered = who in known.users and isinstance(event, k.AppSubmitted | k.AppUpdated)
+    answered = who in known.users and type(event) in _SCOPED
     if answered and isinstance(event, k.AppSubmitted):
         queue_refused(state, event, record, why.reason, why.code, spec=event.spec)
     elif answered:
@@ -123,7 +124,10 @@ def _submits(state: State, known: Identities, event: k.AppSubmitted, who: str) -
 
 
 def _changes_app(
-    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested, who: str
+    state: State,
+    known: Identities,
+    event: k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.AppEditRequested | k.AppRestartRequested,
+    who: str,
 ) -> NotAllowed | None:
     """An app that does not exist is the handler's to refuse."""
     role = known.role_of(who)
@@ -247,13 +251,15 @@ def _of_app(state: State, known: Identities, event: Any, who: str) -> NotAllowed
     return NotAllowed("app.not_on_node", f"{who} has no part of {event.app[:100]} in generation {event.generation}")
 
 
-_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated))
+_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated, k.AppEditRequested, k.AppRestartRequested))
 """Kinds whose ids belong to their author's tenant, since answers go to them."""
 _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
     k.AppUpdated: _changes_app,
     k.AppCancelRequested: _changes_app,
     k.AppRetryRequested: _changes_app,
+    k.AppEditRequested: _changes_app,
+    k.AppRestartRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
     k.LogRotated: _rotates,
