@@ -7,6 +7,7 @@ master: somebody else may have been first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +20,11 @@ from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from dorm.client.client import Client
     from dorm.core.state import App
+    from events.log.records import Record
 
 
 async def edit(
@@ -77,12 +79,12 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
     }
     asked = await client.ask(type(request), id=id, **fields)
     try:
-        async with asyncio.timeout(timeout):
-            async for record in client.records(after=asked, follow=True):
-                event = decode(record)
-                for fact in event.events if isinstance(event, Round) else []:
-                    if not isinstance(fact, AppRejected | AppRevised | AppRestarted) or fact.submission != id:
-                        continue
+        async with (
+            asyncio.timeout(timeout),
+            contextlib.aclosing(client.log.read(after=asked, follow=True)) as batches,
+        ):
+            async for batch in batches:
+                for fact in _answers(batch, id):
                     if isinstance(fact, AppRejected):
                         raise Refused(fact.reason, code=fact.code)
                     # What an update has overtaken meanwhile is still to be refused.
@@ -94,3 +96,11 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
         f"the request is stored, and no master has answered yet (`dorm masters`); one older than 0.5.1 never will; "
         f"`dorm describe {app.name}` shows what became of it"
     )
+
+
+def _answers(batch: Sequence[Record], id: str) -> Iterator[AppRejected | AppRevised | AppRestarted]:
+    """Yield the master's answers to one request."""
+    for event in map(decode, batch):
+        for fact in event.events if isinstance(event, Round) else ():
+            if isinstance(fact, AppRejected | AppRevised | AppRestarted) and fact.submission == id:
+                yield fact

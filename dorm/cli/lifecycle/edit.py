@@ -119,7 +119,7 @@ async def _edit(
     if after is None or changes is None or not changes.all:
         console.print(Text(f"nothing to change: {found.name} has this spec already"))
         return
-    planned = _planned(state, found, after)
+    planned = _planned(state, found, after) if not found.ended else None
     if output in (Format.json, Format.yaml) and dry_run:
         show_document(_document(found, before, after, changes, planned), output)
     elif output not in (Format.json, Format.yaml):
@@ -131,6 +131,7 @@ async def _edit(
         show_document(_document(edited, before, after, changes, planned), output)
     else:
         when = "; it restarts now" if edited.restart_wanted else ""
+        when = f"; `dorm restart {edited.name}` starts it" if edited.ended else when
         console.print(Text(f"{edited.name} has revision {edited.revision}{when}"))
 
 
@@ -149,8 +150,7 @@ async def _asked(app: App, file: Path | None, pairs: list[str] | None) -> AppSpe
 
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
-    """Return the next decision with the edit; None where scheduling is paused, so that none follows.  Raises Fail where it
-    would be refused."""
+    """Return the next decision with the edit.  Raises Fail where it would be refused."""
     from dorm.core.query.plans import Assumed, PlanError, plan
 
     try:
@@ -164,7 +164,7 @@ def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
 
 
 def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: Plan | None) -> None:
-    runs = app.current is not None
+    runs = app.current is not None and not app.ended
     for title, names in (
         ("at once", changes.at_once),
         ("by a restart" if runs else "when it starts", changes.by_restart),

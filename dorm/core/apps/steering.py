@@ -73,7 +73,7 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
     if any(name in found.all for name in _PLACES):
         check_room(state, after, after.n_min)
     check_agents(state)
-    runs = app.current is not None and app.current.released
+    runs = not app.ended and app.current is not None and app.current.released
     restarts = bool(differing(app.spec, after).by_restart)
     later = runs and restarts
     return AppRevised(
@@ -99,12 +99,11 @@ def spec_of(document: Any, app: App) -> AppSpec:
 
 
 def check_editable(app: App) -> None:
-    """Raises SpecError for an app that has ended, or is about to."""
-    if app.ended:
-        again = "submit it again" if app.ended == "completed" else f"`dorm restart {app.name}` starts it again first"
-        raise SpecError(f"{app.name} has ended ({app.ended}); {again}", code="app.ended")
-    if app.cancel_requested:
-        raise SpecError(f"{app.name} is being cancelled", code="app.ended")
+    """Raises SpecError for an app that has completed, or is being cancelled."""
+    if app.ended == "completed":
+        raise SpecError(f"{app.name} has completed; submit another app", code="app.ended")
+    if app.cancel_requested and not app.ended:
+        raise SpecError(f"{app.name} is being cancelled; edit it once it has ended", code="app.ended")
 
 
 def _changed(app: App) -> str:

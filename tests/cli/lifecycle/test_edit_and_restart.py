@@ -129,11 +129,11 @@ async def test_what_can_never_start_fails_at_once_and_goes_on_once_it_can(users:
     failed = await users.refused("wait", "late")
     assert failed.endswith("[app.failed]")
     assert f"{program}: No such file or directory (a retry would end in the same way)" in failed
-    assert "`dorm restart late` starts it again first" in await users.refused(
-        "edit", "late", "--set", "weight=2", "--yes"
-    )
-    program.write_text("#!/bin/sh\nexit 0\n")
-    program.chmod(0o755)
+    right = tmp_path / "right"
+    right.write_text("#!/bin/sh\nexit 0\n")
+    right.chmod(0o755)
+    said = await users.done("edit", "late", "--set", f"command=[{right}]", "--yes")
+    assert said.endswith("late has revision 2; `dorm restart late` starts it\n")
     assert "late was failed, and starts again from the start" in await users.done("restart", "late")
     assert await users.done("wait", "late") == "late completed\n"
     assert "has completed" in await users.refused("restart", "late")

@@ -301,6 +301,17 @@ def test_a_failed_app_goes_on_under_its_name() -> None:
     assert isinstance(restart(bench, id="2"), k.AppRestarted)
 
 
+def test_a_failed_app_is_edited_and_restarted() -> None:
+    bench = bench_of(n_max=1, retries={"limit": 0})
+    app = failed(bench)
+    said = edit(bench, command=["right"])
+    assert (said.next, app.spec.command, app.ended) == (None, ["right"], "failed")
+    assert restart(bench).spec.command == ["right"]
+    bench.settle()
+    assert (app.generation, app.generations[2].revision, sizes(app)) == (2, 2, {"a": 1})
+    assert part_of(bench.state, "c", "a").apps[app.id].spec.command == ["right"]
+
+
 def test_a_cancelled_app_goes_on() -> None:
     bench = bench_of(n_max=1)
     bench.add(k.AppCancelRequested(app="app"))

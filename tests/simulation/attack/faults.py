@@ -103,6 +103,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "node forgotten": (NODE, 0.15),
     "node in maintenance": (NODE, 0.1),
     "apps retried now": (NOBODY, 0.12),
+    "apps edited": (NOBODY, 0.15),
+    "apps restarted": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""

@@ -2,9 +2,9 @@
 
 A request waits for the master's answer, as a submission does (`dorm.core.apps.steering`).  What the answer changes:
 
-    AppRevised     at once: bounds, weight, limits; and everything of an app that has no containers.  An app that runs keeps
-                   what its containers were started with, and takes up the rest with its next generation.  That begins with
-                   the next decision, since a revision that is pending asks for a restart (`App.restart_wanted`)
+    AppRevised     at once: bounds, weight, limits; and everything of an app that waits, pauses, or has failed.  An app that
+                   runs keeps what its containers were started with, and takes up the rest with its next generation.  That
+                   begins with the next decision, since a pending revision asks for a restart (`App.restart_wanted`)
     AppRestarted   an app that runs is restarted by the next decision; one that pauses is tried now; one that has ended, and
                    has not completed, is alive again under its id and its name
 
@@ -91,7 +91,7 @@ def app_revised(state: State, event: k.AppRevised) -> None:
         return
     state.submissions.pop(event.submission, None)
     app, latest = state.apps.get(event.app), event.next or event.spec
-    if app is None or app.ended or event.revision != app.revision + 1 or not _is_of(app, event):
+    if app is None or app.ended == "completed" or event.revision != app.revision + 1 or not _is_of(app, event):
         state.counters.ignored += 1
         return
     known = app.revisions = app.revisions or Revisions(1, 1)
@@ -103,7 +103,7 @@ def app_revised(state: State, event: k.AppRevised) -> None:
     app.n_min, app.n_max, app.weight = latest.n_min, latest.n_max, latest.weight
     app.held_most = app.held_least = None
     app.failed_trials = 0
-    current = app.current
+    current = app.current if not app.ended else None
     if current is not None and current.released and event.next is not None:
         known.pending, app.spec = event.next, event.spec
     else:
@@ -183,6 +183,8 @@ def _forgive(app: App) -> None:
 
 
 def _try_now(state: State, app: App) -> None:
+    if app.ended:
+        return
     if app.current is not None:
         app.current.rests_until = min(app.current.rests_until, state.time)
     elif app.retry_at > state.time:
