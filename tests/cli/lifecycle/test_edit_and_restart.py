@@ -56,7 +56,7 @@ class Users:
 async def users(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Users]:
     folder = tmp_path_factory.mktemp("steering")
     async with leaving_nothing(folder), up(folder, "--trust-apps", known=True) as cluster:
-        for name in ("ann", "mallory"):
+        for name in ("ann", "ben", "mallory"):
             await done(cluster.home, "user", "add", name, "--to", str(folder / f"{name}.json"))
         yield Users(cluster, folder)
 
@@ -125,18 +125,18 @@ async def test_an_edit_is_shown_and_made_and_runs(users: Users, tmp_path: Path) 
 
 async def test_what_can_never_start_fails_at_once_and_goes_on_once_it_can(users: Users, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    await users.done("submit", write_spec(tmp_path, app_of("late", command=[str(program)], n_max=1)))
-    failed = await users.refused("wait", "late")
+    await users.done("submit", write_spec(tmp_path, app_of("late", command=[str(program)], n_max=1)), of="ben")
+    failed = await users.refused("wait", "late", of="ben")
     assert failed.endswith("[app.failed]")
     assert f"{program}: No such file or directory (a retry would end in the same way)" in failed
     right = tmp_path / "right"
     right.write_text("#!/bin/sh\nexit 0\n")
     right.chmod(0o755)
-    said = await users.done("edit", "late", "--set", f"command=[{right}]", "--yes")
+    said = await users.done("edit", "late", "--set", f"command=[{right}]", "--yes", of="ben")
     assert said.endswith("late has revision 2; `dorm restart late` starts it\n")
-    assert "late was failed, and starts again from the start" in await users.done("restart", "late")
-    assert await users.done("wait", "late") == "late completed\n"
-    assert "has completed" in await users.refused("restart", "late")
+    assert "late was failed, and starts again from the start" in await users.done("restart", "late", of="ben")
+    assert await users.done("wait", "late", of="ben") == "late completed\n"
+    assert "has completed" in await users.refused("restart", "late", of="ben")
 
 
 async def test_words_of_other_tools(users: Users) -> None:
