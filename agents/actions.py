@@ -268,7 +268,7 @@ class Actions:
         """Its logs are kept for a while; its secrets need not be."""
         app = self._desired.apps.get(key.app)
         with contextlib.suppress(KeyError, Unavailable):
-            for name in secrets.emptied(app.spec) if app is not None else ():
+            for name in secrets.emptied(app.spec_of(key.generation)) if app is not None else ():
                 await self._runtime.put(key, name, b"")
 
     async def _announce(self, key: Key) -> None:
@@ -294,7 +294,7 @@ class Actions:
             await self._kill(key)
             return
         app = self._desired.apps.get(key.app)
-        spec = app.spec if app else None
+        spec = app.spec_of(key.generation) if app else None
         await self._reporter.asking(key)
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0

@@ -24,6 +24,7 @@ from events.identities import Identities, NotAllowed, after, claims_too_much, ta
 from events.kinds import Placed
 from events.log.records import Record
 from events.spec import AppSpec, can_be_read
+from events.spec.editing import differing
 from events.times import HarmfulTimes, Times, retentions_after, times_after
 
 if TYPE_CHECKING:
@@ -102,6 +103,31 @@ class DesiredApp(msgspec.Struct):
     """Its batch size as decided last, in samples; 0 while it has its initial one, or none."""
     tenant: str = ""
     """Who owns it; "" on an open cluster."""
+    next: AppSpec | None = None
+    """What its next generation starts with, where its owner has edited it."""
+    earlier: AppSpec | None = None
+    """What the generations up to `earlier_until` were started with, where that is not `spec`."""
+    earlier_until: int = 0
+
+    def spec_of(self, generation: int) -> AppSpec:
+        """Return what the containers of a generation were started with."""
+        return self.earlier if self.earlier is not None and generation <= self.earlier_until else self.spec
+
+    def revise(self, fact: k.AppRevised) -> None:
+        """Note an edit: its next generation starts with the new spec."""
+        readable = can_be_read(fact.spec) and can_be_read(fact.next or fact.spec)
+        if readable and (fact.next is not None or not differing(self.spec, fact.spec).by_restart):
+            self.spec, self.next = fact.spec, fact.next
+        elif readable:
+            self.next = fact.spec
+
+    def take_next(self) -> None:
+        """Its latest generation has the spec that was edited last."""
+        if self.next is not None:
+            if self.earlier is None:
+                self.earlier, self.earlier_until = self.spec, self.generation - 1
+            self.batch = self.batch if self.next.batch == self.spec.batch else 0
+            self.spec, self.next = self.next, None
 
     @property
     def batch_size(self) -> int:
@@ -313,6 +339,8 @@ class Desired(msgspec.Struct):
                 case k.Resized():
                     for change in fact.changes:
                         self._resize(change, record.time)
+                        if change.adjustment != "live" and (app := self._current(change.app, change.to_generation)):
+                            app.take_next()
                     for name, size in fact.batches.items():
                         if name in self.apps:
                             self.apps[name].batch = size
@@ -328,6 +356,10 @@ class Desired(msgspec.Struct):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
                     self._end_app(fact.app, record.time)
+                case k.AppRevised() if app := self.apps.get(fact.app):
+                    app.revise(fact)
+                case k.AppRestarted() if fact.spec is not None and can_be_read(fact.spec):
+                    self._revive(fact, fact.spec)
                 case k.AppKilled() if fact.app in self.apps:
                     self.apps[fact.app].killed = True
                 case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded():
@@ -337,9 +369,7 @@ class Desired(msgspec.Struct):
 
     def _node(self, fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded) -> None:
         if isinstance(fact, k.NodeLost):
-            for (
-                app
-            ) in self.apps.values():  # Nothing more is prepared there, and the next decision places the app again.
+            for app in self.apps.values():  # Nothing more is prepared there; the next decision places the app again.
                 if app.held is not None and fact.node in app.held.waits_for:
                     app.held = None
         if fact.node != self.node:
@@ -380,6 +410,7 @@ class Desired(msgspec.Struct):
         if app.released:
             return
         app.released, app.resume, app.checkpoints, app.held = True, fact.resume, fact.checkpoints, None
+        app.earlier = None
         app.members, app.membership = app.placement, 1
         app.founders = sorted(placed.slot for placed in app.placement)
         for placed in app.placement:
@@ -396,6 +427,11 @@ class Desired(msgspec.Struct):
         if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
             # It was never here: an agent must not remember every app of the cluster.
             del self.apps[name]
+
+    def _revive(self, fact: k.AppRestarted, spec: AppSpec) -> None:
+        """An app that had ended goes on.  One that was never here was forgotten then."""
+        app = self.apps.setdefault(fact.app, DesiredApp(spec, generation=fact.generation, tenant=fact.tenant))
+        app.ended_at, app.killed, app.failed = 0, False, True
 
     # --- memberships ----------------------------------------------------------------------------------------------------
 

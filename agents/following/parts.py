@@ -84,5 +84,7 @@ def _app(part: AppPart) -> DesiredApp:
         ahead=part.ahead,
         held=Held(held.generation, held.until, held.waits_for) if held is not None else None,
         batch=part.batch,
+        earlier=part.earlier,
+        earlier_until=part.earlier_until,
         tenant=part.tenant,
     )

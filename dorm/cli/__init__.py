@@ -18,6 +18,7 @@
     apps/        submit, ps, describe, explain, story, plan
     outputs/     cp, checkpoints
     containers/  exec, shell, port-forward
+    lifecycle/   scale, edit, restart, retry
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
     gates/       hold, release

@@ -121,12 +121,12 @@ def show_app(d: dict[str, Any]) -> None:
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
         ("workdir", _workdir(d["workdir"])), ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
-        ("generation", d["generation"]), ("elastic", _elastic(d)),
+        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
-        ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
+        ("adjustments", _adjusted(d)),
         ("kept until", when(d["kept_until"]) if d["kept_until"] else ""),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))
@@ -169,6 +169,28 @@ def _progress(d: dict[str, Any]) -> str:
         f"{ago(d['progress_age_s'])} ago" if d["progress_age_s"] is not None else "",
     ]  # fmt: skip
     return ", ".join(part for part in parts if part)
+
+
+def _adjusted(d: dict[str, Any]) -> str:
+    """Return `3, 12 steps lost`; what an app has lost that reports no progress, nobody knows."""
+    if d["adjustments"] and not d["reports_progress"]:
+        return f"{d['adjustments']}, lost work unknown: it reports no progress"
+    return f"{d['adjustments']}, {d['lost_steps']} steps lost" if d["adjustments"] or d["lost_steps"] else "0"
+
+
+def _revision(d: dict[str, Any]) -> str:
+    """Return `3, of image and env by ann; generation 4 runs with 2`, and what is about to follow; "" for what was submitted."""
+    parts = []
+    if d["revisions"]:
+        last = d["revisions"][-1]
+        parts.append(f"{last['number']}, of {', '.join(last['changed'])} by {last['by']}")
+        running = d["revision_running"]
+        if d["next_spec"] is not None and running is not None:
+            parts.append(f"generation {d['generation']} runs with revision {running} until it is restarted")
+    if d["restart"] is not None:
+        fresh = " without its checkpoint" if d["restart"]["fresh"] else ""
+        parts.append(f"{d['restart']['by']} asked for a restart{fresh}")
+    return "; ".join(parts)
 
 
 def _skipped(skipped: dict[str, Any] | None) -> str:

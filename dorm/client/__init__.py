@@ -3,6 +3,7 @@
     client   submit an app, watch it, change it, cancel it
     operating  requests of operators: forget a node, pause and resume scheduling, retry an app now
     gates    hold an app, and release it
+    steering  edits and restarts of an app
     opening  a client with credentials
     finding  which app a user means by a name
     tail     events in order, filtered, from any position

@@ -124,6 +124,8 @@ class Generation(msgspec.Struct):
     """When the last of them had."""
     rests_until: int = 0
     """Before then it is not resized, since members of it failed."""
+    revision: int | msgspec.UnsetType = msgspec.UNSET
+    """Which revision of the spec it was started with; unset where the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
     """Of a live app: the slots of its first membership.  Unset for others, whose members never change."""
 

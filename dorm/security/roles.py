@@ -3,7 +3,8 @@
     role       account   may
     reader     USERS     read the log, and all containers' output
     user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
-                         enter containers; submit apps, change, cancel and retry those of the tenant, and ship folders for them
+                         enter containers; submit apps, change, edit, restart, cancel and retry those of the tenant, and ship
+                         folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -57,6 +58,7 @@ _OF_READERS = _OF_TOKENS
 _OF_USERS = (
     *_OF_READERS,
     *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates)),
+    *_names(k.AppEditRequested, k.AppRestartRequested),
 )
 _OF_OPERATORS = (
     *_OF_USERS,

@@ -41,6 +41,9 @@ class NodeJoined(Event, frozen=True):
     """What this agent can do that agents before it could not (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
     """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.5.1."""
+    revises: bool = False
+    """Whether this agent follows `AppRevised` and `AppRestarted`; False from agents before 0.5.1, which would start what an
+    edited app was submitted with."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

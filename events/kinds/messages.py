@@ -33,6 +33,7 @@ from events.kinds.gates import OfGates
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.revisions import Steering
 from events.kinds.rotation import OfRotation
 from events.kinds.sessions import OfSessions
 from events.kinds.webhooks import OfWebhooks
@@ -77,6 +78,7 @@ Published = (
     | AppCancelRequested
     | AppRetryRequested
     | OfGates
+    | Steering
     | NodeDrainRequested
     | NodeForgetRequested
     | SchedulingPaused

@@ -76,6 +76,9 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether containers of a generation that is not released yet are prepared."""
     held: HeldPart | None = None
     batch: int = 0
+    earlier: AppSpec | None = None
+    """What the generations up to `earlier_until` were started with, where that is not `spec`: its owner has edited it."""
+    earlier_until: int = 0
     containers: list[ContainerPart] = []
     """All that were released to this node, of every generation that may still have one."""
 

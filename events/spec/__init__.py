@@ -7,6 +7,7 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     volumes       folders of the nodes that it reads or writes
+    editing       what of an edited spec holds at once, and what needs a restart
     value         what its completion is worth, and how much work it has
     workdir       the project folder that its containers start in
     abilities     what its nodes' agents have to be able to do

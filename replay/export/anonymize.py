@@ -128,7 +128,7 @@ class Survey:
                 names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
                 names.kinds.add(_kind(parts))
-        if isinstance(event, k.AppUpdated) or submission_of(event):
+        if isinstance(event, k.AppUpdated | k.AppEditRequested | k.AppRestartRequested) or submission_of(event):
             names.requests.add(event.id)
         if isinstance(event, k.AppSubmitted):
             self._submitted(event.id, event.spec)

@@ -73,6 +73,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
+    "AppRevised.changed", "Revision.changed", "Asked.what",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what",
@@ -81,7 +82,7 @@ _WORDS = {
 _HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url", "public_key", "about", "session",
+    "subject", "test", "url", "public_key", "about", "session", "made_from",
 }  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
@@ -91,6 +92,7 @@ _NAMES = {
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
+    "editor": "users", "Revision.by": "users", "Restart.by": "users", "AppRestarted.tenant": "users",
     "token": "tokens", "Token.name": "tokens", "SessionStarted.user": "users", "SessionEnded.user": "users",
 }  # fmt: skip
 _TEXTS = {
@@ -350,7 +352,7 @@ _RULES: dict[str, Rule] = {
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
     "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
     "cause": Disguise.cause, "LogRotated.archive": _nothing, "LogRotated.place": _nothing, "LogRotated.snapshot": _nothing,
-    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
+    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document, "AppEditRequested.spec": Disguise.document,
     "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
 }  # fmt: skip
 _SPEC: dict[str, Rule] = {

@@ -289,7 +289,7 @@ class AppTeller:
             self._accepted(state, position, fact)
         elif kind is k.AppRejected:
             self._rejected(state, position, fact)
-        elif not self.id or self._ended:
+        elif not self.id or (self._ended and kind is not k.AppRestarted):
             return
         elif kind is k.Resized:
             self._resized(state, event, position, fact)
@@ -301,8 +301,9 @@ class AppTeller:
             self._tell(state, position, "policy_failed", policies.failed(fact))
         elif getattr(fact, "app", "") != self.id:
             return
-        elif kind is k.AppPlanned:
-            self._tell(state, position, "planned", policies.planned(fact))
+        elif kind in (k.AppPlanned, k.AppRevised, k.AppRestarted):
+            self._ended = bool(self._found.ended)
+            self._tell(state, position, *words.answered(fact))
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
         elif kind in (k.MembersReleased, k.MembersLost, k.LiveResizeFailed):

@@ -10,6 +10,7 @@ from dorm.core.fold.trust.authority import app_of_request
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
+from replay.story.policies import planned
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
@@ -144,6 +145,24 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     if app.current is not None:
         return None
     return "paused" if isinstance(event, k.SchedulingPaused) else "scheduling_resumed", scheduling(event)
+
+
+def answered(fact: k.AppPlanned | k.AppRevised | k.AppRestarted) -> tuple[str, str]:
+    """Return the kind and the text of a chapter about what the master has answered to this app's owner, or planned for it."""
+    if isinstance(fact, k.AppPlanned):
+        return "planned", planned(fact)
+    if isinstance(fact, k.AppRestarted):
+        fresh = "from the start, without its checkpoint" if fact.fresh else "from its checkpoint"
+        lives = ", though it had ended" if fact.spec is not None else ""
+        return (
+            "restart_requested",
+            f"{fact.editor} restarted it{lives}: {fresh}, with its retries reset{why(fact.reason)}",
+        )
+    when = "from its next generation on" if fact.next is not None else "at once"
+    what = ", ".join(fact.changed[:SHOWN]) + (
+        f" and {len(fact.changed) - SHOWN} more" if len(fact.changed) > SHOWN else ""
+    )
+    return "edited", f"{fact.editor} edited its spec ({what}): revision {fact.revision}, {when}"
 
 
 def user_of(document: Any) -> str:

@@ -86,7 +86,21 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "export traces": "prints a count of spans",
     "replay step": "has a screen of its own: tests/cli/replay/test_step.py",
     **dict.fromkeys(
-        ("submit", "update", "scale", "wait", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS
+        (
+            "submit",
+            "update",
+            "scale",
+            "edit",
+            "restart",
+            "wait",
+            "cancel",
+            "kill",
+            "drain",
+            "policy set",
+            "log seal",
+            "log rotate",
+        ),
+        ACTS,
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
     "sweep list": [["sweep", "list", "--all"]],

@@ -35,6 +35,7 @@ ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
 USER = {
     "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
+    "AppEditRequested", "AppRestartRequested",
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {

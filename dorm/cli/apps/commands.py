@@ -249,7 +249,9 @@ def update(
 def cancel(
     app: AppName,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and none of its containers runs.")
+    ] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
@@ -268,7 +270,7 @@ def cancel(
             asked = await connected.cancel(app, reason)
             if wait:
                 async with telling_who_is_missing(connected):
-                    ended = await connected.wait(asked.id)
+                    ended = await connected.wait(asked.id, stopped=True)
                 if ended.ended != "cancelled":
                     raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
                 console.print(Text(f"{asked.name} is cancelled"))

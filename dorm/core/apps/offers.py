@@ -60,7 +60,7 @@ def labels_of(node: Node) -> Mapping[str, str]:
 
 def require_of(app: App) -> str:
     """Return an app's requirement, with what else its spec needs of a node."""
-    return _required(app.spec, owner_of(app))
+    return _required(app.next_spec, owner_of(app))
 
 
 def _required(spec: AppSpec, owner: str) -> str:

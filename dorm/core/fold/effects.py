@@ -178,7 +178,7 @@ def note_work(state: State, app: App, generation: Generation) -> None:
 def note_speed(state: State, app: App, generation: Generation) -> None:
     """Remember how fast its members have worked; what it reports from here on is of others."""
     point, pace = point_of(state, generation), generation.pace
-    if point is not None:
+    if point is not None and app.needs(generation) is app.demand:
         app.speeds = with_point(app.speeds, point)
     if pace is not None:
         generation.same_since = Mark(pace.last_at, pace.last_step)
@@ -203,6 +203,11 @@ def plan_drop(state: State, app: App) -> None:
     due = _drop_at(state, app)
     if due:
         state.next_drop_at = min(state.next_drop_at or due, due)
+
+
+def plan_drops(state: State) -> None:
+    """Schedule the next drop again, after an app that had ended goes on."""
+    state.next_drop_at = min((due for app in state.apps.values() if (due := _drop_at(state, app))), default=0)
 
 
 def drop_ended(state: State) -> None:

@@ -43,6 +43,7 @@ from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folder
+from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
@@ -143,6 +144,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     if event.n_min is not None or event.n_max is not None:
         app.size_request = None
     app.failed_trials = 0
+    overtake_edits(state, app)
     mark_dirty(state)
     return "applied"
 
@@ -155,13 +157,13 @@ def _updatable(state: State, event: k.AppUpdated, app: App | None) -> App:
     n_min = event.n_min if event.n_min is not None else app.n_min
     n_max = event.n_max if event.n_max is not None else app.n_max
     changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
-    check_gang(app.spec.gang, **changed)
-    check_roles(app.spec, n_min)
+    check_gang(app.next_spec.gang, **changed)
+    check_roles(app.next_spec, n_min)
     if n_min > n_max:
         text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
         raise SpecError(text, code="spec.n_min.above_n_max")
     if n_min > app.n_min:
-        check_room(state, app.spec, n_min, app.tenant)
+        check_room(state, app.next_spec, n_min, app.tenant)
     return app
 
 
@@ -279,6 +281,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         prepares=event.prepares,
         abilities=sorted(set(event.abilities)) or UNSET,
         offers=UNSET if event.offers is None else event.offers,
+        revises=event.revises or UNSET,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
@@ -382,6 +385,8 @@ _HANDLERS: dict[type, Handler] = {
     k.AppRetryRequested: retry_requested,
     k.AppHoldRequested: hold_requested,
     k.AppReleaseRequested: release_requested,
+    k.AppEditRequested: edit_requested,
+    k.AppRestartRequested: restart_requested,
     k.NodeDrainRequested: drain_requested,
     k.NodeForgetRequested: forget_requested,
     k.SchedulingPaused: scheduling_paused,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.query.reported import Reported
-    from dorm.core.state import App, Node, State
+    from dorm.core.state import App, Generation, Node, State
 
 
 class AppRow(msgspec.Struct, frozen=True):
@@ -123,11 +123,25 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         adjustments=app.adjustments,
         failures=app.failures,
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
-        note=app.end_reason if app.ended else reason.text if (reason := reason_of(app, now)) is not None else "",
+        note=app.end_reason
+        if app.ended
+        else _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else ""),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
     )
+
+
+def _early_end(app: App) -> str:
+    """Return which container of the partition has ended first, while others run; "" for none."""
+    current = app.current
+    if current is None or not current.exited or current.exited == len(current.containers):
+        return ""
+    ended = [one for one in current.containers.values() if one.state == "exited"]
+    first = min(ended, key=lambda one: (one.exited_at, one.slot))
+    how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
+    left = len(current.containers) - len(ended)
+    return f"slot {first.slot} on {first.node} has ended ({how}), and {left} of {len(current.containers)} still run"
 
 
 def sizes(app: App) -> dict[str, int]:
@@ -273,11 +287,13 @@ def describe(
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
+        **_revisions(app, generation),
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
         "lost_steps": app.lost_steps,
+        "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
         "hold": hold_shown(app),
@@ -298,6 +314,18 @@ def describe(
     }
 
 
+def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
+    """Which specs the app has had, and with which it runs."""
+    known = app.revisions
+    return {
+        "revision": app.revision,
+        "revision_running": (generation.revision or 1) if generation is not None else None,
+        "revisions": msgspec.to_builtins(known.history) if known is not UNSET else [],
+        "next_spec": msgspec.to_builtins(app.next_spec) if app.next_spec is not app.spec else None,
+        "restart": msgspec.to_builtins(app.restart) if app.restart is not UNSET else None,
+    }
+
+
 def adjustment(app: App, index: int) -> dict[str, Any]:
     """One finished adjustment, with the length of each phase in seconds (None while it is still starting).  Of an app that
     reports progress it lasts until the first step after it."""
@@ -309,6 +337,7 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
     return {
         "from_generation": record.from_generation,
         "to_generation": record.to_generation,
+        "revision": record.revision or 1,
         "containers": f"{record.containers_before} -> {record.containers_after}",
         "decided_at": record.decided_at,
         "prepare_s": (began - record.decided_at) / SECOND,

@@ -6,7 +6,8 @@ authority changes nothing; the state remembers why (`Identities.refusals`), and 
 answer.
 
     submissions            users, operators, admins; in the own name
-    updates, cancels, retries  the app's tenant, operators, admins
+    updates, cancels, retries,
+    edits, restarts        the app's tenant, operators, admins
     holds and releases     the same; a hold of somebody else's app is released by operators and admins alone
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
@@ -48,7 +49,14 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
     Rule = Callable[[State, Identities, Any, str], NotAllowed | None]
-    _OfApp = k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates
+    _OfApp = (
+        k.AppUpdated
+        | k.AppCancelRequested
+        | k.AppRetryRequested
+        | k.OfGates
+        | k.AppEditRequested
+        | k.AppRestartRequested
+    )
 
 
 def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
@@ -99,7 +107,7 @@ def _own_id(known: Identities, event: Any, who: str, seq: int) -> Any:
 
 def _refused(state: State, known: Identities, event: Any, record: Record, why: NotAllowed) -> Folded:
     who = subjects.who_of(record.subject)
-    answered = who in known.users and isinstance(event, k.AppSubmitted | k.AppUpdated)
+    answered = who in known.users and type(event) in _SCOPED
     if answered and isinstance(event, k.AppSubmitted):
         queue_refused(state, event, record, why.reason, why.code, spec=event.spec)
     elif answered:
@@ -263,7 +271,7 @@ def _of_session(state: State, known: Identities, event: k.OfSessions, who: str) 
     return _of_node(state, known, event, who) or _of_app(state, known, event, who)
 
 
-_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated))
+_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated, k.AppEditRequested, k.AppRestartRequested))
 """Kinds whose ids belong to their author's tenant, since answers go to them."""
 _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
@@ -272,6 +280,8 @@ _RULES: dict[type, Rule] = {
     k.AppRetryRequested: _changes_app,
     k.AppHoldRequested: _changes_app,
     k.AppReleaseRequested: _releases,
+    k.AppEditRequested: _changes_app,
+    k.AppRestartRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
     k.LogRotated: _rotates,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.bounds import settles_until
+from dorm.core.apps.costs import adjust_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
@@ -41,7 +42,7 @@ from events.codec import encode
 from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
-from events.spec import CheckedSpec, SpecError
+from events.spec import AppSpec, CheckedSpec, SpecError
 from events.spec.gates import in_order
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class Assumed(msgspec.Struct, frozen=True):
     """Names or ids of apps."""
     updated: tuple[k.AppUpdated, ...] = ()
     """New bounds and weights."""
+    edited: tuple[tuple[str, AppSpec], ...] = ()
+    """Names or ids of apps, with the specs that they are to have."""
+    restarted: tuple[str, ...] = ()
     specs: tuple[CheckedSpec, ...] = ()
 
 
@@ -270,7 +274,9 @@ class _Course:
         found = {}
         for app in problem_of(self.state, self.now).apps:
             unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed
-            found[app.id] = (unmeasured, False) if app.adjust_s is None else (app.adjust_s, True)
+            # One that is restarted anyway costs the decision nothing; its owner wants to know.
+            measured = adjust_s(self.state.apps[app.id]) if app.again else app.adjust_s
+            found[app.id] = (unmeasured, False) if measured is None else (measured, True)
         return found
 
     # --- what is assumed ------------------------------------------------------------------------------------------------
@@ -286,6 +292,8 @@ class _Course:
         words += [self._use_again(node) for node in assumed.undrained]
         words += [self._cancel(app) for app in assumed.cancelled]
         words += [self._update(change) for change in assumed.updated]
+        words += [self._edit(app, spec) for app, spec in assumed.edited]
+        words += [self._restart(app) for app in assumed.restarted]
         self.settle()
         words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
         self._restart_failed(running)
@@ -325,7 +333,7 @@ class _Course:
                 ports = model.ports if model else _PORTS
                 offers = model.offers if model and isinstance(model.offers, k.NodeOffers) else None
                 event = k.NodeJoined(
-                    node=node, address=node, capacity=capacity, labels=labels, ports=ports, offers=offers
+                    node=node, address=node, capacity=capacity, labels=labels, ports=ports, offers=offers, revises=True
                 )
                 self.say(event, node)
                 joined.append(node)
@@ -381,6 +389,27 @@ class _Course:
                 raise PlanError(f"{app.name}: {fact.reason}", code=fact.code)
         changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
         return f"{app.name} with {' and '.join(changes)}"
+
+    def _edit(self, name: str, spec: AppSpec) -> str:
+        app = self._app(name)
+        revision = app.revision
+        self._answered(app, k.AppEditRequested(app=app.id, spec=msgspec.to_builtins(spec)))
+        return f"{app.name} edited (revision {revision + 1})"
+
+    def _restart(self, name: str) -> str:
+        app = self.state.find_app(name)
+        if app is None:
+            raise PlanError(f"there is no app {name!r}", code="app.not_found")
+        self._answered(app, k.AppRestartRequested(app=app.id))
+        return f"{app.name} restarted"
+
+    def _answered(self, app: App, event: k.AppEditRequested | k.AppRestartRequested) -> None:
+        """Have the master answer a request.  Raises PlanError where it refuses."""
+        id = f"{_WHO}.{self.state.seq}"
+        self.say(msgspec.structs.replace(event, id=id))
+        for fact in self.settle():
+            if isinstance(fact, k.AppRejected) and fact.submission == id:
+                raise PlanError(f"{app.name}: {fact.reason}", code=fact.code)
 
     def _submit(self, index: int, spec: CheckedSpec) -> str:
         """Submit an app, which is answered at once, as on a log where nothing else happens."""
