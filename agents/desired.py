@@ -15,6 +15,7 @@ import msgspec
 
 from agents.progress.file import TOLD, Told
 from agents.runtime.interface import Key
+from agents.subscriptions import OF_NODE
 from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
@@ -32,33 +33,7 @@ if TYPE_CHECKING:
 
 BEATS = 3
 """Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
-_IDENTITIES = (k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled)
-"""Tokens of the HTTP API are none of an agent's business."""
-_OF_NODE = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
 _NUMBER = re.compile(r"[0-9]{1,15}")
-
-
-def subjects_of(cluster: str, node: str) -> list[str]:
-    """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
-    server filter; otherwise it sends every agent the whole log."""
-    return [
-        subjects.rounds(cluster),
-        subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
-        subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
-        *subjects_of_identities(cluster),
-        *own_subjects(cluster, node),
-    ]
-
-
-def own_subjects(cluster: str, node: str) -> list[str]:
-    """Return the subjects of the node's own facts: all that an agent reads of the log where it follows its part."""
-    own = (*_OF_NODE, *TOLD)
-    return [subjects.fact(cluster, kind.__name__, node) for kind in own]
-
-
-def subjects_of_identities(cluster: str) -> list[str]:
-    """Return the subjects that say whose signature counts."""
-    return [subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES]
 
 
 class Held(msgspec.Struct):
@@ -233,7 +208,7 @@ class Desired(msgspec.Struct):
         if isinstance(event, k.NodeJoined) and event.node == self.node and who == subjects.token(self.node):
             self.joined_seq = record.seq
             self.refused = self._refusal(event)
-        if self.by_part and isinstance(event, _OF_NODE):
+        if self.by_part and isinstance(event, OF_NODE):
             if record.seq <= self.part_seq:
                 return
             self.later.append(record)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agents.desired import Desired, own_subjects, subjects_of
+from agents.desired import Desired
 from agents.following.desired_file import DesiredFile, Doubt, still_there
 from agents.following.keys import Keys
 from agents.following.parts import install
+from agents.subscriptions import own_subjects, subjects_of
 from events.log.records import LogDamaged, LogError
 from events.log.waiting import until_answered
 from events.parts.document import PartUnreadable, unpacked
