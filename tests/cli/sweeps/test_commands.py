@@ -55,7 +55,21 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
 async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: Up, tmp_path: Path) -> None:
     home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json")}
     await done(home, "user", "add", "ann", "--role", "user", "--to", mine["DORM_CREDENTIALS"])
-    command = ["sweep", "run", "--name", "lr", "-p", "lr=0.5,0.25", "-p", "seed=0..1", "-k", "3", *SMALL, "--no-workdir", "--"]
+    command = [
+        "sweep",
+        "run",
+        "--name",
+        "lr",
+        "-p",
+        "lr=0.5,0.25",
+        "-p",
+        "seed=0..1",
+        "-k",
+        "3",
+        *SMALL,
+        "--no-workdir",
+        "--",
+    ]
     command += ["python3", "-c", TRAIN, "{lr}", "{seed}"]
     assert await done(home, *command, env=mine) == "lr: 4 apps submitted; `dorm sweep show lr` shows them\n"
     assert await done(home, "wait", "lr", env=mine) == "lr: 4 completed\n"
