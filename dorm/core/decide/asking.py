@@ -107,7 +107,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
-    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state)
+    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if app.cancel_requested or app.id in later or closed(app, now):
