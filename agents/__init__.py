@@ -15,6 +15,7 @@
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
+    environment/ packages and commands of apps, built once on a node
     volumes/     folders of the node that apps may name
     runtime/     the interface to an engine;  docker/ and process/ implement it
 

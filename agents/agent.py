@@ -23,6 +23,7 @@ from agents import reconcile as r
 from agents.actions import Actions
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
+from agents.environment.cache import Environments
 from agents.following.follower import Follower
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
@@ -98,7 +99,8 @@ class Agent:
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
-        self._offers = Offers(config.volumes, config.name)
+        self._offers = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
+        environments = Environments(root / "environments", mounted=runtime.mounts)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         usage = Usage()
@@ -115,8 +117,8 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, port_taken=port_taken,
-            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake,
+            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, environments,
+            port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False

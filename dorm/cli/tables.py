@@ -102,6 +102,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
+        ("environment", d["environment"]),
         ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]), ("elastic", _elastic(d)),

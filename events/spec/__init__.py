@@ -6,6 +6,7 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
+    environment   packages, commands and the interpreter that it runs with
     volumes       folders of the nodes that it reads or writes
     value         what its completion is worth, and how much work it has
     requirements  which nodes an app may use: an expression over node labels

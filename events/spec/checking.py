@@ -14,6 +14,7 @@ import msgspec
 
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
+from events.spec.environment import check_environment, check_environment_form
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
@@ -33,6 +34,7 @@ _FORMATS = {
     "elastic": "live",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+    "python": "a version in quotes such as '3.12', or an absolute path",
     "volumes": "a volume's name (lower-case letters, digits and dashes, at most 48)",
 }
 
@@ -44,6 +46,7 @@ def check_spec(document: object) -> CheckedSpec:
         raise SpecError(text, code="spec.not_a_map")
     _check_fields(document)
     check_volumes_form(document)
+    check_environment_form(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
@@ -69,6 +72,7 @@ def check_spec(document: object) -> CheckedSpec:
     check_amounts(spec)
     check_texts(spec)
     check_volumes(spec.volumes)
+    check_environment(spec.requirements, spec.python)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

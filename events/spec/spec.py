@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.environment import PythonVersion, Requirements, Setup
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 from events.spec.volumes import Volumes
@@ -246,6 +247,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
         ),
     ] = {}
+    python: PythonVersion = ""
+    requirements: Requirements = []
+    setup: Setup = []
     volumes: Annotated[
         Volumes,
         msgspec.Meta(
@@ -267,6 +271,11 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def grace_s(self) -> float:
         return _seconds(self.grace)
+
+    @property
+    def needs_environment(self) -> bool:
+        """Whether something has to be built before its command can run."""
+        return bool(self.requirements or self.setup or self.python)
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):

@@ -57,7 +57,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
+    "NodeOffers.pythons", "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
@@ -300,7 +300,7 @@ _SPEC: dict[str, Rule] = {
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
-    "volumes": _volumes,
+    "volumes": _volumes, "requirements": _list("arguments"), "setup": _list("arguments"), "python": _nothing,
 }  # fmt: skip
 
 

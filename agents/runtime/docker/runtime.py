@@ -112,6 +112,10 @@ class DockerRuntime:
         self._closed = asyncio.Event()
         self._live_restore = False
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return the user of a tenant's containers."""
+        return self._host.profile.user_of(tenant)
+
     async def open(self) -> None:
         """Connect.  Raises `Unavailable` if no engine answers, `Conflict` if another agent has the root."""
         self._closed.clear()

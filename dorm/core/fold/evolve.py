@@ -325,6 +325,10 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     if container.state != "desired":
         return ignored(state)
     container.state, container.started_at = "running", state.time
+    if event.environment_s and not (
+        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+    ):
+        generation.environment_s = event.environment_s
     if generation.containers.get(event.slot) is not container:
         return "applied"
     generation.running += 1

@@ -44,6 +44,9 @@ class ToyRuntime:
         self._hint = asyncio.Event()
         self._lease_ends: float | None = None
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
+
     async def open(self) -> None:
         return None
 

@@ -53,6 +53,9 @@ class SimRuntime:
         self._closed = False
         self._folders_lost = machine.folders_lost
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
+
     async def open(self) -> None:
         await self._ask(lambda: None)
         self._machine.listeners.append(self._changed)
