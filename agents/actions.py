@@ -16,6 +16,8 @@ from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
+from agents.environment import plan
+from agents.environment.watching import Building
 from agents.fetching import Fetching
 from agents.outputs import folders
 from agents.ports import ports_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
+    from agents.environment.cache import Environments
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
@@ -51,6 +54,7 @@ class Actions:
         reporter: Reporter,
         looks: Looks,
         offers: Offers,
+        environments: Environments,
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
@@ -78,6 +82,8 @@ class Actions:
         self._reporter = reporter
         self._looks = looks
         self._offers = offers
+        self._environments = environments
+        self._building = Building(wake.set)
         self._port_taken = port_taken
         self._may_launch = may_launch
         self._seen = seen
@@ -85,9 +91,17 @@ class Actions:
         self._fetching = Fetching(files, runtime.blobs)
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
-        """Begin an action on a container that has none under way."""
+        """Begin an action on a container that has none under way.  One that still builds its environment is not reported as
+        started."""
+        if isinstance(action, r.ReportStarted) and self._builds(action.key, tasks):
+            return
         self.busy.add(action.key)
         tasks.create_task(self._do(action))
+
+    def _builds(self, key: Key, tasks: asyncio.TaskGroup) -> bool:
+        app = self._desired.apps.get(key.app)
+        needed = app is not None and app.spec.needs_environment
+        return needed and self._building.waits(key, self._runtime.run_dir(key), tasks)
 
     def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
         """Kill containers of killed apps that have their grace time already: no action starts on them while that lasts."""
@@ -151,7 +165,7 @@ class Actions:
             case r.Announce(key):
                 await self._announce(key)
             case r.ReportStarted(seen):
-                await self._reporter.started(seen)
+                await self._reporter.started(seen, self._building.seconds(seen.key))
             case r.ReportExited(key, seen):
                 await self._empty_secrets(key)
                 await self._reporter.exited(key, seen)
@@ -160,6 +174,7 @@ class Actions:
                 await self._reporter.forget(key)
                 self.announced.pop(key, None)
                 self.prepared.pop(key, None)
+                self._building.forget(key)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen()):
                     await self._forget_ended(key.app)
 
@@ -196,6 +211,7 @@ class Actions:
         try:
             await self._fetching.have(app)
             await self._offers.check(app.spec, app.owner)
+            await self._have_environment(app)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
@@ -206,7 +222,7 @@ class Actions:
             await self._reporter.refused(key, "unknown", str(error))
         else:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
-            if seen.state == "running" and key not in self._desired.started:
+            if seen.state == "running" and key not in self._desired.started and not app.spec.needs_environment:
                 await self._reporter.started(seen)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
@@ -226,8 +242,13 @@ class Actions:
             outputs_mount=self._runtime.outputs_mount,
             run_dir=self._runtime.run_mount(key),
             devices=devices,
+            environment=self._environments.of(app.spec, app.owner),
             mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
+
+    async def _have_environment(self, app: DesiredApp) -> None:
+        environment = self._environments.of(app.spec, app.owner)
+        await self._environments.have(environment, self._runtime.owner_of(app.owner))
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
         """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.
@@ -254,6 +275,7 @@ class Actions:
                 expected = msgspec.structs.replace(app, resume=True)
                 await self._fetching.have(app)
                 await self._offers.check(app.spec, app.owner)
+                await self._have_environment(app)
                 await self._runtime.prepare(self._spec(key, expected, here, ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)
@@ -299,7 +321,9 @@ class Actions:
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
             with contextlib.suppress(KeyError):  # it has ended by itself
-                code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
+                environment = self._environments.of(spec, app.owner)
+                command = plan.inside(tuple(spec.checkpoint), environment, self._runtime.run_mount(key))
+                code = await self._runtime.run(key, command, spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
         if await self._runtime.stop(key, spec.grace_s if spec else 10.0):

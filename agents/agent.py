@@ -24,6 +24,7 @@ from agents.actions import Actions
 from agents.answering import answer_all
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
+from agents.environment.cache import Environments
 from agents.following.follower import Follower
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
@@ -99,7 +100,8 @@ class Agent:
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
-        self._offers = Offers(config.volumes, config.name)
+        self._offers = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
+        environments = Environments(root / "environments", mounted=runtime.mounts)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         usage = Usage()
@@ -116,8 +118,8 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, port_taken=port_taken,
-            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
+            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, environments,
+            port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False

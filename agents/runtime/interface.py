@@ -249,6 +249,10 @@ class Runtime(Protocol):
     mounts: bool
     """Whether a container sees each mount at its target; otherwise at `volumes/NAME` in its private directory."""
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return (uid, gid) of a tenant's containers, None for the agent's own user."""
+        ...
+
     async def open(self) -> None: ...
     async def close(self) -> None:
         """Detach from the engine; containers run on."""

@@ -122,6 +122,8 @@ class Generation(msgspec.Struct):
     """Nodes that have not prepared their containers yet."""
     prepared_at: int = 0
     """When the last of them had."""
+    environment_s: float | msgspec.UnsetType = msgspec.UNSET
+    """The longest time, in seconds, that one of its containers built its environment; unset where none had to."""
     rests_until: int = 0
     """Before then it is not resized, since members of it failed."""
     revision: int | msgspec.UnsetType = msgspec.UNSET

@@ -10,5 +10,5 @@ runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 commands      specs of commands as they are typed, without a file
 spec_files    app specs and cluster files on disk
-spec_includes what spec files hold by naming other files
+spec_includes what spec files hold by naming other files;  files_beside: these files;  requirements: lists of packages
 """

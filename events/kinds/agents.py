@@ -90,6 +90,8 @@ class ContainerStarted(Event, frozen=True):
     node: Name
     started_at: Moment = 0
     identity: Identity = ""
+    environment_s: Duration = 0.0
+    """How long it built its app's environment before, or waited for that; it counts as started after that alone."""
 
 
 class ContainersPrepared(Event, frozen=True):

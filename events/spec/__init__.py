@@ -6,6 +6,7 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
+    environment   packages, commands and the interpreter that it runs with
     volumes       folders of the nodes that it reads or writes
     editing       what of an edited spec holds at once, and what needs a restart
     value         what its completion is worth, and how much work it has

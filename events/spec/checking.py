@@ -15,6 +15,7 @@ import msgspec
 from events.spec.abilities import requirement_with
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
+from events.spec.environment import check_environment, check_environment_form
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
@@ -42,6 +43,7 @@ _FORMATS = {
     "group.name": "lower-case letters, digits and dashes, at most 42",
     "group.parameters": "a parameter's name (letters, digits and _, at most 63)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+    "python": "a version in quotes such as '3.12', or an absolute path",
     "volumes": "a volume's name (lower-case letters, digits and dashes, at most 48)",
 }
 
@@ -54,6 +56,7 @@ def check_spec(document: object) -> CheckedSpec:
     document = as_map(document)
     _check_fields(document)
     check_volumes_form(document)
+    check_environment_form(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
@@ -85,6 +88,7 @@ def check_spec(document: object) -> CheckedSpec:
     check_texts(spec)
     spec = msgspec.structs.replace(spec, env=completed(spec.group, spec.env))
     check_volumes(spec.volumes)
+    check_environment(spec.requirements, spec.python)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

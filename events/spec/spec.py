@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.environment import PythonVersion, Requirements, Setup
 from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
 from events.spec.notify import LONGEST_URL, Notify
@@ -252,6 +253,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
         ),
     ] = {}
+    python: PythonVersion = ""
+    requirements: Requirements = []
+    setup: Setup = []
     volumes: Annotated[
         Volumes,
         msgspec.Meta(
@@ -313,6 +317,11 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def max_runtime_s(self) -> float | None:
         return _seconds(self.max_runtime) if self.max_runtime != "" else None
+
+    @property
+    def needs_environment(self) -> bool:
+        """Whether something has to be built before its command can run."""
+        return bool(self.requirements or self.setup or self.python)
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):

@@ -73,7 +73,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "AppRevised.changed", "Revision.changed", "Asked.what",
+    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what",
@@ -368,6 +368,7 @@ _SPEC: dict[str, Rule] = {
         value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
     ),
     "volumes": _volumes,
+    "requirements": _list("arguments"), "setup": _list("arguments"), "python": _nothing,
 }  # fmt: skip
 
 

@@ -122,6 +122,10 @@ class DockerRuntime:
         """The parts of shipped folders."""
         return self._dirs.blobs
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return the user of a tenant's containers."""
+        return self._host.profile.user_of(tenant)
+
     async def open(self) -> None:
         """Connect.  Raises `Unavailable` if no engine answers, `Conflict` if another agent has the root."""
         self._closed.clear()

@@ -101,6 +101,10 @@ class ProcessRuntime:
         """The parts of shipped folders."""
         return self._dirs.blobs
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return None: processes run as the agent does."""
+        return None
+
     async def open(self) -> None:
         """Lock the root and watch what runs.  Raises `Conflict` if another agent has it."""
         await asyncio.to_thread(self._dirs.open)

@@ -121,8 +121,9 @@ def check_room(state: State, spec: AppSpec, n_min: int, tenant: str = "") -> Non
     matching, match = "", ""
     if len(nodes) < len(state.nodes):
         matching, match = f" that matches {_shown(spec.require)}", f"match {_shown(spec.require)}"
-    if spec.volumes:
+    if spec.volumes or spec.needs_environment:
         nodes = check_offered(nodes, spec, tenant or spec.user)
+    if spec.volumes:
         matching, match = (
             f"{matching} and offers its volumes" if matching else " that offers its volumes",
             (f"{match} and offer its volumes" if match else "offer its volumes"),

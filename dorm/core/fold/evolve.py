@@ -334,6 +334,10 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     container.state, container.started_at = "running", state.time
     if app.run_time is not UNSET:
         note_started(app, state.time)
+    if event.environment_s and not (
+        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+    ):
+        generation.environment_s = event.environment_s
     if generation.containers.get(event.slot) is not container:
         return "applied"
     generation.running += 1

@@ -125,7 +125,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
         note=app.end_reason
         if app.ended
-        else _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else ""),
+        else _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else _builds(app)),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
@@ -142,6 +142,13 @@ def _early_end(app: App) -> str:
     how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
     left = len(current.containers) - len(ended)
     return f"slot {first.slot} on {first.node} has ended ({how}), and {left} of {len(current.containers)} still run"
+
+
+def _builds(app: App) -> str:
+    """Return what an app does that has its place and has not started, where that may take long."""
+    waits = app.spec.needs_environment and app.phase in ("starting", "adjusting")
+    released = app.current is not None and bool(app.current.released_at) and not app.current.started_at
+    return "builds its environment where it is not there yet" if waits and released else ""
 
 
 def sizes(app: App) -> dict[str, int]:
@@ -283,6 +290,7 @@ def describe(
         "weight": app.weight,
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
+        "environment": _environment(app),
         "volumes": {one.name: "read-only" if one.read_only else "writable" for one in volumes_of(app.spec.volumes)},
         "placement": app.spec.placement,
         "gang": app.spec.gang,
@@ -324,6 +332,20 @@ def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
         "next_spec": msgspec.to_builtins(app.next_spec) if app.next_spec is not app.spec else None,
         "restart": msgspec.to_builtins(app.restart) if app.restart is not UNSET else None,
     }
+
+
+def _environment(app: App) -> str:
+    """Return what is built before an app's command runs, in words; "" where nothing is."""
+    spec = app.spec
+    if not spec.needs_environment:
+        return ""
+    parts = [f"Python {spec.python}"] if spec.python else []
+    parts += [f"{len(spec.requirements)} requirements"] if spec.requirements else []
+    parts += [f"{len(spec.setup)} commands"] if spec.setup else []
+    generation = app.generations.get(app.generation)
+    if generation is not None and isinstance(generation.environment_s, float):
+        parts.append(f"built in {generation.environment_s:.1f} s for generation {generation.number}")
+    return ", ".join(parts)
 
 
 def adjustment(app: App, index: int) -> dict[str, Any]:

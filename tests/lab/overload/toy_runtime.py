@@ -52,6 +52,9 @@ class ToyRuntime:
     def blobs(self) -> BlobCache:
         return BlobCache(self._root / "workdirs")
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
+
     async def open(self) -> None:
         return None
 

@@ -61,6 +61,9 @@ class SimRuntime:
     def blobs(self) -> BlobCache:
         return BlobCache(self._machine.folder / "workdirs")
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
+
     async def open(self) -> None:
         await self._ask(lambda: None)
         self._machine.listeners.append(self._changed)
