@@ -15,16 +15,16 @@ import msgspec
 from events.spec.abilities import requirement_with
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
-from events.spec.environment import check_environment, check_environment_form
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
 from events.spec.notify import as_map, check_notify
+from events.spec.provided.environment import check_environment, check_environment_form
+from events.spec.provided.volumes import check_volumes, check_volumes_form
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts
-from events.spec.volumes import check_volumes, check_volumes_form
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""

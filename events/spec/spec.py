@@ -13,15 +13,15 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
-from events.spec.environment import PythonVersion, Requirements, Setup
 from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
 from events.spec.notify import LONGEST_URL, Notify
+from events.spec.provided.environment import PythonVersion, Requirements, Setup
+from events.spec.provided.volumes import Volumes
+from events.spec.provided.workdir import Field as WorkdirField
+from events.spec.provided.workdir import Workdir
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
-from events.spec.volumes import Volumes
-from events.spec.workdir import Field as WorkdirField
-from events.spec.workdir import Workdir
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
