@@ -34,7 +34,7 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
-from events.spec.workdir import Workdir, check_shipped, shipped
+from events.spec.workdir import Workdir, as_shipped, check_shipped, shipped
 
 __all__ = [
     "ENGINES",
@@ -54,6 +54,7 @@ __all__ = [
     "Utility",
     "Work",
     "Workdir",
+    "as_shipped",
     "can_be_read",
     "check_gang",
     "check_roles",
