@@ -28,7 +28,7 @@ from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
 from events.spec.groups import Group
 from events.spec.provided.volumes import Volume, volumes_of
-from events.spec.provided.workdir import Workdir, check_shipped, shipped
+from events.spec.provided.workdir import Workdir, as_shipped, check_shipped, shipped
 from events.spec.spec import (
     OWN_LIMITS,
     AppSpec,
@@ -63,6 +63,7 @@ __all__ = [
     "Volume",
     "Work",
     "Workdir",
+    "as_shipped",
     "can_be_read",
     "check_gang",
     "check_roles",

@@ -25,7 +25,7 @@ from dorm.core.decide.guarding import announced
 from dorm.core.query.planning.plans import Assumed, PlanError, copy_of, said_for
 from events import kinds as k
 from events.quantities import SECOND
-from events.spec import AppSpec, SpecError, check_spec
+from events.spec import AppSpec, SpecError, as_shipped, check_spec
 from replay.simulator.compare.contenders import BY_TASKS
 from replay.simulator.compare.measures import Measures
 from replay.simulator.forks.fitting import Fitted, Fitting
@@ -272,7 +272,7 @@ class _Making:
         models = []
         for index, spec in enumerate(changes.specs):
             submission = f"whatif-{index}"
-            course = Course(app_id(spec.name, submission), spec, spec.user, submission, self.at)
+            course = Course(app_id(spec.name, submission), as_shipped(spec), spec.user, submission, self.at)
             models.append(self._fit(course).model)
         return models
 

@@ -42,7 +42,7 @@ from events.codec import encode
 from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
-from events.spec import AppSpec, CheckedSpec, SpecError
+from events.spec import AppSpec, CheckedSpec, SpecError, as_shipped
 from events.spec.gates import in_order
 
 if TYPE_CHECKING:
@@ -324,6 +324,8 @@ class _Course:
         model = self._node(new.like) if new.like else None
         capacity = {**(model.capacity if model else {}), **new.capacity}
         labels = {**(model.labels if model else {}), **new.labels}
+        # A new node's agent is taken to be of the release that the cluster has.
+        able = sorted({one for node in self.state.nodes.values() for one in node.able})
         joined: list[str] = []
         number = 0
         while len(joined) < new.count:
@@ -333,7 +335,14 @@ class _Course:
                 ports = model.ports if model else _PORTS
                 offers = model.offers if model and isinstance(model.offers, k.NodeOffers) else None
                 event = k.NodeJoined(
-                    node=node, address=node, capacity=capacity, labels=labels, ports=ports, offers=offers, revises=True
+                    node=node,
+                    address=node,
+                    capacity=capacity,
+                    labels=labels,
+                    ports=ports,
+                    offers=offers,
+                    revises=True,
+                    abilities=able,
                 )
                 self.say(event, node)
                 joined.append(node)
@@ -414,7 +423,7 @@ class _Course:
     def _submit(self, index: int, spec: CheckedSpec) -> str:
         """Submit an app, which is answered at once, as on a log where nothing else happens."""
         id = f"{_WHO}.{index}.{self.state.seq}"
-        self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(spec)))
+        self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(as_shipped(spec))))
         for fact in self.settle():
             if isinstance(fact, k.AppRejected) and fact.submission == id:
                 raise PlanError(f"{spec.name} would be refused: {fact.reason}", code=fact.code)
