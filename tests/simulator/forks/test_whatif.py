@@ -198,6 +198,23 @@ def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[
     assert {at_s for at_s, _, _ in other.said} == {0.0}
 
 
+def test_holds_come_again_and_one_that_is_under_way_ends_as_it_did() -> None:
+    simulation = Simulation(busy(**STATIC))
+    simulation.publish_at(200.0, k.AppHoldRequested(app="first"), "client")
+    simulation.publish_at(400.0, k.AppReleaseRequested(app="first"), "client")
+    said = written(simulation)
+    before, during = (
+        forks.make(known.history, known.state) for known in (seen(said, seq_at(said, at)) for at in (100.0, 300.0))
+    )
+    assert [type(event).__name__ for _, event, _ in before.said] == ["AppHoldRequested", "AppReleaseRequested"]
+    ((at_s, event, _),) = during.said
+    assert isinstance(event, k.AppReleaseRequested)
+    assert 100.0 <= at_s < 120.0  # From the record before the moment on.
+    found = forked(said, seq_at(said, 100.0))
+    assert found.backtest is not None
+    assert found.backtest.completion_error == pytest.approx(0, abs=0.03)
+
+
 def test_outages_come_again() -> None:
     records = written(Simulation(busy(outages=(Outage("n1", 300.0, 60.0),), **STATIC)))
     for seconds in (100.0, 330.0):
