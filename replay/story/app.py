@@ -1,8 +1,8 @@
 """The story of one app, written by an observer of the fold.
 
 A chapter has each change of the app's partition, and what took time: waits and their reasons, phases of adjustments,
-containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story is that of the
-newest app of a name, from its submission on; refused submissions of the name are included.
+containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story is that
+of the newest app of a name, from its submission on; refused submissions of the name are included.
 """
 
 from __future__ import annotations
