@@ -151,7 +151,8 @@ async def _asked(app: App, file: Path | None, pairs: list[str] | None) -> AppSpe
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
     """Return the next decision with the edit.  Raises Fail where it would be refused."""
-    from dorm.core.query.planning.plans import Assumed, PlanError, plan
+    from dorm.core.query.planning.assumed import Assumed, PlanError
+    from dorm.core.query.planning.plans import plan
 
     try:
         with solver_prints_elsewhere():

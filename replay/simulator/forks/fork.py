@@ -22,7 +22,8 @@ import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
-from dorm.core.query.planning.plans import Assumed, PlanError, copy_of, said_for
+from dorm.core.query.planning.assumed import Assumed, PlanError
+from dorm.core.query.planning.plans import copy_of, said_for
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec

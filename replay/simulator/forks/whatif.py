@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.fold.folded import Folded
-    from dorm.core.query.planning.plans import Assumed
+    from dorm.core.query.planning.assumed import Assumed
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dorm.core.parts.deriving import part_of
-from dorm.core.query.planning.plans import Assumed, PlanError, plan
+from dorm.core.query.planning.assumed import Assumed, PlanError
+from dorm.core.query.planning.plans import plan
 from dorm.core.query.views import describe, sizes
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import digest

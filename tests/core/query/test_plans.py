@@ -8,7 +8,8 @@ import pytest
 
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.evolve import evolve
-from dorm.core.query.planning.plans import Assumed, NewNodes, PlanError, copy_of, plan
+from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
+from dorm.core.query.planning.plans import copy_of, plan
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes
 from dorm.core.state import State, digest

@@ -26,6 +26,7 @@ from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.query.gates import reason_of
+from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from dorm.core.query.planning.assumed_settings import change_for
 from dorm.core.query.planning.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.planning.playing_live import play_live
@@ -39,7 +40,7 @@ from dorm.policies.shares import fairness_budget
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.errors import DormError, code_of
+from events.errors import code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
 from events.spec import AppSpec, CheckedSpec, SpecError, as_shipped
@@ -55,52 +56,6 @@ _WHO = "plan"
 _PORTS = (20_000, 31_999)
 MOST_ROUNDS = 100
 MOST_NODES = 100_000
-
-
-class PlanError(DormError):
-    """An assumption is impossible; one line for people."""
-
-    code = "plan.impossible"
-
-
-class UnknownSetting(PlanError):
-    """An unknown policy, or a parameter or value that it does not accept: wrong for every cluster."""
-
-    code = "settings.unknown"
-
-
-class NewNodes(msgspec.Struct, frozen=True):
-    """A number of nodes of one shape that join."""
-
-    count: int
-    capacity: dict[str, int] = {}
-    """In base units; with `like` only the differences."""
-    labels: dict[str, str] = {}
-    like: str = ""
-    """A node to copy capacity and labels from."""
-
-
-class Assumed(msgspec.Struct, frozen=True):
-    """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained, are used again;
-    apps that end, change, and new ones."""
-
-    settings: dict[str, Any] = {}
-    """Parameters of the policy in force, and the master's times and folder by their names in the log; `policy` names another
-    one (its parameters then start from its defaults)."""
-    joins: tuple[NewNodes, ...] = ()
-    removed: tuple[str, ...] = ()
-    """Nodes that are gone permanently, as if their lease had ended."""
-    drained: tuple[str, ...] = ()
-    undrained: tuple[str, ...] = ()
-    """Nodes whose drain ends."""
-    cancelled: tuple[str, ...] = ()
-    """Names or ids of apps."""
-    updated: tuple[k.AppUpdated, ...] = ()
-    """New bounds and weights."""
-    edited: tuple[tuple[str, AppSpec], ...] = ()
-    """Names or ids of apps, with the specs that they are to have."""
-    restarted: tuple[str, ...] = ()
-    specs: tuple[CheckedSpec, ...] = ()
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.query.in_force import RETENTION, in_force, shown
-from dorm.core.query.planning.plans import Assumed, plan
+from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.planning.plans import plan
 from dorm.core.query.touched import touched
 from dorm.core.settings import all_after, asked_of, parameters_in_force
 
