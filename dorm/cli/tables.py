@@ -36,7 +36,7 @@ _NODES = [
     ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
     ("CONTAINERS", "containers"),
 ]  # fmt: skip
-_NODES_WIDE = [("LABELS", "labels"), ("VOLUMES", "volumes"), ("CHECKPOINTS", "checkpoints")]
+_NODES_WIDE = [("VOLUMES", "volumes"), ("LABELS", "labels"), ("CHECKPOINTS", "checkpoints")]
 _CONTAINERS = [
     ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
     ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
