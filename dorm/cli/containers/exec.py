@@ -68,10 +68,11 @@ def exec_command(
         raise WrongUsage("--tty needs this command's input and output to be a terminal", code="usage.no_terminal")
 
     async def work() -> int:
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
-
         async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
             place = running_place(await connected.app(app), rank)
             if tty:
                 size, term = terminal_size(), os.environ.get("TERM", "")

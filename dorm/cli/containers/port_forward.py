@@ -58,10 +58,12 @@ def port_forward(
 
     async def work() -> None:
         from dorm.cli.signals import run_until_stopped
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
 
         async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
             place = running_place(await connected.app(app), rank)
             forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)
             await run_until_stopped(forwarding.run(local))

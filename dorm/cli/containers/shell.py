@@ -54,10 +54,11 @@ def shell(
         )
 
     async def work() -> int:
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
-
         async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
             place = running_place(await connected.app(app), rank)
             _say_where(place)
             words = (program,) if program else _BEST

@@ -90,10 +90,9 @@ async def test_a_shell_has_a_terminal_which_is_as_before_in_the_end(cluster: Up)
     terminal = Terminal(*DORM, "shell", "train/1", "--shell", "sh", home=cluster.home, columns="")
     try:
         await asyncio.to_thread(terminal.until, "Ctrl-D leaves it")
-        await asyncio.to_thread(terminal.press, "echo rank $DORM_RANK; stty size; exit 3\n")
-        await asyncio.to_thread(terminal.until, "rank 1")
-        code, rest = await asyncio.to_thread(terminal.ended)
-        assert (code, b"24 80" in rest) == (3, True)
+        await asyncio.to_thread(terminal.press, "echo rank $DORM_RANK, $(stty size); exit 3\n")
+        await asyncio.to_thread(terminal.until, "rank 1, 24 80")
+        assert (await asyncio.to_thread(terminal.ended))[0] == 3
         assert termios.tcgetattr(terminal.inside) == terminal.before
     finally:
         terminal.close()
