@@ -49,6 +49,8 @@ class Typed(msgspec.Struct, frozen=True):
     engine: str = "plain"
     env: dict[str, str] = {}
     retries: int = 0
+    origin: str = ""
+    """The app from whose checkpoint it starts."""
 
     @property
     def here(self) -> bool:
@@ -73,7 +75,8 @@ def document(typed: Typed, name: str) -> dict[str, Any]:
         "n_max": typed.n_max if typed.n_max is not None else typed.n_min,
         "retries": {"limit": typed.retries, "fatal_exit_codes": _CANNOT_RUN},
     }
-    given = {"image": typed.image, "env": typed.env, "engine": typed.engine if typed.engine != "plain" else ""}
+    engine = typed.engine if typed.engine != "plain" else ""
+    given = {"from": typed.origin, "image": typed.image, "env": typed.env, "engine": engine}
     return spec | {field: value for field, value in given.items() if value}
 
 

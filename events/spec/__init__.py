@@ -6,6 +6,7 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
+    origin        the app from whose checkpoint it starts
     value         what its completion is worth, and how much work it has
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author

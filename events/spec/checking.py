@@ -30,6 +30,7 @@ _FORMATS = {
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
     "elastic": "live",
+    "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
 }

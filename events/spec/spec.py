@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.origin import OriginText
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 
@@ -231,6 +232,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = ""
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
+    origin: OriginText = msgspec.field(default="", name="from")
     checkpoint: Annotated[
         Command,
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
@@ -282,8 +284,8 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
 
 def _differing(struct: msgspec.Struct, defaults: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: msgspec.to_builtins(value, str_keys=True)
-        for name in struct.__struct_fields__
+        written: msgspec.to_builtins(value, str_keys=True)
+        for name, written in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
         if (value := getattr(struct, name)) != defaults.get(name, msgspec.NODEFAULT)
     }
 

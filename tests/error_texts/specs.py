@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, from, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, from, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, from, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",

@@ -1,6 +1,7 @@
 """Rules about one app, shared by the fold and the decisions.
 
     admission   which submissions may run
+    origins     starting from another app's checkpoint
     bounds      how many containers an app may have, given its past
     claims      reservations of apps that pause after a failure or were interrupted
     failures    whose fault a failure is, and its consequences

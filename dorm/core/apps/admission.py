@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import name_key
+from dorm.core.apps.origins import with_origin
 from dorm.core.round_size import MOST_CONTAINERS
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
@@ -55,6 +56,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         spec = _checked(submission)
         _check_name(state, spec, submission, taken)
         check_room(state, spec, spec.n_min)
+        stored = with_origin(state, spec.stored(), submission.id)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -65,7 +67,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             cause=str(submission.seq),
         )
     return AppAccepted(
-        app=app_id(spec.name, submission.id), spec=spec.stored(), submission=submission.id, cause=str(submission.seq)
+        app=app_id(spec.name, submission.id), spec=stored, submission=submission.id, cause=str(submission.seq)
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
+from dorm.core.apps.origins import begin
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
@@ -96,6 +97,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_requested=bool(submission and submission.refused),
         cancel_reason=submission.refused if submission else "",
     )
+    begin(state, state.apps[event.app])
     state.names[state.apps[event.app].name_key] = event.app
     mark_dirty(state)
 
