@@ -19,7 +19,7 @@ from agents.contract import container_spec
 from agents.environment import plan
 from agents.environment.watching import Building
 from agents.fetching import Fetching
-from agents.outputs import folders
+from agents.outputs import folders, origins
 from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
@@ -75,6 +75,7 @@ class Actions:
         """What was last written for each container; empty after a restart."""
         self.prepared: dict[Key, str] = {}
         """Containers for which all was done that can be before their release, with the reason where they are not created."""
+        self._bringing = asyncio.Lock()
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -201,10 +202,14 @@ class Actions:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         try:
+            await self._bring_origin(key.app, app)
             here = await self._folders(key.app, app, resume=app.resume)
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
+            return
+        except Refused as error:
+            await self._reporter.refused(key, error.cause, str(error))
             return
         spec = self._spec(key, app, here, devices)
         await self._drop_other(key, spec)
@@ -224,6 +229,14 @@ class Actions:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
             if seen.state == "running" and key not in self._desired.started and not app.spec.needs_environment:
                 await self._reporter.started(seen)
+
+    async def _bring_origin(self, name: str, app: DesiredApp) -> None:
+        """Copy the checkpoint that a new app starts from, which may take long: not in the turn of the looks.  Raises Refused,
+        NotShared, OSError, Unavailable."""
+        if app.spec.origin and app.resume:
+            await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
+            async with self._bringing:
+                await asyncio.to_thread(origins.bring, self._config.checkpoints, name, app.spec.origin)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, OSError, and Unavailable where the shared folder does not answer."""

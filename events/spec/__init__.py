@@ -7,6 +7,7 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     editing       what of an edited spec holds at once, and what needs a restart
+    origin        the app from whose checkpoint it starts
     value         what its completion is worth, and how much work it has
     provided/     what its containers find: the project folder, volumes, packages
     abilities     what its nodes' agents have to be able to do

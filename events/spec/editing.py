@@ -26,7 +26,7 @@ AT_ONCE = (
     "deadlines", "labels", "notify",
 )  # fmt: skip
 """Fields that a running app takes up without a restart."""
-NEVER = ("name", "user", "group", "hold", "after", "start_after", "max_runtime")
+NEVER = ("name", "user", "group", "origin", "hold", "after", "start_after", "max_runtime")
 """Fields that say which app it is, and those that count from its submission on."""
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 

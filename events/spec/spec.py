@@ -16,6 +16,7 @@ from events.spec.engines import EngineName, EngineOptions
 from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
 from events.spec.notify import LONGEST_URL, Notify
+from events.spec.origin import OriginText
 from events.spec.provided.environment import PythonVersion, Requirements, Setup
 from events.spec.provided.volumes import Volumes
 from events.spec.provided.workdir import Field as WorkdirField
@@ -238,6 +239,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = ""
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
+    origin: OriginText = msgspec.field(default="", name="from")
     checkpoint: Annotated[
         Command,
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
@@ -346,8 +348,8 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
 
 def _differing(struct: msgspec.Struct, defaults: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: msgspec.to_builtins(value, str_keys=True)
-        for name in struct.__struct_fields__
+        written: msgspec.to_builtins(value, str_keys=True)
+        for name, written in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
         if (value := getattr(struct, name)) != defaults.get(name, msgspec.NODEFAULT)
     }
 

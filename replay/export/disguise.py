@@ -143,6 +143,11 @@ class Disguise:
     def name(self, kind: str, value: str) -> str:
         return self._naming.name(kind, value) if value else value
 
+    def origin(self, value: str) -> str:
+        """Return the app from whose checkpoint another one starts, with the step."""
+        app, at, step = value.partition("@")
+        return self.name("app_references", app) + at + step
+
     def keys(self, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return a map that is keyed by names."""
         return {self.name(kind, key): self.plain(one) for key, one in value.items()}
@@ -357,6 +362,7 @@ _RULES: dict[str, Rule] = {
 }  # fmt: skip
 _SPEC: dict[str, Rule] = {
     "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),
+    "from": lambda disguise, value: disguise.origin(value),
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),

@@ -10,7 +10,11 @@ from tests.e2e.local_up import leaving_nothing
 
 _SESSIONS = sessions()
 _LONG = (
-    "docs/accounting.md", "docs/changing-apps.md", "docs/simulation.md", "docs/sweeps.md", "docs/tutorial.md",
+    "docs/accounting.md",
+    "docs/changing-apps.md",
+    "docs/simulation.md",
+    "docs/sweeps.md",
+    "docs/tutorial.md",
 )
 """They take a quarter of a minute or more each."""
 

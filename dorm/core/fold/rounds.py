@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.apps.gates import closed
+from dorm.core.apps.origins import begin
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
@@ -102,6 +103,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_requested=bool(submission and submission.refused),
         cancel_reason=submission.refused if submission else "",
     )
+    begin(state, state.apps[event.app])
     state.names[state.apps[event.app].name_key] = event.app
     close_gates(state, state.apps[event.app], event.after)
     mark_dirty(state)
