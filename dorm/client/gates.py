@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.client.errors import Refused
-from dorm.core.apps.gates import hold_of
+from dorm.core.apps.gating.gates import hold_of
 from dorm.core.fold.gates.requests import may_be_held
 from dorm.core.query.gates import held
 from events.kinds import AppHoldRequested, AppReleaseRequested

@@ -226,9 +226,9 @@ class App(msgspec.Struct):
     plan: Promise | None = None
     """What the policy in force has promised it; None where it does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """What keeps it from running (`dorm.core.apps.gates`).  Unset where it never had a gate, as for `kill`."""
+    """What keeps it from running (`dorm.core.apps.gating.gates`).  Unset where it never had a gate, as for `kill`."""
     run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
-    """How long it has run, if it may run only for so long (`dorm.core.apps.limits`)."""
+    """How long it has run, if it may run only for so long (`dorm.core.apps.gating.limits`)."""
     awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Live apps that wait for its end, by id in order of their acceptance.  Unset where there are none."""
     end_code: str | msgspec.UnsetType = msgspec.UNSET

@@ -1,6 +1,6 @@
 """What keeps an app from running, in the state: a hold, a time, other apps that have to end first; and how long it has run.
 
-`dorm.core.apps.gates` and `limits` have the rules.
+`dorm.core.apps.gating.gates` and `limits` have the rules.
 """
 
 from __future__ import annotations

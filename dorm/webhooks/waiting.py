@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.gates import closed
+from dorm.core.apps.gating.gates import closed
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from dorm.snapshots import newest

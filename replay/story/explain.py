@@ -16,7 +16,7 @@ import msgspec
 
 from dorm.core.apps.admission import name_of
 from dorm.core.apps.costs import adjust_s
-from dorm.core.apps.gates import closed_since
+from dorm.core.apps.gating.gates import closed_since
 from dorm.core.decide.asking import problem_of
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import gate, reason_of

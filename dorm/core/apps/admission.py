@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import name_key
-from dorm.core.apps.awaiting import awaited_apps
+from dorm.core.apps.gating.awaiting import awaited_apps
 from dorm.core.apps.offers import check_offered
 from dorm.core.apps.origins import with_origin
 from dorm.core.round_size import MOST_CONTAINERS

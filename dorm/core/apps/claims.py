@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.bounds import bounds, in_debt
-from dorm.core.apps.gates import closed
+from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.offers import labels_of, require_of
 from dorm.policies.integer import satisfies
 from events.quantities import SECOND

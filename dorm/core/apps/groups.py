@@ -1,7 +1,7 @@
 """Which apps of a group may not start yet: at most `parallel` of them have a place at once.
 
 The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure, or is
-held.  The others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gates`) takes no turn.  To policies
+held.  The others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gating`) takes no turn.  To policies
 they do not exist: nothing is reserved for them, and no share is computed for them.  Which ones they are follows from the apps
 and the time alone.  The fold notes the reason, and that they do not wait for room: patience counts from when their turn comes
 (`dorm.core.fold.reasons`).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.gates import closed
+from dorm.core.apps.gating.gates import closed
 from events.kinds import Waiting
 
 if TYPE_CHECKING:

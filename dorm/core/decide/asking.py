@@ -18,7 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
-from dorm.core.apps.gates import age_ns, closed
+from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
 from dorm.core.apps.planned import planned_ahead

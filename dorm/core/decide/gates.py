@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.apps.awaiting import cannot
-from dorm.core.apps.gates import broken, closed
-from dorm.core.apps.limits import ends_at
+from dorm.core.apps.gating.awaiting import cannot
+from dorm.core.apps.gating.gates import broken, closed
+from dorm.core.apps.gating.limits import ends_at
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
 from events.kinds import AppCancelled, Resize
 

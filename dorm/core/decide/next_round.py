@@ -16,7 +16,7 @@ from msgspec import UNSET
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures, steering
 from dorm.core.apps.admission import answer
-from dorm.core.apps.gates import broken, closed
+from dorm.core.apps.gating.gates import broken, closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
 from dorm.core.decide.gates import over

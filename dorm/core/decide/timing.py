@@ -2,7 +2,7 @@
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
-    starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.apps.limits`)
+    starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.apps.gating.limits`)
     rests      an app of which members failed may be resized again
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
@@ -35,8 +35,8 @@ import msgspec
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.deadlines import due_at
-from dorm.core.apps.gates import starts_at, waits_for_record
-from dorm.core.apps.limits import ends_at
+from dorm.core.apps.gating.gates import starts_at, waits_for_record
+from dorm.core.apps.gating.limits import ends_at
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
 from events.quantities import SECOND

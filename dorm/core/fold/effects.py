@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.bounds import has_worked, settles_until
-from dorm.core.apps.limits import note_ended
+from dorm.core.apps.gating.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
 from dorm.core.generation import Mark
 from dorm.core.settings import kept_until

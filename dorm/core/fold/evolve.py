@@ -16,7 +16,7 @@ from typing import Any, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.apps.limits import note_started
+from dorm.core.apps.gating.limits import note_started
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,

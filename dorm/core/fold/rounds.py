@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
-from dorm.core.apps.gates import closed
+from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.origins import begin
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches

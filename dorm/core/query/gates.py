@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.awaiting import WORDS
-from dorm.core.apps.gates import hold_of, starts_at, still_awaited
-from dorm.core.apps.limits import ran_ns
+from dorm.core.apps.gating.awaiting import WORDS
+from dorm.core.apps.gating.gates import hold_of, starts_at, still_awaited
+from dorm.core.apps.gating.limits import ran_ns
 from events.cloudevents import rfc3339
 from events.kinds import Waiting
 from events.quantities import SECOND

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.gates import age_ns
+from dorm.core.apps.gating.gates import age_ns
 from dorm.core.decide.asking import problem_of
 from dorm.core.query.gates import reason_of
 from dorm.core.query.planning.assumed import Assumed, PlanError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.core.apps.gates import age_ns, hold_of
+from dorm.core.apps.gating.gates import age_ns, hold_of
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.timing import next_deadline
 from dorm.core.query.gates import reason_of

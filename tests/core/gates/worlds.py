@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dorm.core.apps.gates import hold_of, starts_at, waits_for_record
+from dorm.core.apps.gating.gates import hold_of, starts_at, waits_for_record
 from events import kinds as k
 from events.codec import decode
 from tests.core.virtual import NAMES, World

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dorm.core.apps.gates import hold_of, starts_at, waits_for_record
+from dorm.core.apps.gating.gates import hold_of, starts_at, waits_for_record
 from events import kinds as k
 from events import subjects
 from events.codec import encode

@@ -3,5 +3,5 @@
     requests   holds and releases
     awaiting   the gates of a new app, and what an end means for those that wait for it
 
-Imports the state, `dorm.core.apps.gates` and the fold's effects.  Start with `requests`.
+Imports the state, `dorm.core.apps.gating.gates` and the fold's effects.  Start with `requests`.
 """

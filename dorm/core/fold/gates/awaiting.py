@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.gates import close, hold, open_again
+from dorm.core.apps.gating.gates import close, hold, open_again
 from dorm.core.gates import Awaited, Gates, Hold, RunTime
 from events.spec.gates import awaited, starts_at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.gates import hold, hold_of, open_again
+from dorm.core.apps.gating.gates import hold, hold_of, open_again
 from dorm.core.fold.effects import mark_dirty, request_rebalance
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.trust.authority import app_of_request

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
-from dorm.core.apps.gates import hold_of
+from dorm.core.apps.gating.gates import hold_of
 from dorm.core.fold.submissions import queue_refused
 from dorm.core.fold.trust.identities import refuse
 from events import kinds as k

@@ -2,7 +2,7 @@
 
     hold    its owner or an operator holds it (`dorm hold`, `hold: true` in its spec), until it is released
     start_after   its time has not come
-    after   it waits for another app to end (`dorm.core.apps.awaiting`); where that app ends otherwise than it has to, this
+    after   it waits for another app to end (`awaiting` beside this); if that app ends otherwise than it has to, this
             one is cancelled
 
 An app with a closed gate is no demand: policies are not asked about it, so no share is reserved for it, and the time for which
