@@ -12,7 +12,7 @@ from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
-from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
+from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -269,6 +269,7 @@ def describe(
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
+        "code": shown_reason(app, now)[0],
         "hold": hold_shown(app),
         "runtime": runtime_shown(app, app.ended_at or now),
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
