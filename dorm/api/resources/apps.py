@@ -15,7 +15,7 @@ from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
-from dorm.core.query.gates import reason_of
+from dorm.core.query.gates import shown_reason
 from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
@@ -172,7 +172,7 @@ def item_of(app: App, now: int, newest: Newest | None = None) -> AppItem:
 
 
 def _fields(app: App, now: int, newest: Newest | None) -> dict[str, Any]:
-    row, reason = app_row(app, now, newest), reason_of(app, now)
+    row = app_row(app, now, newest)
     return {
         "id": app.id,
         "name": app.name,
@@ -195,7 +195,7 @@ def _fields(app: App, now: int, newest: Newest | None) -> dict[str, Any]:
         "submitted_at": rfc3339(app.submitted_at),
         "ended_at": rfc3339(app.ended_at) if app.ended_at else None,
         "note": row.note,
-        "code": reason.code if reason is not None else "",
+        "code": shown_reason(app, now)[0],
     }
 
 

@@ -34,9 +34,9 @@ def reason_of(app: App, now: int) -> Waiting | None:
 
 
 def shown_reason(app: App, now: int) -> tuple[str, str]:
-    """Return that reason as a code and a text; of an app that has ended how, without a code."""
+    """Return that reason as a code and a text; of an app that has ended how, with a code only where the master ended it."""
     reason = reason_of(app, now)
-    return (reason.code, reason.text) if reason is not None else ("", app.end_reason)
+    return (reason.code, reason.text) if reason is not None else (app.end_code or "", app.end_reason)
 
 
 def gate(app: App, now: int) -> Waiting | None:

@@ -13,7 +13,7 @@ from dorm.core.apps.failures import limit_of
 from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
-from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
+from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.query.reported import shown
 from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
@@ -304,6 +304,7 @@ def describe(
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
+        "code": shown_reason(app, now)[0],
         "hold": hold_shown(app),
         "runtime": runtime_shown(app, app.ended_at or now),
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},

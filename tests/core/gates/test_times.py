@@ -162,6 +162,7 @@ def test_it_ends_once_it_has_run_for_so_long_with_its_grace_time() -> None:
     assert (app.ended, app.end_code, app.stopping) == ("cancelled", "max_runtime", True)
     bench.wait(5.0)
     bench.all_exited(asked=True)
+    assert describe(bench.app(), bench.now)["code"] == "max_runtime"
     assert describe(bench.app(), bench.now)["runtime"] == {"ran_s": 605.0, "max_s": 600.0}
 
 
