@@ -5,6 +5,7 @@
     contract     pure: what a container finds in its environment and its folder, and which command starts it
     announcements  pure: what running containers read about their app's membership and batch size
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
+    fetching     brings shipped project folders to the node
     following/   what the node reads: its part, or the rounds of the log; its folded state on disk
     identity     which machine this node is, whatever its name
     checkpoint_folder  proof that this node shares the cluster's checkpoints

@@ -17,6 +17,7 @@ from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
+from agents.fetching import Fetching
 from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
+    from events.log.files import Files
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
@@ -52,9 +54,10 @@ class Actions:
         may_launch: Callable[[], Awaitable[bool]],
         seen: Callable[[], Sequence[Seen]],
         wake: asyncio.Event,
+        files: Files,
     ) -> None:
         """`may_launch` raises Unavailable while the node's lease is not held; `seen` returns the containers listed last;
-        `wake` is set after each action, since the list may differ by then."""
+        `wake` is set after each action, since the list may differ by then; `files` has the folders that clients ship."""
         self.busy: set[Key] = set()
         """Containers with an action under way: a list made meanwhile may be wrong about them."""
         self._halting: set[Key] = set()
@@ -76,6 +79,7 @@ class Actions:
         self._may_launch = may_launch
         self._seen = seen
         self._wake = wake
+        self._fetching = Fetching(files, runtime.blobs)
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
         """Begin an action on a container that has none under way."""
@@ -189,6 +193,7 @@ class Actions:
         spec = self._spec(key, app, str(checkpoint_dir), devices)
         await self._drop_other(key, spec)
         try:
+            await self._fetching.have(app)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
@@ -237,6 +242,7 @@ class Actions:
                 )
                 # Most apps have saved a checkpoint by then; one that has not is created again.
                 expected = msgspec.structs.replace(app, resume=True)
+                await self._fetching.have(app)
                 await self._runtime.prepare(self._spec(key, expected, str(folder), ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)

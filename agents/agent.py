@@ -42,6 +42,7 @@ from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log.records import LogError, LogRefused, LogUnavailable
 from events.log.waiting import until_answered
+from events.spec.abilities import ABILITIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ class Agent:
         self._seen: list[Seen] = []
         self._actions = Actions(
             config, self.desired, runtime, self._ledger, self._reporter, self._look, port_taken=port_taken,
-            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake,
+            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False
@@ -163,14 +164,12 @@ class Agent:
             await self._runtime.close()
 
     def vitals(self) -> Vitals:
-        containers = dict.fromkeys(("created", "running", "exited"), 0)
-        for seen in self._seen:
-            containers[seen.state] += 1
+        states = [seen.state for seen in self._seen]
         return Vitals(
             node=self.config.name,
             joined=self.joined.is_set() and self._holds_name,
             seq=self.desired.seq,
-            containers=containers,
+            containers={state: states.count(state) for state in ("created", "running", "exited")},
             pending=self._outbox.waiting,
             silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
             lease_left_s=self._good_until - self._since_boot() if self._good_until else 0.0,
@@ -303,6 +302,7 @@ class Agent:
             identity=self.identity.value,
             checkpoints=self._folder.id,
             prepares=True,
+            abilities=[*ABILITIES],
         )
         seq = await self._append(event)
         async with self._changed:

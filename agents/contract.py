@@ -14,6 +14,7 @@ from agents.engines.interface import Place
 from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key
 from events.quantities import CPU
+from events.spec import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,7 @@ def container_spec(
         devices=devices,
         files=launch.files,
         tenant=app.owner,
+        workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
     )
 
 

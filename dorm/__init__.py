@@ -13,6 +13,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     rotation/   moves the log's past into archives
     client/     what a user's program calls: submit, cancel, watch, tail
     health/     whether the processes do their work, for load balancers and service managers
+    workdir/    ships project folders to the cluster, and removes what no app needs
     metrics/    what a log and the processes look like to Prometheus
     webhooks/   events to people's own programs, over HTTP
     security/   who may do what on a cluster's NATS servers: roles, keys, certificates

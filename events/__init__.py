@@ -17,6 +17,7 @@
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership
+    workdir/      a shipped project folder: its list of files, and the blobs that hold them
     parts/        a node's part: what one node needs to know, derived from the log
     chain/        the hash chain over all records, and the seals that masters sign
     archive/      logs in files

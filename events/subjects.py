@@ -7,6 +7,7 @@
     dorm.<cluster>.progress.<node>.<app>        progress between two marks on the log: five tokens, in a stream with limits
     dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.part.<node>.<n>              a node's part, in pieces: five tokens, of which a stream keeps the last
+    dorm.<cluster>.file.<tenant>.<hash>         a part of a shipped folder: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
     dorm.<cluster>.ask.<node>.<what>.<tenant>   the same where identities count: the tenant that is asked about
     dorm.<cluster>.view.<who>.log               questions for a tenant's view of the log: not kept
@@ -110,6 +111,11 @@ def part(cluster: str, node: str, piece: int | str) -> str:
 
 def parts(cluster: str) -> str:
     return f"dorm.{cluster}.part.*.*"
+
+
+def file(cluster: str, tenant: str, name: str) -> str:
+    """Return the subject of a part of a shipped folder; `*` stands for all tenants, or for all parts."""
+    return f"dorm.{cluster}.file.{tenant if tenant == '*' else token(tenant)}.{name}"
 
 
 def shadow(cluster: str, policy: str, who: str) -> str:

@@ -75,10 +75,14 @@ class Follower:
         self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
         await self._load(runtime)
         written = await until_answered(self._log.parts.written, f"looking up what node {self._node} follows")
-        if written is False and self._desired.by_part:
+        if written is False and self._desired.by_part and not await self._is_rotated():
             self._follow_rounds()
         elif not self._desired.by_part and (written or (written is None and await self._has_part())):
             self._follow_part()
+
+    async def _is_rotated(self) -> bool:
+        """Return whether the rounds can't be followed from the log's start, since that is in an archive."""
+        return await until_answered(self._log.start, f"looking up the log's start for node {self._node}") > 0
 
     async def _has_part(self) -> bool:
         """Return whether a master has written a part.  A node without one would wait for a master before it joins; by the
@@ -208,6 +212,9 @@ class Follower:
             waited = waited + 1 if written and self._part is None else 0
             if self._desired.by_part and (written is False or waited >= _MOST_LOOKS):
                 why = "this node receives no part" if written else "the leading master writes no parts"
+                if await self._is_rotated():
+                    _log.warning(f"{why}, and the log's start is archived: waiting for a part", node=self._node)
+                    continue
                 _log.warning(f"{why}: following all rounds", node=self._node)
                 self._follow_rounds()
                 self._changed_over.set()

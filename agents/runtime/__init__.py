@@ -4,6 +4,7 @@
     secrets     users' secrets, as files of the node that containers get a copy of
     run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller;  cgroups: resource use
 
+    workdir/    shipped project folders: kept on the node's disk, and laid out for each container
     docker/     containers on a Docker engine
     process/    plain processes, each under a supervisor
 

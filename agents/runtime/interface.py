@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
+    from agents.runtime.workdir.cache import BlobCache
+
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
@@ -111,7 +113,12 @@ class _Hashed(_WithoutFiles, frozen=True):
     """Text of files that lie in the container's private directory before it starts, by name."""
 
 
-class ContainerSpec(_Hashed, frozen=True):
+class _WithWorkdir(_Hashed, frozen=True):
+    workdir: str = ""
+    """Hash of the shipped folder in whose copy it starts, which has to be among the runtime's `blobs`; "" for none."""
+
+
+class ContainerSpec(_WithWorkdir, frozen=True):
     """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
     tenant: str = ""
@@ -122,9 +129,9 @@ def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
     BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
-    files started carry the hash of a spec without that field.
+    files, or without shipped folders, started carry the hash of a spec without those fields.
     """
-    parts = _Hashed if spec.files else _WithoutFiles
+    parts = _WithWorkdir if spec.workdir else _Hashed if spec.files else _WithoutFiles
     hashed = parts(*(getattr(spec, name) for name in parts.__struct_fields__))
     return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
@@ -208,6 +215,11 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+
+    @property
+    def blobs(self) -> BlobCache:
+        """The parts of shipped folders that this node keeps, from which `ensure` and `prepare` lay out a working directory."""
+        ...
 
     async def open(self) -> None: ...
     async def close(self) -> None:

@@ -6,6 +6,8 @@
     ROOT/tenant          whose apps it runs, if its runtime confines nothing
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
+    ROOT/APP-GEN-SLOT/work/               its copy of the project folder that its app ships, if it does
+    ROOT/workdirs/       parts of shipped folders (`agents.runtime.workdir`)
     ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
 
 A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so a visible folder is
@@ -29,6 +31,8 @@ from typing import TYPE_CHECKING, Final
 
 from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Unavailable, key_name
+from agents.runtime.workdir.cache import FOLDER, BlobCache
+from agents.runtime.workdir.placing import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +48,7 @@ class RunDirs:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self.blobs = BlobCache(self.root / FOLDER)
         self._lock = -1
 
     def open(self) -> None:
@@ -175,6 +180,10 @@ class RunDirs:
         """Return the directory that the app sees as its own."""
         return self.container_dir(key) / "run"
 
+    def work_dir(self, key: Key) -> Path:
+        """Return its copy of the project folder, which is there if its app ships one."""
+        return self.container_dir(key) / "work"
+
     def found(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""
         self.check()
@@ -192,21 +201,24 @@ class RunDirs:
         *,
         files: Mapping[str, str] | None = None,
         owner: tuple[int, int] | None = None,
+        workdir: str = "",
     ) -> bool:
-        """Create one container's folder with `files` in its private directory, let `fill` put records in it, then make it
-        visible.  The directory is `owner`'s (uid, gid), None for the agent's own user; any other requires root.  Return False
-        if it existed."""
+        """Create one container's folder with `files` in its private directory, let `fill` put records in it, lay out the
+        shipped folder with the hash `workdir`, then make it visible.  The directories are `owner`'s (uid, gid), None for the
+        agent's own user; any other requires root.  Return False if it existed.  Raises OSError."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
             _make_run(new / "run", files or {}, owner or _own())
+            if workdir:
+                place(self.blobs, workdir, new / "work", owner or _own())
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
         except OSError:
-            shutil.rmtree(new, ignore_errors=True)
+            _delete(new)
             if final.is_dir():
                 return False
             raise

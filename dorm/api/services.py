@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
@@ -32,8 +33,10 @@ from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
 from dorm.client.client import login_name
+from dorm.client.masters import answering
 from events.log.records import LogError
 from events.logger import Logger
+from events.nats.connection import Connection
 from replay.tenants.projection import key_of
 from replay.tenants.views import Views
 
@@ -79,7 +82,8 @@ class Services:
         self.newest = NewestReports(connection.log)
         self.counted = Counted(self.follower)
         self.reports = Reports(connection.bus, connection.cluster)
-        self.masters = MastersWatch(connection.leadership, clock)
+        asked = partial(answering, connection) if isinstance(connection, Connection) else None
+        self.masters = MastersWatch(connection.leadership, clock, asked)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)
         self.addresses: Addresses = beside.addresses if beside else Addresses(limits)

@@ -13,8 +13,10 @@
     settings     settings as people write them;  changes: the event that changes them
     completion: `dorm completion`
 
+    project/     the folder that an app starts in: shipped by run and submit; files
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy
+    sweeps/      sweep;  swept/: what commands about apps say of sweeps
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

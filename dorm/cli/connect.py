@@ -120,8 +120,8 @@ def add_options(command: Any) -> None:
 
 
 def _note(_: Any, param: Any, value: str | None) -> str | None:
-    if value:
-        _given.set({**_given.get({}), param.name: value})
+    others = {name: one for name, one in _given.get({}).items() if name != param.name}
+    _given.set({**others, param.name: value} if value else others)
     return value
 
 

@@ -51,6 +51,8 @@ _COMMANDS = {
 }
 """Commands that a module of this package registers, in listing order."""
 _GROUPS = {
+    "project.files": ("files", "Apps"),
+    "sweeps.commands": ("sweep", "Apps"),
     "operating.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),

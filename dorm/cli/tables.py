@@ -14,6 +14,7 @@ from events.quantities import CPU, MEMORY, humanize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.core.query.sweeps import SweepRow
     from dorm.core.query.views import AppRow, NodeRow
     from dorm.core.state import State
 
@@ -45,7 +46,8 @@ _ADJUSTMENTS = [
 ]  # fmt: skip
 
 
-def show_apps(rows: Sequence[AppRow], output: Format) -> None:
+def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow] = ()) -> None:
+    """Print apps, and sweeps as one line each."""
     plain = [
         {
             **row,
@@ -56,7 +58,19 @@ def show_apps(rows: Sequence[AppRow], output: Format) -> None:
         }
         for row in map(msgspec.to_builtins, rows)
     ]
+    plain += [
+        {
+            "name": row.name, "user": row.user, "phase": next(iter(row.phases)), "size": row.containers,
+            "age": ago(row.age_s), "note": f"sweep of {row.count}: {phases_of(row)}",
+        }
+        for row in sweeps
+    ]  # fmt: skip
     show(plain, _APPS, output, wide=_APPS_WIDE, note=_NOTE)
+
+
+def phases_of(row: SweepRow) -> str:
+    """Return how many apps of a sweep are in which phase: `4 running, 12 waiting`."""
+    return ", ".join(f"{count} {phase}" for phase, count in row.phases.items())
 
 
 def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
@@ -102,7 +116,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
-        ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
+        ("workdir", _workdir(d["workdir"])), ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
@@ -140,6 +154,15 @@ def _skipped(skipped: dict[str, Any] | None) -> str:
         f"{lines} of slot {skipped['slot']}'s progress file could not be used, "
         f"first {skipped['example']!r}: {skipped['reason']}"
     )
+
+
+def _workdir(workdir: dict[str, Any] | None) -> str:
+    """Return `3f2a91c04b7e: 200 files, 1.2 MiB, commit 9c1f03e with changes` for an app that ships a folder."""
+    if not workdir:
+        return ""
+    changes = " with changes" if workdir["changed"] else ""
+    commit = f", commit {workdir['commit'][:12]}{changes}" if workdir["commit"] else ""
+    return f"{workdir['hash'][:12]}: {counted(workdir['files'], 'file')}, {humanize(MEMORY, workdir['bytes'])}{commit}"
 
 
 def _batch(batch: dict[str, Any] | None) -> str:

@@ -11,6 +11,7 @@
     masters  which master leads
     identities  changes of who may do what
     rotation    have the log's past moved into archives
+    sweeps/  many apps from one spec: submitted and found together
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

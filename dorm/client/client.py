@@ -361,9 +361,9 @@ class Client:
         await self.ask(NodeDrainRequested, node=node, drain=drain, reason=reason, maintenance=maintenance)
 
     async def ask(self, kind: type[Event], **fields: Any) -> int:
-        """Publish a request of this user under a new id; return its sequence.  Raises Refused, Unsettled, and the log's
-        errors."""
-        return await self._publish(kind(id=self._new_id(), at=self._clock(), by=self.user, **fields))
+        """Publish a request of this user, under a new id unless `fields` has one; return its sequence.  Raises Refused,
+        Unsettled, and the log's errors."""
+        return await self._publish(kind(**{"id": self._new_id(), "at": self._clock(), "by": self.user, **fields}))
 
     async def last_heard(self, node: str) -> int:
         """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""

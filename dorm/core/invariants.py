@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.failures import limit_of
+from dorm.core.apps.groups import CODE as HELD_BACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ def violations(state: State) -> list[str]:
         *_generations(state),
         *_ports(state),
         *_names(state),
+        *_groups(state),
         *_numbers(state),
     ]
 
@@ -197,6 +199,21 @@ def _names(state: State) -> Iterator[str]:
             yield f"{app.id} lives and its name {app.name_key} belongs to {state.names.get(app.name_key)}"
 
 
+def _groups(state: State) -> Iterator[str]:
+    """No more apps of a group have a place than may, where all of them state the same limit."""
+    holding: dict[tuple[str, str], int] = {}
+    limits: dict[tuple[str, str], set[int]] = {}
+    for app in state.apps.values():
+        if app.spec.group is not None and (not app.ended or app.stopping):
+            key = app.tenant, app.spec.group.name
+            limits.setdefault(key, set()).add(app.spec.group.parallel)
+            holding[key] = holding.get(key, 0) + (app.current is not None or app.stopping)
+    for key, count in holding.items():
+        (limit,) = limits[key] if len(limits[key]) == 1 else (0,)
+        if limit and count > limit:
+            yield f"{count} apps of the group {key[1]} have a place, and at most {limit} may"
+
+
 def _numbers(state: State) -> Iterator[str]:
     if not max(state.round_seq, state.dirty_seq, state.figures.seq) <= state.seq or (
         max(state.dirty_at, state.rebalance_from, state.ticked_at) > state.time
@@ -223,7 +240,8 @@ def _numbers(state: State) -> Iterator[str]:
         if bool(app.ended) != bool(app.ended_at) or (app.ended and (app.waiting or app.retry_at or app.waiting_since)):
             yield f"{app.id}: ended and still waiting, or ended at no time"
         current = app.current
-        if not app.ended and current is None and not app.waiting_since:
+        held_back = app.waiting is not None and app.waiting.code == HELD_BACK
+        if not app.ended and current is None and not app.waiting_since and not held_back:
             yield f"{app.id}: has no place, but nobody noted since when it waits"
         if app.waiting_since and current is not None and current.released:
             yield f"{app.id}: has a place and waits since {app.waiting_since}"

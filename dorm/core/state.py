@@ -202,6 +202,14 @@ class Node(msgspec.Struct):
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
+    abilities: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """What its agent can do (`events.spec.abilities`), sorted.  Unset where it announced nothing, so that such a state has the
+    digest that it had before there were abilities."""
+
+    @property
+    def able(self) -> list[str]:
+        """What its agent can do."""
+        return self.abilities if isinstance(self.abilities, list) else []
 
     @property
     def type(self) -> str:

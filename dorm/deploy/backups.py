@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
 from events.archive.opening import open_archive
@@ -80,6 +81,24 @@ async def _read_back(file: Path, end: int) -> str:
         return digest(await state_at(archive))
     finally:
         await archive.close()
+
+
+def report(done: Kept, cluster: str, now: int, file: Path) -> None:
+    """Write what Prometheus's node exporter reads from its folder of text files, atomically.  `now`: UTC ns.  Raises
+    BackupError."""
+    registry = CollectorRegistry()
+    for name, meaning, value in (
+        ("dorm_backup_time_seconds", "When the newest backup was made, as seconds since 1970", now / 1e9),
+        ("dorm_backup_records", "Records in the newest backup", done.records),
+        ("dorm_backup_size_bytes", "Bytes of the newest backup", done.bytes),
+    ):
+        Gauge(name, meaning, ["cluster"], registry=registry).labels(cluster).set(value)
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise BackupError(
+            f"the backup is made, and {file} can't be written: {error.strerror}", code="backup.metrics"
+        ) from None
 
 
 def copies(folder: Path, cluster: str) -> list[Path]:

@@ -83,6 +83,7 @@ def rendered(settings: Deployment, machine: str) -> list[File]:
                 settings,
                 command=_backup(settings, machine),
                 backups=settings.backup.folder,
+                writes=" ".join(filter(None, [settings.backup.folder, settings.backup.metrics])),
             ),
             _unit("dorm-backup.timer", settings, every=settings.backup.every),
         ]
@@ -220,9 +221,10 @@ def _api(settings: Deployment, machine: str) -> str:
 
 
 def _backup(settings: Deployment, machine: str) -> str:
+    metrics = ["--metrics", f"{settings.backup.metrics}/dorm-backup.prom"] if settings.backup.metrics else []
     return command_line(
         [
-            *(*_dorm(settings, "backup"), settings.backup.folder, "--keep", str(settings.backup.keep)),
+            *(*_dorm(settings, "backup"), settings.backup.folder, "--keep", str(settings.backup.keep), *metrics),
             *_connecting(settings, machine, f"{layout.BACKUP}/backup.json"),
         ]
     )

@@ -63,6 +63,8 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: Folder = "/var/backups/dorm"
     every: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9*:,./~ -]{1,100}$")] = "daily"
     keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 14
+    metrics: Folder | None = None
+    """The folder of text files that Prometheus's node exporter reads; None where nothing reads any."""
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

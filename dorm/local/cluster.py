@@ -34,6 +34,7 @@ from dorm.plugins import loadable
 from dorm.plugins.limits import limit_s
 from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
+from dorm.workdir.keeping import keeping_beside
 from events import subjects
 from events.log.waiting import until_answered
 from events.nats.connection import Connection
@@ -186,6 +187,7 @@ class LocalCluster:
         settings = self.options.rotation or rotation_in(self.options.data)
         apart = await self._connect("rotation", "master")
         await self._stack.enter_async_context(rotation.rotating_beside(self.master, apart, settings, key))
+        await self._stack.enter_async_context(keeping_beside(self.master, connection.log.files))
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
         await self._serve_views(key_file)

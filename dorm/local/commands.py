@@ -46,21 +46,24 @@ class Typed(msgspec.Struct, frozen=True):
     image: str = ""
     folder: str = ""
     """Where it runs on every node, or in the image; "" for the current folder, or for the image's own."""
+    workdir: str = ""
+    """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"
     env: dict[str, str] = {}
     retries: int = 0
 
     @property
     def here(self) -> bool:
-        """Whether it runs in the current folder, with this machine's programs."""
-        return not self.image and not self.folder
+        """Whether it runs in the current folder itself, with this machine's programs."""
+        return not self.image and not self.folder and not self.workdir
 
 
-def document(typed: Typed, name: str) -> dict[str, Any]:
-    """Return the spec.  The folder is entered by env(1), so the spec needs nothing but its command, and the log says where it
-    runs.  Raises CommandRefused."""
+def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
+    """Return the spec, whose `workdir` is still a path.  A folder of the nodes is entered by env(1), so such a spec needs
+    nothing but its command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
+    are theirs.  Raises CommandRefused."""
     words = list(typed.words)
-    if typed.here:
+    if typed.here or (typed.workdir and local and not typed.image):
         words[0] = _program(words[0])
     folder = str(Path.cwd()) if typed.here else typed.folder
     if folder:
@@ -73,7 +76,12 @@ def document(typed: Typed, name: str) -> dict[str, Any]:
         "n_max": typed.n_max if typed.n_max is not None else typed.n_min,
         "retries": {"limit": typed.retries, "fatal_exit_codes": _CANNOT_RUN},
     }
-    given = {"image": typed.image, "env": typed.env, "engine": typed.engine if typed.engine != "plain" else ""}
+    given = {
+        "workdir": typed.workdir,
+        "image": typed.image,
+        "env": typed.env,
+        "engine": typed.engine if typed.engine != "plain" else "",
+    }
     return spec | {field: value for field, value in given.items() if value}
 
 
@@ -104,15 +112,15 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
     return next(name for number in count(1) if (name := wanted if number == 1 else f"{wanted}-{number}") not in taken)
 
 
-def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> None:
-    """Refuse a command where a node could not run it as it was typed: nothing brings this machine's files to others.
-    `url`: of the cluster's servers.  Raises CommandRefused."""
+def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
+    """Refuse a command where a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
+    files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
     usable = [node for node in nodes if not node.gone]
     engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]
     if engines and not typed.image:
         raise CommandRefused(
-            f"{_named(engines)} containers from images, which hold no files of this machine: name an image that has the "
-            "program with --image, and its folder in there with --folder",
+            f"{_named(engines)} containers from images, which hold no programs of this machine: name an image that has the "
+            "program with --image",
             code="run.image.missing",
         )
     own = _addresses()
@@ -120,10 +128,11 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> None:
     far = [node.id for node in usable if node.address not in own or (_loops(node.address) and not near)]
     if typed.here and far:
         raise CommandRefused(
-            f"{_named(far)} on other machines, which do not have this folder: put the program where every node has it and "
-            "name that folder with --folder",
+            f"{_named(far)} on other machines, which do not have this folder: leave out --no-workdir to ship it, or put the "
+            "program where every node has it and name that folder with --folder",
             code="run.folder.elsewhere",
         )
+    return not far
 
 
 def _named(nodes: list[str]) -> str:

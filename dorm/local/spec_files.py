@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import yaml
 
 from events.errors import code_of
 from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec
+from events.spec.sweeps.expanding import is_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,9 +87,13 @@ def _count(value: Any, known: dict[int, int]) -> int:
 def load_spec(path: Path, changes: dict[str, Any] | None = None) -> CheckedSpec:
     """Return a checked spec; `changes` replaces fields.  Raises SpecError."""
     document = load_document(path)
+    name = "standard input" if str(path) == "-" else str(path)
+    if is_sweep(document):
+        text = f"{name}: this spec is many apps; submit it with `dorm sweep run {shlex.quote(str(path))}`"
+        raise SpecError(text, code="spec.is_sweep")
     if isinstance(document, dict):
         document = {**document, **(changes or {})}
     try:
         return check_spec(document)
     except SpecError as error:
-        raise error.within("standard input" if str(path) == "-" else str(path)) from None
+        raise error.within(name) from None

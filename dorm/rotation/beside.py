@@ -14,6 +14,7 @@ from dorm.rotation.rotator import Rotator
 from dorm.rotation.service import RotationService, rotating
 from events.archive.stores.opening import open_store
 from events.archive.whole import WholeLog
+from events.nats.places.named import WEBHOOK
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -55,6 +56,9 @@ def rotating_beside(
     async def room() -> int:
         return (await connection.stream.room()).taken
 
+    async def needed() -> int | None:
+        return await connection.places.needed_from(WEBHOOK)
+
     service = RotationService(
         log,
         cluster,
@@ -65,6 +69,7 @@ def rotating_beside(
         leads=master.elected.is_set,
         state=lambda: master.state,
         room=room,
+        needed=needed,
     )
     return rotating(service)
 

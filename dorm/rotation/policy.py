@@ -20,6 +20,10 @@ MOST_RECORDS = 1_000_000
 it goes."""
 
 
+HELD_S = 7 * 86_400.0
+"""For so long records stay that a webhook has yet to deliver: longer than its attempts last."""
+
+
 class RotationError(DormError):
     """The log was not rotated; nothing was removed."""
 
@@ -37,6 +41,8 @@ class Policy(msgspec.Struct, frozen=True):
     """The fewest records that stay in the stream."""
     keep_s: float = KEEP_S
     """Records younger than that (seconds) stay as well."""
+    held_after: int | None = None
+    """Records after this one stay for a reader that has yet to see them; None for no such reader."""
 
     def asked(self, keep_records: int | None, keep_s: float | None) -> Policy:
         """Return the policy for a request, which may name what stays."""
@@ -58,4 +64,5 @@ class Policy(msgspec.Struct, frozen=True):
 
     def target(self, end: int, old_enough: int) -> int:
         """Return the last sequence that may move, given the log's end and the last record that is old enough."""
-        return max(0, min(end - self.keep_records, old_enough))
+        held = end if self.held_after is None else self.held_after
+        return max(0, min(end - self.keep_records, old_enough, held))

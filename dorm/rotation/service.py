@@ -11,17 +11,19 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from dorm.core.fold.trust.authority import forbidden
 from dorm.rotation.planning import span_of
-from dorm.rotation.policy import RotationError
+from dorm.rotation.policy import HELD_S, RotationError
 from events import subjects
 from events.appending import append_event
 from events.codec import decode
 from events.errors import DormError
 from events.kinds import RotationFailed, RotationRequested
 from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +47,8 @@ NO_ARCHIVES = (
 
 class RotationService:
     """One master's.  `rotator` is None where it has no place for archives: then it only answers requests.  `room` returns the
-    bytes that the stream takes; `state` is the master's, which says who may ask."""
+    bytes that the stream takes, `needed` the first record that a webhook has yet to deliver; `state` is the master's, which
+    says who may ask."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class RotationService:
         leads: Callable[[], bool],
         state: Callable[[], State],
         room: Callable[[], Awaitable[int]] | None = None,
+        needed: Callable[[], Awaitable[int | None]] | None = None,
         check_s: float = CHECK_S,
     ) -> None:
         self._log = log
@@ -70,6 +74,7 @@ class RotationService:
         self._leads = leads
         self._state = state
         self._room = room
+        self._needed = needed
         self._check_s = check_s
         self._asked: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
         self._failed = ("", 0)
@@ -123,19 +128,17 @@ class RotationService:
         try:
             if self._rotator is None:
                 raise RotationError(NO_ARCHIVES, code="rotation.no_archives")
+            policy = await self._held(policy)
             if not await self._rotate(policy, cause=str(record.seq)):
-                raise RotationError(
-                    f"nothing is old enough to move: the stream keeps {policy.keep_records:,} records, and those of the last "
-                    f"{policy.keep_s:g} seconds; `dorm log rotate --keep 0s --keep-records 0` moves all that is sealed",
-                    code="rotation.nothing_due",
-                )
+                raise _nothing_due(policy)
         except (DormError, TimeoutError) as error:
             await self._report(error, cause=str(record.seq))
 
     async def _rotate_if_due(self) -> None:
         try:
-            if await self._is_due():
-                await self._rotate(self._policy)
+            policy = await self._held(self._policy)
+            if await self._is_due(policy):
+                await self._rotate(policy)
             self._failed = ("", 0)
         except LogUnavailable as error:
             _log.debug("no rotation while the log is unavailable", reason=str(error))
@@ -145,8 +148,17 @@ class RotationService:
             if not self._failed[1]:
                 await self._report(error)
 
-    async def _is_due(self) -> bool:
-        after, target = await span_of(self._log.stream, self._policy)
+    async def _held(self, policy: Policy) -> Policy:
+        """Return the policy with what webhooks have yet to deliver, unless that is too old.  Raises LogError."""
+        first = await self._needed() if self._needed is not None else None
+        last = await self._log.record_at(await self._log.end()) if first is not None else None
+        if first is None or last is None:
+            return policy
+        too_old = await self._log.stream.at_time(last.time - round(HELD_S * SECOND))
+        return msgspec.structs.replace(policy, held_after=max(first - 1, too_old))
+
+    async def _is_due(self, policy: Policy) -> bool:
+        after, target = await span_of(self._log.stream, policy)
         if target <= after:
             return False
         end, start = await self._log.end(), await self._log.stream.start()
@@ -183,6 +195,17 @@ class RotationService:
         subject = subjects.fact(self._cluster, RotationFailed.__name__, subjects.MASTER)
         with contextlib.suppress(LogError):
             await append_event(self._log, subject, event)
+
+
+def _nothing_due(policy: Policy) -> RotationError:
+    held = ""
+    if policy.held_after is not None:
+        held = f", and those after {policy.held_after:,}, which webhooks have yet to deliver (`dorm webhooks list`)"
+    return RotationError(
+        f"nothing is old enough to move: the stream keeps {policy.keep_records:,} records, those of the last "
+        f"{policy.keep_s:g} seconds{held}; `dorm log rotate --keep 0s --keep-records 0` moves all that is sealed",
+        code="rotation.nothing_due",
+    )
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
     role       account   may
     reader     USERS     read the log, and all containers' output
     user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, cancel and
-                         retry those of the tenant
+                         retry those of the tenant, and ship folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -20,7 +20,8 @@ that import single services of the log's account: there a reply subject can name
 JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is
 one right, for all of it.  So a plain user asks no stream but the masters' lease.  The processes that serve views
 (`replay.tenants`) answer each user on a subject of its own, and agents answer questions about a tenant's containers on a
-subject that names the tenant.
+subject that names the tenant.  Of shipped folders, which tenants keep from each other, each question names its subject too.
+A node reads those of all tenants, by names that nobody can guess: it learns them from the log.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import msgspec
 from events import kinds as k
 from events import subjects as names
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
+from events.nats.beside.files import files_stream
 from events.nats.beside.parts import parts_config
 from events.nats.beside.progress import progress_stream
 from events.nats.beside.shadows import shadow_stream
@@ -136,6 +138,30 @@ def reading_parts(cluster: str, node: str = "") -> Services:
     )
 
 
+def shipping(cluster: str, tenant: str = "*") -> Services:
+    """Return what those who ship folders for a tenant, or for all, ask of JetStream in the log's account.  A consumer lists
+    the subjects that its creation names, and its name is random."""
+    stream, parts = files_stream(cluster), names.file(cluster, tenant, "*")
+    return Services(
+        single=[
+            *_fetching(cluster, tenant),
+            f"{OWN_API}.CONSUMER.CREATE.{stream}.*.{parts}",
+            f"{OWN_API}.CONSUMER.DELETE.{stream}.*",
+        ],
+        many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{stream}.*"],
+    )
+
+
+def _fetching(cluster: str, tenant: str = "*") -> list[str]:
+    """Return what whoever reads parts of shipped folders asks of JetStream."""
+    return [f"{OWN_API}.DIRECT.GET.{files_stream(cluster)}.{names.file(cluster, tenant, '*')}"]
+
+
+def _limits_of_files(cluster: str) -> str:
+    """Return the subject of what the cluster takes of shipped folders; it is no tenant's."""
+    return names.file(cluster, "_", "limits")
+
+
 def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     """Return what an identity may publish on and listen to.  `tenant` of a user; "" for one of the user's own name."""
     inbox = f"{inbox_prefix(role, name)}.>"
@@ -161,6 +187,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
                 "$JS.ACK.>",
                 names.facts_by(cluster, name),
                 f"dorm.{cluster}.shadow.*.{name}",
+                names.file(cluster, "*", "*"),
                 _asking(cluster, "*"),
                 *_status(cluster),
                 _RESPONSES,
@@ -173,6 +200,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     ]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
+        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _fetching(cluster)]
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
         return Access([*publish, _RESPONSES], listens)
@@ -181,7 +209,23 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
     if role != "api":
         publish.append(names.view(cluster, name))
+    if role in ("user", "operator"):
+        publish += _of_shippers(cluster, role, tenant or name)
     return Access([*publish, _asking(cluster, (tenant or name) if role == "user" else "*"), _RESPONSES], [inbox])
+
+
+def _of_shippers(cluster: str, role: str, tenant: str) -> list[str]:
+    """Return what a user or operator may publish on to ship folders.  An operator sees what all tenants have."""
+    seen = shipping(cluster, tenant if role == "user" else "*")
+    asked = [*seen.single, *seen.many, *(_limits_asked(cluster) if role == "user" else [])]
+    if role == "operator":
+        asked.append(f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}")
+    own = [_limits_of_files(cluster)] if role == "operator" else []
+    return [names.file(cluster, tenant, "*"), *own, *(one.replace(OWN_API, IMPORTED_API, 1) for one in asked)]
+
+
+def _limits_asked(cluster: str) -> list[str]:
+    return [f"{OWN_API}.DIRECT.GET.{files_stream(cluster)}.{_limits_of_files(cluster)}"]
 
 
 def _asking(cluster: str, tenant: str) -> str:
@@ -212,6 +256,9 @@ def _of_masters(cluster: str) -> list[str]:
         names.parts(cluster),
         f"{OWN_API}.STREAM.MSG.GET.{parts_config(cluster).name}",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
+        # What no app needs any more leaves the store of shipped folders.
+        *(one for services in [shipping(cluster)] for one in (*services.single, *services.many)),
+        f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}",
         f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: what lies in archives leaves the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
         # Webhooks are delivered beside a master: their places in the log are consumers of its account.
@@ -224,10 +271,11 @@ def _of_masters(cluster: str) -> list[str]:
 
 def exported(cluster: str) -> dict[str, dict[str, Services]]:
     """Return what each account exports, by the importing account."""
-    read, parts = reading(cluster), reading_parts(cluster)
+    read, parts, files = reading(cluster), reading_parts(cluster), shipping(cluster)
     written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
+    of_users += [names.file(cluster, "*", "*"), *files.single, f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}"]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
     of_nodes += [names.reports(cluster), names.progress_of(cluster)]
     asking = Services([], [_asking(cluster, "*"), names.ask_agents(cluster)])
@@ -235,10 +283,11 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
         LOG: {
             USERS: Services(
                 [*read.single, *parts.single, *of_users],
-                [*read.many, *parts.many, names.ask_masters(cluster), names.views(cluster)],
+                [*read.many, *parts.many, *files.many, names.ask_masters(cluster), names.views(cluster)],
             ),
             NODES: Services(
-                [*read.single, *parts.single, *of_nodes], [*read.many, *parts.many, enrollment(cluster, "*")]
+                [*read.single, *parts.single, *_fetching(cluster), *of_nodes],
+                [*read.many, *parts.many, enrollment(cluster, "*")],
             ),
         },
         NODES: {USERS: asking, LOG: asking},

@@ -25,6 +25,7 @@ from events.log.records import LogClosed, LogError, LogRefused
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.places.deliveries import AGAIN_S
+from events.nats.places.named import WEBHOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from events.nats.connection import Connection
     from events.nats.places.named import Places, Standing
 
-PREFIX = "webhook-"
 _AGAIN_S = 5.0
 _log = Logger(__name__)
 
@@ -48,7 +48,7 @@ def place_of(endpoint: Endpoint, hidden: str = "") -> str:
     """Return the name of a webhook's place in the log; one that was removed and added again starts at another place.  On a
     cluster with identities, `hidden` keeps others from guessing it."""
     middle = f"-{hidden}" if hidden else ""
-    return f"{PREFIX}{subjects.token(endpoint.name).translate(_SAFE)}{middle}-{endpoint.added}"
+    return f"{WEBHOOK}{subjects.token(endpoint.name).translate(_SAFE)}{middle}-{endpoint.added}"
 
 
 def is_place_of(name: str, endpoint: Endpoint) -> bool:
@@ -62,7 +62,7 @@ async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
     """Return where the deliverers of a webhook are; None before one has run, and where only an admin may look.  Raises
     LogUnavailable."""
     try:
-        names = await places.names(PREFIX)
+        names = await places.names(WEBHOOK)
     except LogRefused:
         return None
     found = next((name for name in names if is_place_of(name, endpoint)), None)
@@ -204,7 +204,7 @@ class Deliverer:
         """Forget the places of webhooks that were removed while no deliverer ran."""
         kept = {self._place(one) for one in self._endpoints}
         try:
-            for name in await self._connection.places.names(PREFIX):
+            for name in await self._connection.places.names(WEBHOOK):
                 if name not in kept and not self._is_newer(name):
                     await self._remove_place(name)
         except LogError as error:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from events.archive.stores.interface import ArchiveStore
     from events.kinds import LogRotated
+    from events.log.files import Files
     from events.log.parts import Parts
     from events.log.progress import Progress
     from events.log.records import Appended, Record
@@ -267,6 +268,10 @@ class WholeLog(EventLog):
     @property
     def parts(self) -> Parts:
         return self._stream.parts
+
+    @property
+    def files(self) -> Files:
+        return self._stream.files
 
     @property
     def snapshots(self) -> Snapshots:

@@ -11,6 +11,7 @@ from events.limits import Moment, Name, Number, Seconds, Slot
 
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 """Seconds that a program measured."""
+Ability = Annotated[str, msgspec.Meta(max_length=64)]
 Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
 """Slots, ascending."""
 
@@ -35,6 +36,8 @@ class NodeJoined(Event, frozen=True):
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
     prepares: bool = False
     """Whether this agent reports `ContainersPrepared`; False from agents before 0.9."""
+    abilities: Annotated[list[Ability], msgspec.Meta(max_length=64)] = []
+    """What this agent can do that agents before it could not (`events.spec.abilities`)."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

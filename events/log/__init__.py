@@ -6,6 +6,7 @@
     progress     what apps report between two marks, in a stream beside a log
     combined     a log and the stream of progress beside it, read as one
     parts        what each node's agent follows: the last part of each node, beside a log
+    files        the folders that clients ship for their apps, in a store beside a log
     memory       a log and a bus in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
     waiting      retries while the log does not answer

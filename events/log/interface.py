@@ -27,6 +27,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from events.errors import DormError
+from events.log.files import NoFiles
 from events.log.parts import NoParts
 from events.log.progress import NoProgress
 from events.log.records import LogRefused
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from events.kinds import LogRotated
+    from events.log.files import Files
     from events.log.parts import Parts, ReadableParts
     from events.log.progress import Progress, ReadableProgress
     from events.log.records import Appended, Record
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 _NO_SNAPSHOTS = NoSnapshots()
 _NO_PROGRESS = NoProgress()
 _NO_PARTS = NoParts()
+_NO_FILES = NoFiles()
 
 
 class ReadableLog(Protocol):
@@ -192,6 +195,11 @@ class EventLog(ReadableLog, Protocol):
     def parts(self) -> Parts:
         """The parts of the nodes, which the leading master writes and agents follow."""
         return _NO_PARTS
+
+    @property
+    def files(self) -> Files:
+        """The folders that clients ship for their apps."""
+        return _NO_FILES
 
     async def check(self) -> None:
         """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can

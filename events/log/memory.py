@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.kinds import LogRotated
+from events.log.files import MemoryFiles
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
 from events.log.parts import MemoryParts
 from events.log.progress import MemoryProgress
@@ -43,6 +44,7 @@ class MemoryLog(EventLog):
         self._snapshots = MemorySnapshots()
         self._progress = MemoryProgress(clock)
         self._parts = MemoryParts()
+        self._files = MemoryFiles(clock)
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
@@ -146,6 +148,10 @@ class MemoryLog(EventLog):
     @property
     def parts(self) -> MemoryParts:
         return self._parts
+
+    @property
+    def files(self) -> MemoryFiles:
+        return self._files
 
     async def close(self) -> None:
         return None

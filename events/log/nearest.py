@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from events.log.records import LogError
+from events.log.records import Archived, LogError
 from events.log.snapshots import identity
 from events.logger import Logger
 
@@ -40,14 +40,25 @@ async def nearest(
 
     Raises LogUnavailable and LogRefused where the log's start is unknown, or only a snapshot leads past it.
     """
-    log = await log.part_at(upto)
+    while True:
+        try:
+            return await _nearest(await log.part_at(upto), upto, latest, (core, build), load, drop_foreign_from)
+        except Archived:  # A rotation removed the start meanwhile.
+            if await log.start() >= upto:
+                raise
+
+
+async def _nearest(
+    log: ReadableLog, upto: int, latest: int | None, fitting: tuple[int, str],
+    load: Callable[[SnapshotInfo, bytes], Loaded | None], drop_foreign_from: Snapshots | None,
+) -> tuple[SnapshotInfo, Loaded] | None:  # fmt: skip
     start, base = await log.start(), await log.base()
     try:
         infos = await log.snapshots.infos()
         for info in reversed(infos):
             if drop_foreign_from is not None and info.seq > upto:
                 await drop_foreign_from.drop(info)
-            fits = (info.core, info.build) == (core, build) or (0 < start == info.seq)
+            fits = (info.core, info.build) == fitting or (0 < start == info.seq)
             if not fits or not start <= info.seq <= upto or (latest is not None and info.time > latest):
                 continue
             if info.seq == start and base not in ("", info.content):
@@ -64,7 +75,7 @@ async def nearest(
                 return found[0], loaded
             _log.debug("a snapshot is of no use", seq=info.seq, there=found is not None)
     except LogError as error:
-        if start:
+        if start or isinstance(error, Archived):
             raise
         _log.debug("snapshots can't be read", reason=str(error))
     return None

@@ -273,8 +273,9 @@ class Link:
 
     def _note_locked_out(self) -> None:
         self._locked_out += 1
-        if self._locked_out == _LOCKED_OUT:
+        if self._locked_out >= _LOCKED_OUT:
             self._settled.set()  # Those that wait for a connection learn that there will be none.
+        if self._locked_out == _LOCKED_OUT:
             self._tell("locked out")
 
     def _say_left_out(self, subject: str) -> None:
@@ -320,7 +321,7 @@ class Link:
 
     async def sendable(self, doing: str, timeout: float) -> None:
         """Check the connection right before sending what must not be sent later.  Raises NotSent if there is none."""
-        if self.client.is_reconnecting:
+        if self.client.is_reconnecting and self._locked_out < _LOCKED_OUT:
             self._settled.clear()
         if not self._settled.is_set():
             with contextlib.suppress(TimeoutError):

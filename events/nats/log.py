@@ -27,6 +27,7 @@ from events.log.records import (
 )  # fmt: skip
 from events.logger import Logger
 from events.nats.access.message_ids import message_id
+from events.nats.beside.files import JetStreamFiles
 from events.nats.beside.parts import JetStreamParts
 from events.nats.beside.progress import JetStreamProgress
 from events.nats.beside.snapshots import JetStreamSnapshots
@@ -94,6 +95,7 @@ class JetStreamLog(EventLog):
         self._rotated = Rotated(link, cluster, self._stream, imported)
         self._progress = JetStreamProgress(link, cluster)
         self._parts = JetStreamParts(link, cluster, leadership or JetStreamLeadership(link, cluster))
+        self._files = JetStreamFiles(link, cluster)
 
     def _note_reached(self, what: str) -> None:
         del what
@@ -363,6 +365,10 @@ class JetStreamLog(EventLog):
     @property
     def parts(self) -> JetStreamParts:
         return self._parts
+
+    @property
+    def files(self) -> JetStreamFiles:
+        return self._files
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)

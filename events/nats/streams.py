@@ -24,6 +24,7 @@ from events import subjects as names
 from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
+from events.nats.beside.files import files_config
 from events.nats.beside.parts import parts_config
 from events.nats.beside.progress import progress_config
 from events.nats.beside.snapshots import snapshot_config
@@ -113,6 +114,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
         snapshot_config(cluster),
         leadership_config(cluster),
         parts_config(cluster),
+        files_config(cluster),
     ]
 
 

@@ -7,6 +7,10 @@
     secrets       what must not be on a log
     engines       the engines, and their options
     value         what its completion is worth, and how much work it has
+    workdir       the project folder that its containers start in
+    abilities     what its nodes' agents have to be able to do
+    groups        the sweep or array that an app belongs to
+    sweeps/       one document as the specs of many apps
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -19,6 +23,7 @@ from events.spec.amounts import LONGEST_GRACE_S, can_be_read
 from events.spec.checking import LARGEST_SPEC, check_gang, check_roles, check_spec
 from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
+from events.spec.groups import Group
 from events.spec.spec import (
     OWN_LIMITS,
     AppSpec,
@@ -32,6 +37,7 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
+from events.spec.workdir import Workdir, check_shipped, shipped
 
 __all__ = [
     "ENGINES",
@@ -46,15 +52,19 @@ __all__ = [
     "Deadlines",
     "EngineName",
     "EngineOptions",
+    "Group",
     "Retries",
     "SpecError",
     "Utility",
     "Work",
+    "Workdir",
     "can_be_read",
     "check_gang",
     "check_roles",
+    "check_shipped",
     "check_spec",
     "document_of",
     "server_count",
+    "shipped",
     "spec_schema",
 ]

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from events.spec.abilities import requirement_with
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
+from events.spec.groups import check_group, completed, written
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
@@ -31,6 +33,8 @@ _FORMATS = {
     "placement": "spread or pack",
     "elastic": "live",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
+    "group.name": "lower-case letters, digits and dashes, at most 42",
+    "group.parameters": "a parameter's name (letters, digits and _, at most 63)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
 }
 
@@ -61,10 +65,14 @@ def check_spec(document: object) -> CheckedSpec:
     _check_batch(spec)
     try:
         requirement(spec.require)
+        requirement(requirement_with(spec))
     except RequirementError as error:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
+    check_group(spec.group)
+    spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)
+    spec = msgspec.structs.replace(spec, env=completed(spec.group, spec.env))
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

@@ -168,9 +168,16 @@ def _at(document: Any, path: str) -> Any:
     return document
 
 
+class _NoFields(msgspec.Struct):
+    """What is no struct has none."""
+
+
 def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:
     """Find the bad entry of a map: msgspec does not name it, so each entry is tried alone."""
-    wanted = next((field.type for field in msgspec.structs.fields(struct) if field.encode_name == path), Any)
+    wanted: Any = Any
+    for name in path.split("."):
+        wanted = next((one.type for one in msgspec.structs.fields(struct) if one.encode_name == name), Any)
+        struct = _part(wanted) or _NoFields
     for key, value in (_at(document, path) or {}).items():
         try:
             msgspec.convert({key: value}, wanted)

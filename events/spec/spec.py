@@ -13,8 +13,11 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.groups import Group
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
+from events.spec.workdir import Field as WorkdirField
+from events.spec.workdir import Workdir
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -235,6 +238,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         Command,
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
+    workdir: WorkdirField = None
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
     secrets: Annotated[
         dict[Variable, SecretName],
@@ -248,6 +252,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()
+    group: Annotated[Group | None, msgspec.Meta(description="the sweep or array that it belongs to; default: none")] = (
+        None
+    )
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -275,8 +282,8 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
     a spec that came from another process."""
     document: dict[str, Any] = _differing(spec, _DEFAULTS)
     for name, defaults in _NESTED.items():
-        if name in document:
-            document[name] = _differing(getattr(spec, name), defaults)
+        if name in document and isinstance(part := getattr(spec, name), msgspec.Struct):
+            document[name] = _differing(part, defaults)
     return document
 
 
@@ -299,7 +306,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work,
+    "work": Work, "workdir": Workdir, "group": Group,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 

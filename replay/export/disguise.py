@@ -23,7 +23,20 @@ from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import CPU, duration, resource
-from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, Utility, Work, can_be_read, check_spec
+from events.spec import (
+    AppSpec,
+    Deadlines,
+    EngineOptions,
+    Group,
+    Retries,
+    SpecError,
+    Utility,
+    Work,
+    Workdir,
+    can_be_read,
+    check_spec,
+)
+from events.spec.abilities import ABILITIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +65,7 @@ _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
 _UTILITY, _WORK = set(Utility.__struct_fields__), set(Work.__struct_fields__)
+_WORKDIR = set(Workdir.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
@@ -151,7 +165,10 @@ class Disguise:
         return {"name": self.name("app_references", name)} if name else {}
 
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        made = {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        if spec.get("group"):
+            made = _with_own_variables(self, spec, made)
+        return made
 
     # --- policies -------------------------------------------------------------------------------------------------------
 
@@ -184,6 +201,15 @@ class Disguise:
         return found
 
 
+def _with_own_variables(disguise: Disguise, spec: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec whose group's own variables say the same as its group does: deciding again writes them again."""
+    own = msgspec.convert(spec["group"], Group).variables().keys()
+    env = {name: value for name, value in spec.get("env", {}).items() if name not in own}
+    if len(env) == len(spec.get("env", {})):
+        return made
+    return {**made, "env": {**_SPEC["env"](disguise, env), **msgspec.convert(made["group"], Group).variables()}}
+
+
 def _field(error: SpecError) -> str:
     """Return the field of a spec that an error is about."""
     return re.split(r"[:.\[]", str(error))[0]
@@ -203,6 +229,9 @@ def _harmless(spec: dict[str, Any]) -> bool:
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
         known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
+        workdir = spec.get("workdir")
+        known = known and not (isinstance(workdir, dict) and workdir.keys() - _WORKDIR)
+        known = known and not (spec.get("group") or {}).keys() - set(Group.__struct_fields__)
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False
@@ -223,6 +252,11 @@ def _parameters() -> frozenset[str]:
 def _no_digest(disguise: Disguise, value: str) -> str:
     """Replace the digest of a secret: a token under another name is none that anyone has."""
     return "0" * 64
+
+
+def _workdir(value: Any) -> Any:
+    """Replace a shipped folder by one that is none: its hash and its commit would say whose it is."""
+    return {"hash": "0" * 64} if isinstance(value, dict) else WITHHELD if value else value
 
 
 Rule = Callable[[Disguise, Any], Any]
@@ -271,6 +305,7 @@ _RULES: dict[str, Rule] = {
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
     "MeasuredSpeed.type": _of("values"),
+    "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
     "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
     "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],
     "masters_before": lambda disguise, value: [],
@@ -293,6 +328,10 @@ _SPEC: dict[str, Rule] = {
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
+    "workdir": lambda disguise, value: _workdir(value),
+    "group": lambda disguise, value: (
+        value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
+    ),
 }  # fmt: skip
 
 

@@ -352,6 +352,9 @@ class VirtualAgents:
                 ports=known.ports if known else _PORTS,
                 labels=node.labels,
                 runtime=known.runtime if known else "simulated",
+                abilities=known.able
+                if known
+                else sorted({one for other in self._state.nodes.values() for one in other.able}),
             ),
             node.name,
         )

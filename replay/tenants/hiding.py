@@ -18,7 +18,7 @@ from dorm.core.state import Pause, ShortenedTime, State, Submission
 from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
-from events.spec import AppSpec, can_be_read
+from events.spec import AppSpec, Group, can_be_read
 from replay.export.disguise import WITHHELD, Disguise
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Hiding(Disguise):
 
     # --- parts of events ------------------------------------------------------------------------------------------------
 
-    def spec(self, spec: AppSpec, name: str, user: str) -> AppSpec:
+    def spec(self, spec: AppSpec, name: str, user: str, tenant: str = "") -> AppSpec:
         """Return what a spec asks for, under a name that is a pseudonym already."""
         if not can_be_read(spec):
             return AppSpec(name=name, command=["-"], demand={CPU: WITHHELD})
@@ -69,7 +69,12 @@ class Hiding(Disguise):
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
             gang=spec.gang, placement=spec.placement, elastic=spec.elastic, user=self._names.user(user),
+            group=spec.group and self._group(spec.group, tenant),
         )  # fmt: skip
+
+    def _group(self, group: Group, tenant: str) -> Group:
+        """Return what a group's limit follows from."""
+        return Group(self._names.app_name(group.name, tenant), "", group.index, group.count, group.parallel)
 
     def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:
         name = name_of(event.spec)
@@ -83,7 +88,7 @@ class Hiding(Disguise):
         return k.AppAccepted(
             at=event.at,
             app=self._names.app_of(event.spec.name, event.submission, tenant),
-            spec=self.spec(event.spec, name, event.spec.user),
+            spec=self.spec(event.spec, name, event.spec.user, tenant),
             submission=self._names.request(event.submission),
             cause=self.cause(event.cause),
         )
@@ -163,7 +168,7 @@ class Hiding(Disguise):
             id=self._names.app(app),
             name=name,
             user=self._names.user(app.user),
-            spec=self.spec(app.spec, name, app.spec.user),
+            spec=self.spec(app.spec, name, app.spec.user, app.tenant),
             submission=self._names.request(app.submission),
             loss=None,
             loss_is=msgspec.UNSET,

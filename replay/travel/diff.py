@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dorm.core.query.reported import shown
 from dorm.core.query.views import node_rows, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
@@ -17,6 +18,7 @@ from dorm.core.state import digest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dorm.core.query.reported import Newest
     from dorm.core.state import App, Settings, State
 
 
@@ -78,9 +80,12 @@ class Diff(msgspec.Struct, frozen=True):
         return not (self.apps or self.nodes or self.settings or self.cluster)
 
 
-def diff(before: State, after: State, set_by: Sequence[SetBy] = ()) -> Diff:
+def diff(
+    before: State, after: State, set_by: Sequence[SetBy] = (), reported: tuple[Newest, Newest] | None = None
+) -> Diff:
     """Compare two states of one log; `set_by` are the changes of settings between them
-    (`replay.travel.settings_between`)."""
+    (`replay.travel.settings_between`), `reported` what apps had reported by then (`replay.travel.reported`)."""
+    old, new = reported or ({}, {})
     arrivals = {app.id: (app.seq, app.id) for state in (before, after) for app in state.apps.values()}
     old_nodes, new_nodes = _nodes(before), _nodes(after)
     return Diff(
@@ -89,7 +94,7 @@ def diff(before: State, after: State, set_by: Sequence[SetBy] = ()) -> Diff:
         apps=[
             thing
             for app in sorted(arrivals, key=arrivals.__getitem__)
-            if (thing := _thing(app, _app(before.apps.get(app)), _app(after.apps.get(app))))
+            if (thing := _thing(app, _app(before.apps.get(app), old), _app(after.apps.get(app), new)))
         ],
         nodes=[
             thing
@@ -140,9 +145,10 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change
     ]
 
 
-def _app(app: App | None) -> dict[str, Any] | None:
+def _app(app: App | None, newest: Newest) -> dict[str, Any] | None:
     if app is None:
         return None
+    now = shown(app, newest)
     return {
         "name": app.name,
         "user": app.user,
@@ -156,8 +162,8 @@ def _app(app: App | None) -> dict[str, Any] | None:
         "cancel_requested": app.cancel_requested,
         "adjustments": app.adjustments,
         "failures": app.failures,
-        "step": app.step,
-        "loss": app.loss,
+        "step": now.step,
+        "loss": now.loss,
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
     }

@@ -19,7 +19,7 @@ _CLUSTER = {
     "fairness_loss": "fairness loss",
     "unanswered": "submissions that no master has answered",
     "unreadable": "records that can't be read",
-    "unknown": "events of kinds that this build doesn't know",
+    "unknown": "events that are hidden here, or of kinds that this build doesn't know",
     "ignored": "facts that changed nothing",
     "void_rounds": "void rounds of earlier masters",
 }

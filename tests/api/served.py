@@ -17,6 +17,7 @@ from dorm.master.master import Master
 from events import subjects
 from events.codec import encode
 from events.kinds import NodeReported, PolicyChanged
+from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from tests.core.records import joined
 from tests.master.leading import running
@@ -104,11 +105,17 @@ async def connected(url: str, cluster: str = "") -> AsyncIterator[Connection]:
 
 
 async def filled(connection: Connection, records: list[Record]) -> None:
-    """Append records of another cluster's log."""
+    """Append records of another cluster's log, also while its server restarts."""
     for record in records:
         parts = record.subject.split(".")
         parts[1] = connection.cluster
-        await connection.log.append(".".join(parts), record.body)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await connection.log.append(".".join(parts), record.body, msg_id=f"filled-{record.seq}")
+                    break
+                except LogUnavailable:
+                    await connection.connected()
 
 
 async def say(log: EventLog, cluster: str, event: Event, who: str) -> int:

@@ -84,7 +84,11 @@ COMMANDS: dict[str, list[list[str]] | str] = {
         ("submit", "update", "scale", "wait", "cancel", "kill", "drain", "policy set", "log seal", "log rotate"), ACTS
     ),
     **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
+    "sweep list": [["sweep", "list", "--all"]],
+    "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],
+    **dict.fromkeys(("sweep run", "sweep cancel"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
+    **dict.fromkeys((f"files {name}" for name in ("list", "limits", "get", "purge")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),
     **dict.fromkeys(("backup", "deploy found", "deploy restore"), ACTS),
     **dict.fromkeys(("init", "dashboard", "node intro", "node join", "node remove", "token add", "token remove"), ACTS),
@@ -113,6 +117,7 @@ _HAS_FORMATS = {
     "diff",
     "usage",
     "compare",
+    "sweep list",
 }
 
 
@@ -154,6 +159,7 @@ def evil_log() -> list[Record]:
     story.submit("fifth", n_max=1, require='zone == "\x1b[31mred"')
     story.submit("fourth", user=EVIL)
     story.submit("three", n_max=1)
+    story.submit("lr-0000", n_max=1, group={"name": "lr", "count": 2, "parameters": {"data": EVIL}})
     story.submit(EVIL)
     story.settle()
     story.say(k.AppCancelRequested(app="three", reason=EVIL), EVIL.replace(".", "").replace("\n", "").strip())

@@ -8,10 +8,11 @@ import pytest
 
 from dorm.core.state import digest
 from dorm.deploy import backups
-from dorm.deploy.backups import BackupError, back_up, copies
+from dorm.deploy.backups import BackupError, back_up, copies, report
 from events.archive.opening import open_archive
 from replay.travel.travel import state_at
 from tests.master.sealed import sealed_log
+from tests.metrics.scrapes import values
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
@@ -65,3 +66,14 @@ async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BackupError) as failed:
         await back_up(log_of([]), tmp_path / "absent", "lab", keep=2, now=NOW)
     assert failed.value.code == "backup.no_folder"
+
+
+async def test_metrics_say_when_the_newest_was_made(tmp_path: Path) -> None:
+    kept = await back_up(log_of(sealed_log(2, 20).records), tmp_path, "lab", keep=2, now=NOW)
+    report(kept, "lab", NOW, tmp_path / "backup.prom")
+    found = values((tmp_path / "backup.prom").read_bytes())
+    assert found["dorm_backup_time_seconds", (("cluster", "lab"),)] == NOW / 1e9
+    assert found["dorm_backup_records", (("cluster", "lab"),)] == kept.records
+    with pytest.raises(BackupError) as failed:
+        report(kept, "lab", NOW, tmp_path / "absent" / "backup.prom")
+    assert failed.value.code == "backup.metrics"

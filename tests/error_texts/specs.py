@@ -7,10 +7,13 @@ from __future__ import annotations
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from events.spec import LARGEST_ARGUMENT, check_spec
+from events.spec import LARGEST_ARGUMENT, AppSpec, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_FIELDS = ", ".join(AppSpec.__struct_fields__)
 
 
 def spec(change: dict[Any, Any]) -> Callable[[], object]:
@@ -22,17 +25,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        f"'x y': unknown field; the fields are {_FIELDS}",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        f"7: unknown field; the fields are {_FIELDS}",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, speed_on, utility, work, batch, engine, engine_options, elastic, image, resume, checkpoint, env, secrets, grace, retries, deadlines, user, labels",
+        f"a huge number: unknown field; the fields are {_FIELDS}",
     ),
     (
         "spec.name.malformed",

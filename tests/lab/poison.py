@@ -160,16 +160,18 @@ async def _read(cluster: LocalCluster) -> None:
 
 
 async def _send(url: str, messages: Iterable[tuple[str, bytes]]) -> int:
+    """Publish, and wait for the store now and then: what a flood does to a lease is measured by `tests.lab.overload`."""
     stranger = await nats.connect(url, pending_size=64 * 2**20)
     sent = 0
     try:
         for sent, (subject, body) in enumerate(messages, 1):
             if len(body) > stranger.max_payload:
                 continue  # The server would close the connection.
-            await stranger.publish(subject, body)
             if sent % 50 == 0:
+                await stranger.request(subject, body, timeout=_DONE_S)
                 await stranger.publish(subjects.report(CLUSTER, "node-1"), body[:LARGE])
-                await stranger.flush()
+            else:
+                await stranger.publish(subject, body)
         await stranger.flush()
     finally:
         await stranger.close()

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
+from dorm.deploy.backups import Kept, report
 from dorm.local.cluster import LocalCluster, LocalOptions
 from dorm.metrics.address import Address, MetricsError, parse_address
 from dorm.metrics.families import ALL
@@ -96,7 +97,8 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
     assert {labels["node"] for labels in have["dorm_agent_joined"]} == {"node-1", "node-2"}
     assert found["process_resident_memory_bytes", ()] > 10e6
     assert {name for name in have if name.startswith("dorm_")} == set(_samples(have))
-    check_rules(have)
+    report(Kept("lab.dorm", 7, 512, "", []), "metrics", 10**18, tmp_path / "backup.prom")
+    check_rules(have | series((tmp_path / "backup.prom").read_bytes()))
     check_dashboard(have)
     check_documentation()
 

@@ -20,7 +20,9 @@ from events.chain.seals import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused
 from events.nats.connection import Connection
+from events.nats.places.named import WEBHOOK
 from events.nats.streams import log_stream
+from events.subjects import fact_pattern
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
 from tests.errors import raises
@@ -94,6 +96,33 @@ async def test_a_log_is_rotated_and_stays_one_log(server: NatsServer, tmp_path: 
         moved = with_history(await Connection.open(server.url, CLUSTER), str(tmp_path / "away"))
         assert (await records_of(moved.log))[: len(before)] == before
         await moved.close()
+
+
+async def test_what_a_webhook_has_yet_to_deliver_stays(server: NatsServer, tmp_path: Path) -> None:
+    settings = Settings(spool=tmp_path / "spool", place=str(tmp_path / "archives"))
+    async with leading(server, settings) as (_, client):
+        connection = await Connection.open(server.url, CLUSTER)
+        late, never = (
+            connection.places.reader(f"{WEBHOOK}{kind}", [fact_pattern(CLUSTER, kind)], after=0, most=64)
+            for kind in ("PolicyChanged", "NodeLeft")
+        )
+        await late.open()
+        await never.open()  # It waits for nothing, so it holds nothing.
+        await busy(client, 20)
+        assert await connection.places.needed_from(WEBHOOK) == 1
+        with raises(Refused, "rotation.nothing_due"):
+            await rotated(client)
+        given = [one for _ in range(20) if (one := await late.next()) is not None]
+        for one in [*given[:10], *given[11:]]:
+            await one.done()
+        assert await connection.places.needed_from(WEBHOOK) == given[9].record.seq + 1
+        with raises(Refused, "rotation.nothing_due"):
+            await rotated(client)
+        await given[10].done()
+        assert await connection.places.needed_from(WEBHOOK) is None
+        (cut,) = await rotated(client)
+        assert cut.upto > given[-1].record.seq
+        await connection.close()
 
 
 async def test_only_what_a_cut_covers_may_be_missing(server: NatsServer, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
-none.  It can write to its private directory, its checkpoint directory (both after realpath(3) and inside folders that the
-agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's configuration may relax this
-(`profile`).
+none.  It can write to its private directory, its copy of a shipped folder, its checkpoint directory (mounted after realpath(3)
+and inside folders that the agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's
+configuration may relax this (`profile`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from agents.runtime.interface import (
 
 RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
+WORK_MOUNT: Final = "/dorm/work"
+"""The container's own copy of the project folder that its app ships."""
 PIDS_LIMIT: Final = 4096
 """Processes and threads of one container."""
 TENANT_PIDS: Final = 32_768
@@ -104,8 +106,11 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
     }
 
 
-def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
-    """Return the body of POST /containers/create.  Raises `Refused` ("spec")."""
+def container_config(
+    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None = None
+) -> Json:
+    """Return the body of POST /containers/create.  `work_dir` is used only by a spec with a shipped folder.  Raises `Refused`
+    ("spec")."""
     check_spec(spec)
     for name in spec.env:
         if name.upper().startswith("NVIDIA_"):
@@ -137,11 +142,14 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
         "User": "{}:{}".format(*host.profile.user_of(spec.tenant)),
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
-        "HostConfig": _host_config(host, spec, run_dir, checkpoints),
+        **({"WorkingDir": WORK_MOUNT} if spec.workdir else {}),
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints, work_dir if spec.workdir else None),
     }
 
 
-def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+def _host_config(
+    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None
+) -> Json:
     cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
     shared = max(_MIN_SHM, memory // 2)
     config: Json = {
@@ -172,6 +180,8 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
     }
     if checkpoints is not None:
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
+    if work_dir is not None:
+        config["Mounts"].append(_bind(work_dir, WORK_MOUNT))
     if not host.profile.allows(spec.tenant, "writable-root"):
         config["ReadonlyRootfs"] = True
         # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.

@@ -1,9 +1,9 @@
 """Stops containers that write more to the node's disk than they may.
 
 Engines limit the disk of a container only with few storage drivers and file systems, and never that of a mounted directory.
-So each container's private directory is measured from time to time, and its own layer of the image where that is writable.
-One that is over the bound is killed, with a note beside its directory: its end is the app's own failure.  The folder of
-checkpoints is not measured here, since all nodes share it.
+So each container's private directory and its copy of a shipped folder are measured from time to time, and its own layer of the
+image where that is writable.  One that is over the bound is killed, with a note beside its directory: its end is the app's own
+failure.  The folder of checkpoints is not measured here, since all nodes share it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class DiskWatch:
             key = config.key_of(summary["Labels"])
             if key is None or summary["State"] != "running":
                 continue
-            folders = [self._dirs.run_dir(key), *await self._layer(summary["Id"])]
+            folders = [self._dirs.run_dir(key), self._dirs.work_dir(key), *await self._layer(summary["Id"])]
             reason = await asyncio.to_thread(measured, folders, self._host().profile.disk)
             if reason:
                 _log.warning("a container is stopped", node=self._host().node, key=key, reason=reason)

@@ -70,7 +70,9 @@ class Launcher:
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
         folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
-        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder)
+        wanted = config.container_config(
+            host, spec, self._dirs.run_dir(spec.key), folder, self._dirs.work_dir(spec.key)
+        )
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
         if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):
             await self._discard(name, spec.key)
@@ -100,7 +102,10 @@ class Launcher:
         return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
-        await self._on_disk(spec.key, lambda: self._dirs.make(spec.key, files=spec.files, owner=owner))
+        await self._on_disk(
+            spec.key,
+            lambda: self._dirs.make(spec.key, files=spec.files, owner=owner, workdir=spec.workdir),
+        )
 
     async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
         """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""

@@ -55,6 +55,8 @@ from agents.runtime.run_dirs import RunDirs
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
+    from agents.runtime.workdir.cache import BlobCache
+
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
@@ -110,6 +112,11 @@ class DockerRuntime:
         self._places: dict[Key, cgroups.Place] = {}
         self._closed = asyncio.Event()
         self._live_restore = False
+
+    @property
+    def blobs(self) -> BlobCache:
+        """The parts of shipped folders."""
+        return self._dirs.blobs
 
     async def open(self) -> None:
         """Connect.  Raises `Unavailable` if no engine answers, `Conflict` if another agent has the root."""

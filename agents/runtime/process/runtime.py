@@ -51,6 +51,8 @@ from agents.runtime.run_dirs import RunDirs
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from agents.runtime.workdir.cache import BlobCache
+
 log = structlog.get_logger(__name__)
 
 LOG_CAP: Final = 16 * 1024 * 1024
@@ -86,6 +88,11 @@ class ProcessRuntime:
         self._watched: dict[Key, int] = {}
         self._wakes: set[asyncio.Event] = set()
         self._open = False
+
+    @property
+    def blobs(self) -> BlobCache:
+        """The parts of shipped folders."""
+        return self._dirs.blobs
 
     async def open(self) -> None:
         """Lock the root and watch what runs.  Raises `Conflict` if another agent has it."""
@@ -216,9 +223,10 @@ class ProcessRuntime:
 
         def fill(new: Path) -> None:
             (new / "tmp").mkdir(mode=0o700)
-            records.write_launch(new, records.Launch(str(run), spec.command, variables), self._log_cap, wanted)
+            records.write_launch(new, records.Launch(str(begins), spec.command, variables), self._log_cap, wanted)
 
-        self._dirs.make(spec.key, fill, files=spec.files)
+        begins = self._dirs.work_dir(spec.key) if spec.workdir else run
+        self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir)
 
     def _supervise(self, key: Key) -> None:
         """Start a supervisor; return when it has started the program, has left it to another one, or has found that the lease

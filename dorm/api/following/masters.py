@@ -1,21 +1,24 @@
-"""Who leads, by the lease: looked at now and then, so that no request waits for a renewal."""
+"""Who leads, by the lease, and who follows: looked at and asked now and then, so that no request waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dorm.client.masters import row_of
 from events.log.records import LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from dorm.client.masters import Leader
+    from dorm.client.masters import Leader, MasterRow
     from dorm.core.state import State
     from events.log.leadership import Held, Leadership
 
 _LOOK_S = 1.0
+_ASK_S = 5.0
 _SPARE_S = 3.0
 """Seconds beyond the lease after which one that was not renewed is silent."""
 
@@ -23,7 +26,15 @@ _SPARE_S = 3.0
 class MastersWatch:
     """Follows the lease of a cluster's masters."""
 
-    def __init__(self, leadership: Leadership, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        leadership: Leadership,
+        clock: Callable[[], int],
+        ask: Callable[[], Awaitable[list[MasterRow] | None]] | None = None,
+    ) -> None:
+        """`ask` asks all masters how they are; None where nobody answers, as of an archive."""
+        self._ask = ask
+        self._every: list[MasterRow] | None = None
         self._leadership = leadership
         self._clock = clock
         self._held: Held | None = None
@@ -32,6 +43,17 @@ class MastersWatch:
         """By the loop's clock."""
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_lease(), name="lease")
+            if self._ask is not None:
+                tasks.create_task(self._ask_all(self._ask), name="masters")
+
+    async def _ask_all(self, ask: Callable[[], Awaitable[list[MasterRow] | None]]) -> None:
+        while True:
+            self._every = await ask()
+            await asyncio.sleep(_ASK_S)
+
+    async def _watch_lease(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -48,4 +70,4 @@ class MastersWatch:
         held, written_at, now = self._held, self._written_at, self._clock()
         patience = held.ttl_s + _SPARE_S if held is not None else 0.0
         seen = asyncio.get_running_loop().time() - self._renewed_at <= patience
-        return lambda state: row_of(state, held, written_at, now, seen=seen)
+        return lambda state: replace(row_of(state, held, written_at, now, seen=seen), masters=self._every)

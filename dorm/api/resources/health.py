@@ -11,11 +11,15 @@ from dorm.api.answers import Answer, answer
 from dorm.api.looking import settled
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.masters import Leader
+from dorm.health.checks import Check
 from events.cloudevents import rfc3339
 from events.spec import spec_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dorm.api.services import Services
+    from dorm.health.checks import Source
 
 _MOST_BEHIND = 5000
 """Records that a process which is ready may be behind the log."""
@@ -41,7 +45,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masters(msgspec.Struct, frozen=True, kw_only=True):
-    """Who leads."""
+    """Who leads, and who follows."""
 
     position: str
     leader: Leader
@@ -67,6 +71,19 @@ def _is_ready(services: Services) -> bool:
     return follower.ready and follower.end - follower.seq <= _MOST_BEHIND
 
 
+def checks_of(services: Services) -> Source:
+    """Return what a service manager is to know of this process."""
+
+    async def checks() -> Sequence[Check]:
+        follower = services.follower
+        behind = follower.end - follower.seq
+        text = f"up to record {follower.seq} of {follower.end}; it serves {services.addresses.streams} streams"
+        trouble = f"{follower.trouble or 'the log is still being read'}; {behind} records are to be folded"
+        return [Check("folded", _is_ready(services), text if _is_ready(services) else trouble)]
+
+    return checks
+
+
 async def health(call: Call[Parameters, None]) -> Answer:
     """Whether the process answers, whatever it knows."""
     return answer(health_of(call.services), call.services.follower.seq)
@@ -79,7 +96,7 @@ async def ready(call: Call[Parameters, None]) -> Answer:
 
 
 async def masters(call: Call[Parameters, None]) -> Answer:
-    """By the lease of the masters, and since when by the log."""
+    """By the lease of the masters, and since when by the log; those that follow by their own word, a few seconds old."""
     await settled(call)
     row = call.services.masters.row()
     found = await call.services.follower.look(lambda state: (state.seq, row(state)), masters.__qualname__)
@@ -94,6 +111,6 @@ async def app_schema(call: Call[Parameters, None]) -> Answer:
 ROUTES = [
     Route("GET", "/v1/health", health, "Whether this process answers", answer=Health),
     Route("GET", "/v1/ready", ready, "Whether it is up to date", answer=Health, problems=(503,)),
-    Route("GET", "/v1/masters", masters, "Who leads", answer=Masters),
+    Route("GET", "/v1/masters", masters, "Who leads and who follows", answer=Masters),
     Route("GET", "/v1/schema/app", app_schema, "The JSON Schema of app specs", answer=dict[str, Any], tag="apps"),
 ]

@@ -25,6 +25,7 @@ from replay.page.view import View, decision_in, view
 from replay.travel.diff import Diff
 from replay.travel.diff import diff as difference
 from replay.travel.diff import only as concerning
+from replay.travel.reported import reported_at
 from replay.travel.settings_between import settings_between
 from replay.travel.travel import time_of
 
@@ -174,12 +175,15 @@ async def get_diff(call: Call[Between, None]) -> Answer:
         else:
             states.append(await services.moments.state(seq))
     before, after = states
-    set_by = await settings_between(services.follower.log, before, after)
+    log = services.follower.log
+    moments = [None if text is None else parse_moment(text) for text in (query.begin, query.to)]
+    newest = [await reported_at(log, state, moment) for state, moment in zip(states, moments, strict=True)]
+    set_by = await settings_between(log, before, after)
 
     def work() -> Answer:
         if query.only is not None and not any(one.find_app(query.only) or query.only in one.nodes for one in states):
             raise Missing(f"at neither moment was there an app or node {query.only!r}", code="name.not_found")
-        found = difference(before, after, set_by)
+        found = difference(before, after, set_by, (newest[0], newest[1]))
         shown = found if query.only is None else concerning(found, query.only)
         return answer(shown, after.seq, pack=call.packs)
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
+from dorm.cli.swept.lines import SweepArgument
 from dorm.cli.tables import show_apps, show_pause
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from events.spec import CheckedSpec
 
 PANEL = "Apps"
+_DOCUMENTS = (Format.json, Format.yaml)
 
 
 def register(app: typer.Typer) -> None:
@@ -58,6 +60,7 @@ def submit(
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
     from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
 
@@ -65,7 +68,7 @@ def submit(
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            app = await _submit(connected, checked, spec, id)
+            app = await _submit(connected, await with_workdir(connected, checked, spec.absolute().parent), spec, id)
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(app_row(app, time.time_ns()), output)
             elif not wait:
@@ -120,8 +123,12 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
 
 
 def ps(
+    sweep: SweepArgument = None,
     all_apps: Annotated[
-        bool, typer.Option("--all", "-a", help="Include ended apps, as long as the cluster keeps them.")
+        bool,
+        typer.Option(
+            "--all", "-a", help="Include ended apps, as long as the cluster keeps them, and each app of a sweep."
+        ),
     ] = False,
     output: Output = Format.table,
     url: Url = None,
@@ -129,24 +136,30 @@ def ps(
 ) -> None:
     """List apps: how many containers each has now, and why not more.
 
+    A sweep is one line; its name lists its apps.
+
     [bold]Examples[/]
 
       dorm ps
 
       dorm ps --all -o wide
 
+      dorm ps lr
+
       dorm ps -o json | jq '.[] | select(.phase == "waiting") | .note'
     """
+    from dorm.cli.swept.lines import grouped
     from dorm.core.query.views import app_rows
 
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
             rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
-            if output in (Format.json, Format.yaml):
+            rows, sweeps = grouped(state, rows, sweep, connected.user, each=all_apps or output in _DOCUMENTS)
+            if output in _DOCUMENTS:
                 show(rows, [], output)
-            elif rows:
-                show_apps(rows, output)
+            elif rows or sweeps:
+                show_apps(rows, output, sweeps)
             else:
                 ended = sum(1 for app in state.apps.values() if app.ended)
                 hint = (
@@ -155,7 +168,7 @@ def ps(
                     else "; submit one with `dorm submit app.yaml`"
                 )
                 console.print(Text("no app is running or waiting" + hint))
-            if output not in (Format.json, Format.yaml):
+            if output not in _DOCUMENTS:
                 show_pause(state)
 
     run(work())

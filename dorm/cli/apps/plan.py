@@ -196,6 +196,8 @@ def parse_nodes(text: str) -> NewNodes | str:
 def _show(found: Plan, output: Format) -> None:
     if found.assumed:
         console.print(Text(f"if: {'; '.join(found.assumed)}", style="dim"))
+    if found.paused:
+        console.print(Text(f"{found.paused}; this is what `dorm resume` would decide", style="yellow"), soft_wrap=True)
     shown = [app for app in found.apps if app.kind or app.end or app.reason or output is Format.wide]
     if shown:
         show([_row(app) for app in shown], _COLUMNS, output, note=("NOTE", "note"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,9 +37,17 @@ def run_app(
     gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
     image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
+    workdir: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Ship this folder, and run in a copy of it; default: the current one."),
+    ] = None,
+    no_workdir: Annotated[
+        bool,
+        typer.Option("--no-workdir", help="Ship nothing: run in the current folder itself, or in the image's own."),
+    ] = False,
     folder: Annotated[
         str | None,
-        typer.Option(help="Run there: an absolute path on every node, or in the image; default: the current folder."),
+        typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image."),
     ] = None,
     engine: Annotated[str, typer.Option(help="What runs inside, such as torchrun; see the field of specs.")] = "plain",
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
@@ -52,9 +61,11 @@ def run_app(
 ) -> None:
     """Run a command on the cluster, and follow it.
 
-    It runs in the current folder, with the programs of this machine: that
-    works where the nodes are this machine, as with `dorm up --runtime process`.
-    Elsewhere --folder names a folder that every node has, and --image an image.
+    The current folder is shipped to the nodes, without what .gitignore and
+    .dormignore leave out, and each container starts in a copy of its own. What
+    the cluster has already is not sent again. Where all nodes are this machine,
+    as with `dorm up`, the command's program is the one of this shell; elsewhere
+    the nodes need it, or --image names an image that has it.
 
     Its output is printed here, with --n-max above 1 each line with its rank before
     it. Its exit code is this command's, or 1 if it failed without one. On a terminal
@@ -66,7 +77,11 @@ def run_app(
 
       dorm run --n-max 4 --cpu 2 --memory 4GiB --retries 3 -- python train.py
 
-      dorm run --image pytorch/pytorch --folder /app --gpu 1 -- python train.py
+      dorm run --image pytorch/pytorch --gpu 1 -- python train.py
+
+      dorm run --no-workdir -- python -m http.server
+
+      dorm run --image lab/trainer --folder /app -- python train.py
 
       dorm run --dry-run -o yaml -- python train.py > train.yaml
     """
@@ -77,6 +92,8 @@ def run_app(
         raise WrongUsage("COMMAND: its first word is a program, not nothing", code="usage.nothing_to_do")
     if folder is not None and not folder.startswith("/"):
         raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
+    if workdir is not None and (no_workdir or folder is not None):
+        raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
     demand = {"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})}
     typed = Typed(
         words=tuple(command),
@@ -86,6 +103,7 @@ def run_app(
         name=name or "",
         image=image or "",
         folder=folder or "",
+        workdir="" if no_workdir or folder else (workdir or "."),
         engine=engine,
         env=_variables(env or []),
         retries=retries,
@@ -153,13 +171,16 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
 
 
 async def _submitted(connected: Client, typed: Typed, url: str) -> App:
+    from dorm.cli.project.shipping import with_workdir
     from dorm.client.errors import Unsettled
     from dorm.local.commands import check_nodes, document, free_name, made_name
+    from events.spec import check_spec
 
     state = await connected.state()
-    check_nodes(typed, state.nodes.values(), url)
+    local = check_nodes(typed, state.nodes.values(), url)
     name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
+    spec = await with_workdir(connected, check_spec(document(typed, name, local=local)), Path.cwd())
     try:
-        return await connected.submit(document(typed, name))
+        return await connected.submit(spec)
     except Unsettled as error:
         raise Fail(f"{error}; `dorm ps` shows whether {name} runs", code=error.code) from None

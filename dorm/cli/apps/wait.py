@@ -16,8 +16,12 @@ from dorm.cli.output import console
 from dorm.cli.sizes import seconds_of
 
 if TYPE_CHECKING:
+    from dorm.cli.swept.waiting import Sweeps
     from dorm.client.client import Client
     from dorm.core.state import App
+
+_NAMED = 5
+"""Apps that are named where the time was over."""
 
 
 class Condition(StrEnum):
@@ -34,7 +38,8 @@ def register(app: typer.Typer) -> None:
 
 def wait(
     apps: Annotated[
-        list[str], typer.Argument(metavar="APP...", help="Names or ids of apps.", autocompletion=complete_app)
+        list[str],
+        typer.Argument(metavar="APP...", help="Names or ids of apps, or names of sweeps.", autocompletion=complete_app),
     ],
     condition: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.completed,
     timeout: Annotated[
@@ -47,7 +52,7 @@ def wait(
 
     An app runs once all its containers do. One that can't come to that any
     more, because it has ended otherwise, is reported at once; the command
-    still waits for the others.
+    still waits for the others. The name of a sweep stands for all its apps.
 
     The exit status is 0 if all apps got there, 1 if one did not, and 124 if the
     time was over before, as with timeout(1).
@@ -59,22 +64,27 @@ def wait(
       dorm wait first second --for ended
 
       dorm wait digits-mlp --for running --timeout 5m
+
+      dorm wait lr --for ended && dorm sweep show lr --by loss
     """
     seconds = seconds_of("--timeout", timeout)
 
     async def work() -> None:
         from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.cli.swept.waiting import Sweeps
 
         async with client(url, cluster) as connected:
-            pending = {app.id: app for app in [await connected.app(name) for name in apps]}
+            sweeps = Sweeps()
+            pending = {app.id: app for name in apps for app in await sweeps.apps(connected, name)}
             limit = asyncio.timeout(seconds)
             try:
                 async with limit, telling_who_is_missing(connected):
-                    await _until_settled(connected, pending, condition)
+                    await _until_settled(connected, pending, condition, sweeps)
             except TimeoutError:
                 if not limit.expired():
                     raise
-                left = ", ".join(f"{app.name} ({app.phase})" for app in pending.values())
+                left = ", ".join(f"{app.name} ({app.phase})" for app in list(pending.values())[:_NAMED])
+                left += f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
                 raise Fail(
                     f"not {condition} after {timeout}: {left}; `dorm explain APP` says why",
                     TIMED_OUT,
@@ -84,7 +94,7 @@ def wait(
     run(work())
 
 
-async def _until_settled(connected: Client, pending: dict[str, App], condition: Condition) -> None:
+async def _until_settled(connected: Client, pending: dict[str, App], condition: Condition, sweeps: Sweeps) -> None:
     """Wait until each app got there or can't any more; remove it from `pending` then, which has the apps as last seen."""
     async for state, _ in connected.watch():
         for id in list(pending):
@@ -97,13 +107,17 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
                 )
                 continue
             pending[id] = app
-            if _is(app, condition):
+            there = _is(app, condition)
+            if not there and not app.ended:
+                continue
+            del pending[id]
+            if sweeps.told(app, well=there):
+                continue
+            if there:
                 console.print(Text(f"{app.name} {app.ended or 'runs'}"))
-                del pending[id]
-            elif app.ended:
+            else:
                 reason = f": {app.end_reason}" if app.end_reason else ""
                 complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
-                del pending[id]
         if not pending:
             return
 

@@ -145,6 +145,7 @@ def master(
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
         from dorm.rotation.beside import open_checked, rotating_beside
+        from dorm.workdir.keeping import keeping_beside
         from events.log.waiting import until_answered
 
         found = target(url, cluster).as_process("master")
@@ -187,6 +188,7 @@ def master(
             apart = await found.connection("dorm-rotation", patient=True)
             stack.push_async_callback(apart.close)
             await stack.enter_async_context(rotating_beside(one, apart, rotation, seal_key))
+            await stack.enter_async_context(keeping_beside(one, connection.log.files))
             answering = answering_status(
                 connection.bus,
                 cluster_name,

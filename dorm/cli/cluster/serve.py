@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,8 @@ from dorm.cli.connect import ClusterName, Url, User, target
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.signals import first_of, run_until_stopped
+from dorm.cli.service import run_service
+from dorm.cli.signals import first_of
 
 if TYPE_CHECKING:
     from dorm.api.options import Options
@@ -90,6 +92,7 @@ def serve(
       curl -N http://127.0.0.1:4280/v1/events/stream
     """
     from dorm.api.options import Options
+    from dorm.health.checks import Health
 
     configure(verbose, log_json)
     host, port = address_of(listen)
@@ -105,7 +108,10 @@ def serve(
         clients=tls_clients,
     )
 
+    health = Health(f"dorm {version('dorm')}", "the API waits for the NATS servers")
+
     async def work() -> None:
+        from dorm.api.resources.health import checks_of
         from dorm.api.serving import serving
 
         found = target(url, cluster).as_process("api")
@@ -114,6 +120,7 @@ def serve(
         try:
             async with serving(connection, seen) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())
+                health.watch(checks_of(server.services))
                 announce(server.url, connection.cluster, options)
                 if while_stdin_is_open:
                     await first_of(server.run(), _stdin_closed())
@@ -124,7 +131,7 @@ def serve(
 
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
-    run(run_until_stopped(work()))
+    run(run_service(work(), health))
 
 
 def _secret(found: Target) -> bytes:

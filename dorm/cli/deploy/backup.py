@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,12 @@ def backup(
         Path, typer.Argument(metavar="DIR", help="Folder of the copies, best on another machine's disk.")
     ],
     keep: Annotated[int, typer.Option(min=1, max=10_000, help="How many copies of this cluster to keep there.")] = 14,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.prom", help="Also write when it was made, for the text files of Prometheus's node exporter."
+        ),
+    ] = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -42,12 +49,15 @@ def backup(
     from dorm.cli.connect import target
 
     async def work() -> None:
-        from dorm.deploy.backups import back_up
+        from dorm.deploy.backups import back_up, report
 
         name = target(url, cluster).cluster
         async with log_of(None, url, cluster, folds=False) as log:
-            with progress_of("copying") as report:
-                done = await back_up(log, folder, name, keep=keep, now=time.time_ns(), progress=report)
+            began = time.time_ns()
+            with progress_of("copying") as progress:
+                done = await back_up(log, folder, name, keep=keep, now=began, progress=progress)
+        if metrics is not None:
+            await asyncio.to_thread(report, done, name, began, metrics)
         if output in (Format.json, Format.yaml):
             show_document(done, output)
             return

@@ -103,9 +103,11 @@ def limit(
 ) -> None:
     """Show how large the log is and may become, or limit it.
 
-    The log forgets nothing, so without a limit and without rotation
-    (`dorm log rotate`) the servers' disks are its limit. With one, a flood fills the log and not the disks: records are
-    refused, apps run on, and nothing is decided until the limit is raised.
+    The log forgets nothing: it grows until rotation moves its past into
+    archives (`dorm log rotate`, `dorm log show`), which count towards neither
+    this size nor the limit. With a limit, a flood fills the log and not the
+    disks: records are refused, apps run on, and nothing is decided until the
+    limit is raised or the log is rotated.
     Masters and `dorm masters` warn from 80% on. On several servers it holds
     for each of them.
 

@@ -157,6 +157,7 @@ def diff(
     async def work() -> Diff:
         from replay.travel.diff import diff as between
         from replay.travel.diff import only as concerning
+        from replay.travel.reported import reported_at
         from replay.travel.settings_between import settings_between
         from replay.travel.travel import state_at
 
@@ -166,9 +167,10 @@ def diff(
                 with progress_of("folding") as report:
                     states.append(await state_at(log, moment, progress=report))
             set_by = await settings_between(log, states[0], states[1])
+            newest = [await reported_at(log, state, moment) for state, moment in zip(states, moments, strict=True)]
         if only is not None:
             _check_known(only, states)
-        found = between(states[0], states[1], set_by)
+        found = between(states[0], states[1], set_by, (newest[0], newest[1]))
         return found if only is None else concerning(found, only)
 
     found: Diff = run(work())

@@ -3,6 +3,7 @@
     admission   which submissions may run
     bounds      how many containers an app may have, given its past
     claims      reservations of apps that pause after a failure or were interrupted
+    groups      which apps wait because enough of their group run
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
     size_requests   what an app asked for itself

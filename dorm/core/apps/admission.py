@@ -11,10 +11,13 @@ from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
 from events.quantities import humanize
-from events.spec import LARGEST_SPEC, SpecError, check_spec
+from events.spec import LARGEST_SPEC, SpecError, check_shipped, check_spec
+from events.spec.abilities import needed
 from events.spec.requirements import RequirementError, requirement
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dorm.core.state import Node, State, Submission
     from events.spec import AppSpec, CheckedSpec
 
@@ -75,7 +78,9 @@ def _checked(submission: Submission) -> CheckedSpec:
     if submission.size > LARGEST_SPEC:
         text = f"the submission has {submission.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
         raise SpecError(text, code="spec.too_large")
-    return check_spec(submission.spec)
+    spec = check_spec(submission.spec)
+    check_shipped(spec)
+    return spec
 
 
 def name_of(document: Any) -> str:
@@ -104,6 +109,7 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
     if not state.nodes:
         return
     nodes = _admitted(state, spec.require)
+    _check_abilities(nodes, spec)
     matching = f" that matches {_shown(spec.require)}" if len(nodes) < len(state.nodes) else ""
     demand = spec.resources()
     for name, amount in demand.items():
@@ -143,6 +149,17 @@ def _admitted(state: State, require: str) -> list[Node]:
         text = f"require: no node's labels match {_shown(require)}{hint}; `dorm nodes -o wide` shows them"
         raise SpecError(text, code="spec.require.no_node")
     return admitted
+
+
+def _check_abilities(nodes: Collection[Node], spec: AppSpec) -> None:
+    """Refuse an app with fields that the agents of all these nodes would ignore.  Raises SpecError."""
+    for ability in needed(spec):
+        if not any(ability in node.able for node in nodes):
+            raise SpecError(
+                f"{ability}: the agents of all nodes that it may use are of a release that does not have this; upgrade them "
+                "(`dorm nodes -o wide`)",
+                code=f"spec.{ability}.no_node",
+            )
 
 
 def _shown(require: str) -> str:

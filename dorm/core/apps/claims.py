@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dorm.core.apps.bounds import bounds, in_debt
 from dorm.policies.integer import satisfies
 from events.quantities import SECOND
+from events.spec.abilities import labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> 
     left, gang = most, max(app.spec.gang, 1)
     for name, count in last.by_node().items():
         room = rooms.get(name)
-        if room is None or (app.spec.require and not satisfies(app.spec.require, room.node.labels)):
+        if room is None or not _may_use(app, room.node):
             continue
         here = min(count, left, *(room.free.get(kind, 0) // need for kind, need in app.demand.items() if need > 0))
         here -= here % gang
@@ -145,6 +146,11 @@ def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> 
             place[name] = here
             left -= here
     return place
+
+
+def _may_use(app: App, node: Node) -> bool:
+    required = requirement_with(app.spec)
+    return not required or satisfies(required, labels_with(node.labels, node.able))
 
 
 def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
+from dorm.core.apps.groups import held_back
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
@@ -26,6 +27,7 @@ from dorm.policies import integer
 from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
 from events.quantities import SECOND
+from events.spec.abilities import labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -97,22 +99,22 @@ def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Co
 
 def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
     """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
-    hold containers now, or that has a claim to some.
+    hold containers now, or that has a claim to some; without those that their group's limit keeps waiting.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
-    alike, usual = Alike(state), usual_adjust_s(state)
+    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
-        if not app.cancel_requested and (claim is not None or not pausing(app, now)):
+        if not app.cancel_requested and app.id not in later and (claim is not None or not pausing(app, now)):
             apps.append(_demand_of(state, app, claim, alike, usual, now))
     nodes = tuple(
         NodeRoom(
             id=node.id,
             capacity=node.capacity,
-            labels=node.labels,
+            labels=labels_with(node.labels, node.able),
             drained=bool(node.draining) or node.foreign,
             unmounted=node.foreign,
         )
@@ -141,7 +143,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
             and _may_move(state, current, now)
         ),
         absent=claim is not None,
-        require=app.spec.require,
+        require=requirement_with(app.spec),
         placement=app.spec.placement,
         gang=app.spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,

@@ -10,7 +10,7 @@
     submissions   what waits for an answer
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
-    reasons   why each app waits, as a decision states it
+    reasons   why each app waits, as a decision or the limit of its group states it
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
     planning    what a policy that plans ahead has promised

@@ -274,6 +274,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
+        abilities=sorted(set(event.abilities)) or UNSET,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):

@@ -25,7 +25,7 @@ from dorm.core.fold.effects import (
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
-from dorm.core.fold.reasons import note_reasons
+from dorm.core.fold.reasons import note_groups, note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.fold.trust.identities import refusals_told
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
@@ -61,6 +61,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
             _master_elected(state, fact, event.by)
         else:
             state.counters.unknown += 1
+    note_groups(state, event.events)
     if state.next_drop_at and state.time >= state.next_drop_at:
         drop_ended(state)
     return "applied"

@@ -71,3 +71,5 @@ class Plan(msgspec.Struct, frozen=True):
     after: Figures
     rounds: list[Round]
     """Decisions that change something, at most as many as requested."""
+    paused: str = ""
+    """Who paused scheduling and why: then these are the decisions after `dorm resume`; "" while decisions are made."""

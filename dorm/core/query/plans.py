@@ -29,7 +29,7 @@ from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
-from dorm.core.query.views import sizes, summary
+from dorm.core.query.views import paused_text, sizes, summary
 from dorm.core.settings import parameters_in_force
 from dorm.core.state import State
 from dorm.policies.registry import policy
@@ -98,7 +98,8 @@ class Assumed(msgspec.Struct, frozen=True):
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
-    """Return the next `rounds` decisions.  `now` (UTC ns) is not before the state's own time.  Raises PlanError."""
+    """Return the next `rounds` decisions.  `now` (UTC ns) is not before the state's own time.  While scheduling is paused,
+    these are the decisions that follow its resumption.  Raises PlanError."""
     now = max(now, state.time)
     course = _Course(state, now)
     course.settle()
@@ -132,6 +133,7 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
         before=_figures(before, now),
         after=_figures(course.state, course.now),
         rounds=done,
+        paused=paused_text(state),
     )
 
 
@@ -208,6 +210,7 @@ class _Course:
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
         self.state.identities = msgspec.UNSET  # Nobody in particular asks for what is assumed.
+        self.state.pause = msgspec.UNSET
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
         """Events of publishers other than the master, with the publisher."""

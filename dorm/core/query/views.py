@@ -15,6 +15,7 @@ from dorm.core.query.batches import batch_now
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
+from events.spec import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,8 @@ class AppRow(msgspec.Struct, frozen=True):
     progress_age_s: float | None = None
     """Since its last progress or checkpoint; None where its present generation has reported neither, and once it has
     ended."""
+    sweep: str = ""
+    """The sweep that it belongs to, "" for none."""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -118,6 +121,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
+        sweep=app.spec.group.name if app.spec.group is not None else "",
     )
 
 
@@ -273,6 +277,7 @@ def describe(
         "steps": app.spec.steps or None,
         "batch": msgspec.to_builtins(batch_now(app, state)),
         "plan": msgspec.to_builtins(app.plan),
+        "workdir": msgspec.structs.asdict(workdir) if (workdir := shipped(app.spec)) is not None else None,
         "policy_failure": msgspec.to_builtins(failure) if isinstance(failure, FailedPolicy) and not app.ended else None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [

@@ -3,6 +3,7 @@
     snapshots   copies of the state
     progress    what apps report between two marks
     parts       what each node's agent follows
+    files       the folders that clients ship for their apps
     shadows     the comparisons of `dorm shadow`
     viewed      the log as a plain user has it: a view that somebody serves;  viewed_progress: the progress of its apps
 

@@ -24,6 +24,7 @@ from events.requests import ViewQuestion
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from events.log.files import Files
     from events.log.progress import Progress
     from events.log.records import Appended
     from events.nats.link import Link
@@ -156,6 +157,11 @@ class ViewedLog(EventLog):
     @property
     def progress(self) -> Progress:
         return self._progress
+
+    @property
+    def files(self) -> Files:
+        """The own tenant's: the server keeps a user from others'."""
+        return self._appends.files
 
     @property
     def anonymized(self) -> bool:

@@ -12,9 +12,14 @@ from events.nats.places.deliveries import AGAIN_S, TIMEOUT_S, Deliveries
 from events.nats.streams import log_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
+
+    from nats.js.api import ConsumerInfo
 
     from events.nats.link import Link
+
+WEBHOOK = "webhook-"
+"""How the names of webhooks' places start."""
 
 
 class Standing(NamedTuple):
@@ -50,14 +55,28 @@ class Places:
 
     async def names(self, prefix: str) -> list[str]:
         """Return the names of all places that start so.  Raises LogUnavailable, LogRefused."""
+        return sorted([info.name async for info in self._infos(prefix)])
+
+    async def needed_from(self, prefix: str) -> int | None:
+        """Return the first sequence that a reader at one of these places may have yet to see; None if all of them have seen
+        everything.  Raises LogUnavailable, LogRefused."""
+        found: list[int] = []
+        async for info in self._infos(prefix):
+            # A reader that waits for nothing has seen all, however far back its last record is.
+            place = info.ack_floor if info.num_ack_pending else info.delivered if info.num_pending else None
+            if place is not None:
+                found.append((place.stream_seq or 0) + 1)
+        return min(found, default=None)
+
+    async def _infos(self, prefix: str) -> AsyncIterator[ConsumerInfo]:
         manager = self._link.jetstream(timeout=TIMEOUT_S)
-        found: list[str] = []
         offset = 0
         with as_log_errors("listing places in the log"):
             while page := await manager.consumers_info(log_stream(self._cluster), offset):
                 offset += len(page)
-                found += [info.name for info in page if info.name.startswith(prefix)]
-        return sorted(found)
+                for info in page:
+                    if info.name.startswith(prefix):
+                        yield info
 
     async def standing(self, name: str) -> Standing | None:
         """Return where a reader is; None if there is none.  Raises LogUnavailable, LogRefused."""

@@ -302,9 +302,10 @@ def test_a_hash_names_what_is_asked_and_not_its_order() -> None:
         {"grace_s": 1.0},
         {"devices": ()},
         {"files": {"dorm-hostfile": "a"}},
+        {"workdir": "0" * 64},
     ]
     assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__) - {"tenant"}
-    assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 10
+    assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 11
     assert (
         spec_hash(SPEC) == "9e7cc78681cef6470e40d3083aa5e4c6"
     )  # running containers carry it: a change would turn all into conflicts

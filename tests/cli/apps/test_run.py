@@ -62,11 +62,21 @@ async def dorm_in(folder: Path, home: Path, *words: str) -> tuple[int, str, str]
 async def test_a_script_runs_in_its_folder_and_is_followed_to_its_end(cluster: Up, project: Path) -> None:
     command = ("run", "--cpu", "500m", "python3", "train.py", "--lr", "0.1", "-o", "x")
     code, out, err = await dorm_in(project, cluster.home, *command)
-    assert (code, out) == (0, f"trains linear with ['--lr', '0.1', '-o', 'x'] in {project}\n"), err
+    assert code == 0, err
+    assert out.startswith("trains linear with ['--lr', '0.1', '-o', 'x'] in /"), out
+    assert out.endswith("/work\n")
+    assert "train: its folder is shipped (4 files, " in err
     assert "train is accepted as train-" in err
     code, out, err = await dorm_in(project, cluster.home, *command)
     assert (code, out[:6]) == (0, "trains"), err
     assert "train-2 is accepted as train-2-" in err
+    assert "is shipped" not in err  # Nothing had to be sent.
+
+
+async def test_without_a_shipped_folder_it_runs_in_the_current_one(cluster: Up, project: Path) -> None:
+    command = ("run", "--no-workdir", "--name", "here", "--", "python3", "train.py")
+    code, out, err = await dorm_in(project, cluster.home, *command)
+    assert (code, out) == (0, f"trains linear with [] in {project}\n"), err
 
 
 async def test_of_several_containers_each_line_is_printed_with_its_rank(cluster: Up, project: Path) -> None:
@@ -115,13 +125,13 @@ async def test_the_spec_that_it_prints_can_be_submitted(cluster: Up, project: Pa
     spec = yaml.safe_load(out)
     assert (spec["n_max"], spec["env"], spec["demand"]) == (2, {"LR": "0.1"}, {"cpu": "1"})
     (project / "train.yaml").write_text(out)
-    said = await done(cluster.home, "submit", "--wait", str(project / "train.yaml"))
-    assert said.startswith("written completed")
+    code, out, err = await dorm_in(project, cluster.home, "submit", "--wait", "train.yaml")
+    assert (code, out[:17]) == (0, "written completed"), err
 
 
 async def test_detached_it_runs_on_and_an_interruption_without_a_terminal_cancels(cluster: Up, project: Path) -> None:
-    code, out, err = await dorm_in(project, cluster.home, "run", "-d", "--cpu", "250m", "--", "python3", "loop.py")
-    assert (code, err) == (0, "")
+    code, out, _ = await dorm_in(project, cluster.home, "run", "-d", "--cpu", "250m", "--", "python3", "loop.py")
+    assert code == 0
     assert out.startswith("loop is accepted as loop-")
     process = await asyncio.create_subprocess_exec(
         *DORM, "run", "--name", "cut", "--cpu", "250m", "--", "python3", "loop.py",

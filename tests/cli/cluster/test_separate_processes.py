@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,6 +15,7 @@ from dorm.client.client import Client
 from dorm.core.query.views import sizes
 from dorm.elastic import ledger
 from events.nats.connection import Connection
+from tests.cli.cluster.service_manager import Manager
 from tests.e2e.commands import done, dorm, processes_of, refused, running, until_said
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members
@@ -31,29 +31,6 @@ if TYPE_CHECKING:
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
-
-
-class Manager:
-    """The socket of a service manager."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        self._socket.setblocking(False)
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, *_: object) -> None:
-        self._socket.close()
-
-    async def said(self, line: str) -> str:
-        """All that was said up to this line."""
-        found = ""
-        async with asyncio.timeout(20):
-            while line not in found.splitlines():
-                found += (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).decode() + "\n"
-        return found
 
 
 class Lab:

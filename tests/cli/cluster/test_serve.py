@@ -15,6 +15,7 @@ import psutil
 import pytest
 from yarl import URL
 
+from tests.cli.cluster.service_manager import Manager
 from tests.e2e.commands import done, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, talker, up
 
@@ -40,6 +41,13 @@ async def test_up_serves_its_cluster_in_a_process_that_ends_with_it(tmp_path: Pa
         async with aiohttp.ClientSession(base_url=url) as session:
             ready = await answer_of(session, "/v1/ready")
             assert (ready["cluster"], ready["status"]) == ("local", "ok")
+            async with asyncio.timeout(40.0):
+                while True:  # They are asked every few seconds.
+                    masters = (await answer_of(session, "/v1/masters"))["leader"]["masters"]
+                    if masters:
+                        break
+                    await asyncio.sleep(0.2)
+            assert [one["condition"] for one in masters] == ["leads"]
             async with session.post("/v1/apps", json=talker("talks", lines=5)) as answer:
                 assert answer.status == 202
                 submitted = await answer.json()
@@ -106,13 +114,17 @@ def serving(parent: int) -> psutil.Process:
     return found
 
 
-async def test_serve_says_what_it_means_to_listen_for_others(tmp_path: Path) -> None:
+async def test_serve_says_when_it_is_ready_and_what_it_means_to_listen_for_others(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, agents=1) as cluster:
         log = folder / "serve.log"
-        async with running(cluster.home, log, "serve", "--listen", "0.0.0.0:0") as process:
+        manager, env = Manager(folder / "notify"), {"NOTIFY_SOCKET": str(folder / "notify")}
+        serve = running(cluster.home, log, "serve", "--listen", "0.0.0.0:0", env=env)
+        async with manager, serve as process:
             said = await until_said(log, "warning", process)
             assert "beyond this machine" in said
+            assert "STATUS=up to record" in await manager.said("READY=1")
             process.send_signal(signal.SIGINT)
+            await manager.said("STOPPING=1")
             assert await process.wait() == 0
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = taken.sockets[0].getsockname()[1]

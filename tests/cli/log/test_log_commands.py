@@ -96,6 +96,8 @@ def test_a_log_that_was_never_sealed_is_not_called_good(here: Dorm, tmp_path: Pa
 
 
 def test_the_public_key(here: Dorm, tmp_path: Path) -> None:
+    assert "[credentials." in here("ps", "--credentials", tmp_path / "none.creds")[2]
+    # What one command was given is not another's in the same process.
     code, _, err = here("log", "key")
     assert (code, "[key.not_found]" in err) == (1, True)
     made = open_key(tmp_path / "home" / "lab" / "master.nk")

@@ -84,6 +84,21 @@ def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
     assert found.rounds[0].overhead == 1
 
 
+def test_while_scheduling_is_paused_a_plan_is_what_its_resumption_decides() -> None:
+    bench = busy()
+    bench.add(k.SchedulingPaused(reason="new switches"))
+    bench.submit("new", n_max=8)
+    bench.settle()
+    assert not sizes(bench.app("new"))
+    found = planned(bench)
+    assert found.paused.endswith(": new switches")
+    assert (named(found).kind, named(found, "new").kind) == ("restart", "start")
+    bench.add(k.SchedulingResumed())
+    bench.settle()
+    assert named(found, "new").nodes_after == sizes(bench.app("new"))
+    assert planned(bench).paused == ""
+
+
 def test_the_figures_are_those_of_the_decision() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),))

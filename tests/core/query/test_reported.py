@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import encode
 from events.log.records import Record
 from events.quantities import SECOND
+from replay.travel.diff import Changed, diff
 from tests.core.records import Bench
 
 
@@ -37,6 +38,14 @@ def test_a_newer_report_is_shown_and_the_state_stays_as_it_is() -> None:
     assert (row.step, row.loss, row.loss_is, row.samples_per_s, row.progress_age_s) == (7, None, "nan", 9.0, 2.0)
     assert describe(bench.app("a"), now, bench.state, newest)["step"] == 7
     assert bench.app("a").step == 5
+
+
+def test_a_difference_shows_the_newest_report_of_either_moment() -> None:
+    bench = running()
+    newest = newest_of([beside(bench, step=7, loss=0.25)])
+    (app,) = diff(bench.state, bench.state, reported=({}, newest)).apps
+    assert app.changes == [Changed("step", 5, 7), Changed("loss", 0.5, 0.25)]
+    assert diff(bench.state, bench.state, reported=(newest, newest)).same
 
 
 def test_a_report_that_is_older_or_of_another_generation_or_node_is_not() -> None:

@@ -274,3 +274,20 @@ async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(na
     finally:
         await client.close()
     assert modes == {"DORM-fast": None, "DORM_reports-fast": "async"}
+
+
+async def test_who_is_shut_out_learns_it_while_another_task_appends(server: NatsServer) -> None:
+    """Appends that are tried again must not make those who wait for the connection wait for ever."""
+    connection = await Connection.open(server.url, "shut", create=True)
+    link = connection._link
+    await server.stop()
+    async with asyncio.timeout(10):
+        while not link.client.is_reconnecting:
+            await asyncio.sleep(0.01)
+    for _ in range(3):  # What a server that refuses this identity answers to each attempt to come back.
+        await link._on_error(nats.errors.Error("nats: 'Authorization Violation'"))
+    with raises(LogRefused, "log.no_permission"):
+        await connection.log.append(subjects.fact("shut", "AppSubmitted", "me"), b"{}")
+    with raises(LogRefused, "log.no_permission"):
+        await link.connected(timeout=1)
+    await connection.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.runtime.interface import PROGRESS_FILE, Seen, Use, key_name, spec_hash
+from agents.runtime.workdir.cache import BlobCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -42,6 +43,10 @@ class ToyRuntime:
         self._working: dict[Key, asyncio.Task[None]] = {}
         self._hint = asyncio.Event()
         self._lease_ends: float | None = None
+
+    @property
+    def blobs(self) -> BlobCache:
+        return BlobCache(self._root / "workdirs")
 
     async def open(self) -> None:
         return None

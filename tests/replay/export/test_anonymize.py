@@ -463,3 +463,18 @@ def test_types_of_nodes_have_the_same_names_everywhere() -> None:
     assert disguise.labels({"type": "a100"}) == {"type": "values-4"}
     spec = check_spec({"name": "x", "command": ["y"], "demand": {"cpu": 1}, "speed_on": {"a100": [[1, 2.0]]}}).stored()
     assert disguise.struct(spec).speed_on == {"values-4": [(1, 2.0)]}
+
+
+async def test_a_sweep_keeps_its_limit_and_none_of_its_words() -> None:
+    story = Story()
+    for index in range(3):
+        group = {"name": "lr", "run": "ab", "index": index, "count": 3, "parallel": 1, "parameters": {"rate": "high"}}
+        story.submit(f"lr-{index:04}", n_max=1, group=group, env={"DATA": "x"})
+    story.settle()
+    made = await same_audit(story.records)
+    raw = b"".join(record.body for record in made)
+    assert all(word not in raw for word in (b"rate", b"RATE", b"high"))
+    state = await state_at(log_of(made))
+    assert [app.spec.group.parallel for app in state.apps.values() if app.spec.group is not None] == [1, 1, 1]
+    assert len({app.spec.group.name for app in state.apps.values() if app.spec.group is not None}) == 1
+    assert sorted(app.waiting.code for app in state.apps.values() if app.waiting is not None) == ["group", "group"]

@@ -74,6 +74,8 @@ class Life(Story):
             weight=self.random.choice((1.0, 2.0)),
             retries={"limit": 1, "backoff": 0},
         )
+        if self.random.random() < 0.3:
+            spec["group"] = {"name": f"{secret}s", "parallel": 1, "parameters": {secret: secret}}
         if self.random.random() < 0.2:
             spec["require"] = f'{secret} == "{secret}"'
         if self.random.random() < 0.1:

@@ -52,7 +52,8 @@ def _retry(attack: Attack, fault: Fault) -> None:
 
 
 def come_to_rest(history: History) -> None:
-    if history.world.whole.paused is not None:
+    """A pause that still waits for a server that was down will count, too."""
+    if history.world.whole.paused is not None or history.waits_to_say(k.SchedulingPaused):
         history.say(k.SchedulingResumed())
 
 

@@ -21,6 +21,7 @@ from agents.runtime.interface import (
     check_spec,
     key_name,
 )
+from agents.runtime.workdir.cache import BlobCache
 from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class SimRuntime:
         self._hint = asyncio.Event()
         self._closed = False
         self._folders_lost = machine.folders_lost
+
+    @property
+    def blobs(self) -> BlobCache:
+        return BlobCache(self._machine.folder / "workdirs")
 
     async def open(self) -> None:
         await self._ask(lambda: None)

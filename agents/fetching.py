@@ -1,0 +1,129 @@
+"""Bringing a shipped folder to a node, before a container that starts in it is created.
+
+What is fetched stays in the cache, so a call that takes too long gives up and the next one goes on where it was: a stop of the
+container need not wait for gigabytes.  Trouble of the node or of the servers is `Unavailable` and tried again; that the
+cluster no longer has a folder, or that it is none, is the app's own and ends the try with a reason on the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from agents.runtime.interface import Refused, Unavailable
+from agents.runtime.workdir.placing import read_manifest
+from events.log.records import LogError
+from events.spec import shipped
+from events.workdir import ManifestError, open_blob
+from events.workdir.limits import BLOB, UNPACKED_MANIFEST
+
+if TYPE_CHECKING:
+    from agents.desired import DesiredApp
+    from agents.runtime.workdir.cache import BlobCache
+    from events.log.files import Files
+    from events.workdir import Limits, Manifest
+
+_WAIT_S = 15.0
+"""Seconds that one call may take."""
+_AT_ONCE = 8
+_LOOKS, _PAUSE_S = 6, 0.5
+"""How often a blob is looked for, and seconds in between: of several servers, one may be a moment behind."""
+
+
+class Fetching:
+    """What one node fetches."""
+
+    def __init__(self, files: Files, cache: BlobCache) -> None:
+        self._files = files
+        self._cache = cache
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def have(self, app: DesiredApp) -> None:
+        """Return once the cache holds the folder that the app's containers start in; at once if there is none.  Raises
+        Refused ("spec") if it can never be had, and Unavailable if it is not here yet."""
+        workdir = shipped(app.spec)
+        if workdir is None:
+            return
+        name = workdir.hash
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(_WAIT_S), turn:
+                manifest = await self._manifest(app.owner, name)
+                await self._blobs(app.owner, manifest)
+                await asyncio.to_thread(self._cache.trim)
+        except TimeoutError:
+            raise Unavailable(
+                f"its project folder {name[:12]} is still being fetched; what is here stays here",
+                code="workdir.fetching",
+            ) from None
+        except LogError as error:
+            raise Unavailable(
+                f"its project folder {name[:12]} can't be fetched: {error}", code="workdir.unreachable"
+            ) from None
+        except OSError as error:
+            raise Unavailable(
+                f"its project folder {name[:12]} can't be kept on this node: {error.strerror}",
+                code="workdir.not_writable",
+            ) from error
+
+    async def _manifest(self, tenant: str, name: str) -> Manifest:
+        try:
+            manifest = await asyncio.to_thread(read_manifest, self._cache, name)
+            if manifest is None:
+                await self._fetch(tenant, name, UNPACKED_MANIFEST)
+                manifest = await asyncio.to_thread(read_manifest, self._cache, name)
+            if manifest is None:
+                raise Unavailable("the node's cache does not keep what is put into it", code="workdir.not_writable")
+        except ManifestError as error:
+            raise Refused(
+                "spec", f"its project folder {name[:12]} can't be laid out: {error}", code=error.code
+            ) from None
+        return manifest
+
+    async def _blobs(self, tenant: str, manifest: Manifest) -> None:
+        missing = await asyncio.to_thread(lambda: [name for name in manifest.names() if not self._cache.has(name)])
+        if not missing:
+            return
+        _check_size(manifest, await self._files.limits())
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(name: str) -> None:
+            async with at_once:
+                await self._fetch(tenant, name, BLOB)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for name in missing:
+                    tasks.create_task(fetch(name))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _fetch(self, tenant: str, name: str, most: int) -> None:
+        for look in range(_LOOKS):
+            found = await self._files.get(tenant, name)
+            if found is not None:
+                stored = found[0]
+                if await asyncio.to_thread(open_blob, name, stored, most) is None:
+                    break
+                await asyncio.to_thread(self._cache.put, name, stored)
+                return
+            if look < _LOOKS - 1:
+                await asyncio.sleep(_PAUSE_S)
+        raise Refused(
+            "spec",
+            f"a part of its project folder is no longer in the cluster's store ({name[:12]}): submit it again from its "
+            "folder, which ships what is missing",
+            code="workdir.gone",
+        )
+
+
+def _check_size(manifest: Manifest, limits: Limits) -> None:
+    """Raises Refused: the client checks the same, but whoever wrote the manifest need not have used it."""
+    if manifest.size > limits.total or len(manifest.entries) > limits.count:
+        raise Refused(
+            "spec",
+            f"its project folder has {len(manifest.entries):,} entries and {manifest.size:,} bytes; the cluster takes "
+            f"{limits.count:,} and {limits.total:,} (`dorm files limits`)",
+            code="workdir.too_large",
+        )

@@ -1,0 +1,216 @@
+"""`dorm files list|limits|get|purge`: what the cluster keeps of the folders that were shipped to it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import Format, Output, ago, console, counted, show, show_document
+from dorm.cli.sizes import bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from events.workdir import Limits
+
+app = typer.Typer(help="What the cluster keeps of the project folders that were shipped to it.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+    """How much each user's shipped folders take; a plain user sees the own.
+
+    [bold]Example[/]
+
+      dorm files list
+
+    JSON: a list of `tenant`, `parts`, `bytes` (compressed), `newest_at` (UTC nanoseconds) and `folders`: how many different
+    folders its apps name.
+    """
+    from events.quantities import MEMORY, SECOND, humanize
+
+    async def work() -> None:
+        from dorm.workdir.using import named, uses
+
+        async with client(url, cluster, user=user) as connected:
+            state = await connected.state()
+            listed = await connected.log.files.listed(await _seen_by(connected))
+            found = uses(listed, named(state))
+        if output in (Format.json, Format.yaml):
+            show_document([msgspec.to_builtins(one) for one in found], output)
+            return
+        if not found:
+            console.print(Text("no folder was shipped; `dorm run` ships the current one"))
+            return
+        now = time.time_ns()
+        rows = [
+            {
+                **msgspec.to_builtins(one),
+                "size": humanize(MEMORY, one.bytes),
+                "age": f"{ago((now - one.newest_at) / SECOND)} ago",
+            }
+            for one in found
+        ]
+        show(
+            rows,
+            [("USER", "tenant"), ("FOLDERS", "folders"), ("PARTS", "parts"), ("SIZE", "size"), ("LATEST", "age")],
+            output,
+        )
+
+    run(work())
+
+
+async def _seen_by(connected: Client) -> str:
+    """Return whose parts this user may list: the own, unless it operates the cluster or the cluster is open."""
+    from dorm.workdir import tenant_of
+    from events.log.files import EVERYONE
+
+    known = await connected.glance(lambda state: state.known)
+    if known is None or known.operates(connected.user):
+        return EVERYONE
+    return await tenant_of(connected)
+
+
+@app.command("limits")
+def limits_of_files(
+    file: Annotated[str | None, typer.Option(metavar="SIZE", help="The largest file, such as 512MiB.")] = None,
+    total: Annotated[str | None, typer.Option(metavar="SIZE", help="All files of one folder.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many files one folder may have.")] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long a folder is kept that no app names, such as 30d; at least 1h."),
+    ] = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Show, or change, how large a shipped folder may be, and how long it is kept.
+
+    Changes need the role operator. What was shipped before stays.
+
+    [bold]Examples[/]
+
+      dorm files limits
+
+      dorm files limits --total 4GiB --count 50000 --keep 30d
+    """
+    changes = {
+        "file": bytes_of("--file", file),
+        "total": bytes_of("--total", total),
+        "count": count,
+        "keep_s": seconds_of("--keep", keep),
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            found = await connected.log.files.limits()
+            if changes:
+                found = _changed(found, changes)
+                await connected.log.files.set_limits(found)
+        _show_limits(found, output)
+
+    run(work())
+
+
+def _changed(limits: Limits, changes: dict[str, float | int | None]) -> Limits:
+    """Raises WrongUsage."""
+    from events.workdir import Limits
+
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(limits), **changes}, Limits)
+    except msgspec.ValidationError as error:
+        option = str(error).rpartition("$.")[2].strip("`").removesuffix("_s")
+        text = f"--{option}: {str(error).partition(' - at ')[0].replace('`', '')}"
+        raise WrongUsage(text, code="usage.out_of_range") from None
+
+
+def _show_limits(limits: Limits, output: Format) -> None:
+    from events.quantities import MEMORY, humanize
+
+    if output in (Format.json, Format.yaml):
+        show_document(msgspec.structs.asdict(limits), output)
+        return
+    lines = {
+        "one file": humanize(MEMORY, limits.file),
+        "all files": humanize(MEMORY, limits.total),
+        "how many": f"{limits.count:,}",
+        "kept for": ago(limits.keep_s),
+    }
+    for label, value in lines.items():
+        console.print(Text(f"  {label:<10}{value}"))
+
+
+@app.command("get")
+def get(
+    name: AppName,
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put it; it must not exist.")],
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Copy the folder that an app was started with, as it was shipped.
+
+    [bold]Example[/]
+
+      dorm files get train train-as-it-ran
+    """
+
+    async def work() -> None:
+        from dorm.workdir.getting import get_folder
+        from events.spec import shipped
+
+        async with client(url, cluster, user=user) as connected:
+            app = await connected.app(name)
+            workdir = shipped(app.spec)
+            if workdir is None:
+                raise Fail(f"{app.name} was started without a shipped folder", code="workdir.none")
+            await get_folder(connected.log.files, app.tenant or app.user, workdir.hash, to)
+        console.print(Text(f"{to}: {counted(workdir.files, 'file')} of {app.name} ({workdir.hash[:12]})"))
+
+    run(work())
+
+
+@app.command("purge")
+def purge(
+    unused_for: Annotated[
+        str, typer.Option("--unused-for", metavar="DURATION", help="Since when nobody has shipped it; at least 1h.")
+    ] = "1d",
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Remove what no app names and nobody has shipped lately; needs the role operator.
+
+    A master does the same by itself, with the time of `dorm files limits`. What an app names stays as long as the cluster
+    knows the app.
+
+    [bold]Example[/]
+
+      dorm files purge --unused-for 12h
+    """
+    keep_s = seconds_of("--unused-for", unused_for) or 0.0
+    if keep_s < 3600:
+        raise WrongUsage("--unused-for: at least 1h, so that nobody who is about to submit loses a folder")
+
+    async def work() -> None:
+        from dorm.workdir.using import remove_unneeded
+        from events.quantities import MEMORY, humanize
+
+        async with client(url, cluster, user=user) as connected:
+            state = await connected.state()
+            removed = await remove_unneeded(connected.log.files, state, time.time_ns(), keep_s)
+        if output in (Format.json, Format.yaml):
+            show_document(msgspec.structs.asdict(removed), output)
+        else:
+            console.print(Text(f"{counted(removed.parts, 'part')} removed, {humanize(MEMORY, removed.bytes)}"))
+
+    run(work())

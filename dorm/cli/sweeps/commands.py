@@ -1,0 +1,403 @@
+"""`dorm sweep run|list|show|cancel`: many apps from one spec."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+import yaml
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client, target
+from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
+from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
+from dorm.cli.sweeps.show import show_sweep
+from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.client.client import Client
+    from dorm.client.sweeps.submitting import Outcome
+    from dorm.core.state import App, State
+    from dorm.local.commands import Typed
+    from events.spec.sweeps.expanding import Sweep
+
+app = typer.Typer(
+    help="Many apps from one spec: an array, or all combinations of parameters, so many at once.",
+    no_args_is_help=True,
+)
+app.command("show")(show_sweep)
+_FILES = (".yaml", ".yml", ".toml")
+_LONGEST_MADE = 36
+_RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
+_AT_ONCE = 32
+
+
+class Mode(StrEnum):
+    """How the values of several parameters are combined."""
+
+    grid = "grid"
+    list = "list"
+
+
+@app.command("run")
+def run_sweep(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE|-- COMMAND...", help="A spec with `array` or `sweep`, or a command that starts one worker."),
+    ],
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values with commas between, or 0..9; may be repeated."),
+    ] = None,
+    array: Annotated[int | None, typer.Option(min=1, help="So many apps that differ in DORM_ARRAY_INDEX alone.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="All combinations, or the first values of all, then the second ones.")] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", "-k", min=0, help="At most so many at once; 0: no limit.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the sweep; default: the file's, or made from the command.")] = None,
+    most: Annotated[
+        int, typer.Option(min=1, max=100_000, envvar="DORM_SWEEP_MOST", help="Refuse a sweep of more apps.")
+    ] = 1000,
+    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which an app can't run.")] = None,
+    n_max: Annotated[int | None, typer.Option("--n-max", min=1, help="Containers beyond which an app gains nothing.")] = None,
+    cpu: Annotated[str | None, typer.Option(help="Cores of one container, such as 2 or 500m; default: 1.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
+    gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
+    folder: Annotated[str | None, typer.Option(help="Run there: an absolute path on every node, or in the image; default: the current folder.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
+    retries: Annotated[int | None, typer.Option(min=0, help="How often an app is started again after a failure.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs, and submit nothing.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:  # fmt: skip
+    """Submit a sweep: one app for each combination of parameters.
+
+    A parameter's value is `{name}` in the command and in variables, and
+    DORM_PARAM_NAME in the environment. Each app also has DORM_SWEEP,
+    DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called
+    NAME-0000, NAME-0001 and so on.
+
+    The cluster keeps the limit of --parallel, whatever becomes of this
+    command. After an interruption the same command submits what is missing.
+
+    [bold]Examples[/]
+
+      dorm sweep run sweep.yaml
+
+      dorm sweep run -p lr=0.1,0.01 -p seed=0..4 -k 4 -- python train.py --lr {lr} --seed {seed}
+
+      dorm sweep run --array 20 --name shards -- ./process.sh
+
+      dorm sweep run sweep.yaml --dry-run
+    """
+    typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
+             "env": env, "retries": retries}  # fmt: skip
+    given: dict[str, Any] = {
+        "array": array,
+        "sweep": _parameters(param or []) or None,
+        "mode": mode.value if mode is not None else None,
+        "parallel": parallel,
+    }
+    given = {field: value for field, value in given.items() if value is not None}
+    document, command = _document(words, typed, given)
+    if name is not None:
+        document["name"] = name
+    if dry_run:
+        _show_specs(_expanded(document, most), output)
+        return
+    run(_run(document, command, most, wait, output, (url, cluster, user)))
+
+
+def _parameters(given: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of `--param`.  Raises WrongUsage."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, sign, values = one.partition("=")
+        if not sign or not name:
+            raise WrongUsage(f"--param: {one!r} has no values; write {name or 'lr'}=0.1,0.01 or {name or 'seed'}=0..9")
+        if name in found:
+            raise WrongUsage(f"--param: {name} is given twice; write all its values with commas between")
+        bounds = _RANGE.fullmatch(values)
+        if bounds is not None:
+            found[name] = {"range": [int(bounds[1]), int(bounds[2]) + 1]}
+        else:
+            found[name] = [_scalar(value) for value in values.split(",")]
+    return found
+
+
+def _scalar(text: str) -> Any:
+    """Return a number, true or false where a spec file has one in this place, else the text."""
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _document(
+    words: Sequence[str], typed: dict[str, Any], given: dict[str, Any]
+) -> tuple[dict[str, Any], Typed | None]:
+    """Return the sweep of a file or of a command; of the latter also what was typed.  Raises WrongUsage, SpecError,
+    CommandRefused."""
+    from dorm.local.spec_files import load_document
+    from events.spec.sweeps.expanding import FIELDS
+
+    if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
+        extra = next((name for name, value in typed.items() if value), None)
+        if extra is not None:
+            option = extra.replace("_", "-")
+            raise WrongUsage(f"--{option} is for a command after --; write it into {words[0]}", code="usage.conflict")
+        found = load_document(Path(words[0]))
+        document = {**(found if isinstance(found, dict) else {}), **given}
+        if "sweep" in given and "array" in document and "array" not in given:
+            del document["array"]
+        if not any(field in document for field in ("array", "sweep")):
+            raise WrongUsage(
+                f"{words[0]} has no `array` and no `sweep`; add one, name --param or --array, or use `dorm submit`",
+                code="usage.nothing_to_do",
+            )
+        return document, None
+    if not any(field in given for field in ("array", "sweep")):
+        raise WrongUsage("say what differs: --param NAME=VALUES or --array N", code="usage.nothing_to_do")
+    made = _typed(words, typed)
+    return {**_spec_of(made), **{field: given[field] for field in FIELDS if field in given}}, made
+
+
+def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
+    from dorm.local.commands import Typed
+
+    folder = given["folder"]
+    if folder is not None and not folder.startswith("/"):
+        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
+    for one in given["env"] or ():
+        if "=" not in one:
+            raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
+    demand = {"cpu": given["cpu"] or "1", **({"memory": given["memory"]} if given["memory"] else {})}
+    return Typed(
+        words=tuple(words),
+        demand={**demand, **({"gpu": str(given["gpu"])} if given["gpu"] else {})},
+        n_min=given["n_min"] or 1,
+        n_max=given["n_max"],
+        image=given["image"] or "",
+        folder=folder or "",
+        env=dict(one.split("=", 1) for one in given["env"] or ()),
+        retries=given["retries"] or 0,
+    )
+
+
+def _spec_of(typed: Typed) -> dict[str, Any]:
+    from dorm.local.commands import CommandRefused, document, made_name
+
+    try:
+        return document(typed, made_name(typed.words)[:_LONGEST_MADE].strip("-"))
+    except CommandRefused as error:
+        raise WrongUsage.of(error) from None
+
+
+def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
+    from events.spec.sweeps.expanding import expanded
+
+    return expanded(document, most=most)
+
+
+def _show_specs(sweep: Sweep, output: Format) -> None:
+    from events.spec import document_of
+
+    if output in (Format.json, Format.yaml):
+        show_document([document_of(spec) for spec in sweep.specs], output)
+        return
+    rows = []
+    for spec in sweep.specs:
+        parameters = spec.group.parameters if spec.group is not None else {}
+        rows.append({"name": spec.name, "parameters": parameters, "command": " ".join(spec.command)})
+    limit = f", at most {sweep.parallel} at once" if sweep.parallel else ""
+    console.print(Text(f"{sweep.name}: {counted(len(sweep.specs), 'app')}{limit}"))
+    show(rows, [("NAME", "name"), ("PARAMETERS", "parameters")], output, note=("COMMAND", "command"))
+
+
+# --- running ------------------------------------------------------------------------------------------------------------
+
+
+async def _run(
+    document: dict[str, Any],
+    command: Typed | None,
+    most: int,
+    wait: bool,
+    output: Format,
+    where: tuple[str | None, str | None, str | None],
+) -> None:
+    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.signals import stops
+    from dorm.cli.swept.waiting import until_all_ended
+
+    url, cluster, user = where
+    sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
+    async with client(url, cluster, user=user) as connected:
+        state = await connected.state()
+        if command is not None:
+            sweep = _for_command(state, connected.user, document, command, sweep, most, target(url, cluster).url)
+        with stops() as signals:
+            async with telling_who_is_missing(connected):
+                outcome = await _submitted(connected, sweep, signals.first)
+        found = {"name": sweep.name, "count": len(sweep.specs), **msgspec.to_builtins(outcome)}
+        if output in (Format.json, Format.yaml) and not wait:
+            show_document(found, output)
+        elif not wait:
+            there = f", and {outcome.before} were there already" if outcome.before else ""
+            console.print(
+                Text(
+                    f"{sweep.name}: {counted(outcome.new, 'app')} submitted{there}; `dorm sweep show {sweep.name}` shows them"
+                )
+            )
+        if wait:
+            async with telling_who_is_missing(connected):
+                await until_all_ended(connected, sweep.name)
+            if output in (Format.json, Format.yaml):
+                show_document(found, output)
+
+
+def _for_command(
+    state: State, user: str, document: dict[str, Any], command: Typed, sweep: Sweep, most: int, url: str
+) -> Sweep:
+    """Return the sweep of a command under a name that it can have.  Raises CommandRefused where a node could not run it."""
+    from dorm.client.sweeps.finding import free_name
+    from dorm.local.commands import check_nodes, made_name
+    from events.spec.sweeps.expanding import digest_of
+
+    check_nodes(command, state.nodes.values(), url)
+    if document["name"] != made_name(command.words)[:_LONGEST_MADE].strip("-"):
+        return sweep
+    name = free_name(state, user, document["name"], lambda name: digest_of({**document, "name": name}))
+    return sweep if name == sweep.name else _expanded({**document, "name": name}, most)
+
+
+async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event) -> Outcome:
+    """Submit it; an interruption leaves what is on the log.  Raises Fail."""
+    from dorm.cli.signals import first_of
+    from dorm.cli.source import progress_of
+    from dorm.client.sweeps.submitting import submit
+    from events.errors import DormError, code_of
+
+    found: list[Outcome] = []
+    there = 0
+
+    async def work() -> None:
+        with progress_of("submitting") as report:
+
+            def answered(done: int) -> None:
+                nonlocal there
+                there = done
+                report(done, len(sweep.specs))
+
+            found.append(await submit(connected, sweep, answered=answered))
+
+    so_far = "of {} apps are submitted; the same command goes on, and `dorm sweep cancel {}` ends what is there"
+    try:
+        if await first_of(work(), interrupted.wait()):
+            text = f"interrupted: {there} {so_far.format(len(sweep.specs), sweep.name)}"
+            raise Fail(text, INTERRUPTED, code="interrupted")
+    except DormError as error:
+        if isinstance(error, Fail) or not there:
+            raise
+        progress_console.print(Text(f"{there} {so_far.format(len(sweep.specs), sweep.name)}"))
+        raise Fail(str(error), code=code_of(error)) from None
+    return found[0]
+
+
+@app.command("list")
+def list_sweeps(
+    all_sweeps: Annotated[
+        bool, typer.Option("--all", "-a", help="Include sweeps of which all apps have ended.")
+    ] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """List sweeps: how many of their apps run, wait, and have ended.
+
+    [bold]Examples[/]
+
+      dorm sweep list
+
+      dorm sweep list --all -o json
+    """
+    from dorm.core.query.sweeps import sweep_row, sweeps
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            state = await connected.state()
+        live = [apps for apps in sweeps(state).values() if all_sweeps or not all(app.ended for app in apps)]
+        rows = [sweep_row(apps, time.time_ns()) for apps in live]
+        if output in (Format.json, Format.yaml):
+            show(rows, [], output)
+        elif rows:
+            show(sweep_lines(rows), SWEEPS, output)
+        else:
+            console.print(Text("no sweep is running or waiting; `dorm sweep list --all` shows those that have ended"))
+
+    run(work())
+
+
+@app.command("cancel")
+def cancel_sweep(
+    sweep: SweepName,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all of it has ended.")] = False,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Cancel all apps of a sweep that have not ended.
+
+    Those that wait are cancelled first, so that none of them starts in the
+    place of one that ends. A command that still submits the sweep stops.
+
+    [bold]Example[/]
+
+      dorm sweep cancel lr --reason "wrong data"
+    """
+
+    async def work() -> None:
+        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.cli.swept.waiting import all_ended
+        from dorm.client.sweeps.finding import find_sweep
+
+        async with client(url, cluster, user=user) as connected:
+            apps = find_sweep(await connected.state(), sweep, connected.user)
+            live = [app for app in apps if not app.ended]
+            if not live:
+                raise Fail(f"all apps of the sweep {sweep} have ended already", code="app.ended")
+            await _cancel_all(connected, [app for app in live if not app.generation], reason)
+            await _cancel_all(connected, [app for app in live if app.generation], reason)
+            if wait:
+                async with telling_who_is_missing(connected):
+                    await all_ended(connected, {app.id for app in live})
+                console.print(Text(f"{sweep}: {counted(len(live), 'app')} ended"))
+            else:
+                console.print(Text(f"{sweep}: asked {counted(len(live), 'app')} to stop"))
+
+    run(work())
+
+
+async def _cancel_all(connected: Client, apps: Sequence[App], reason: str) -> None:
+    from events.kinds import AppCancelRequested
+
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def cancel(one: App) -> None:
+        async with free:
+            await connected.ask(AppCancelRequested, app=one.id, reason=reason)
+
+    async with asyncio.TaskGroup() as tasks:
+        for one in reversed(apps):
+            tasks.create_task(cancel(one))

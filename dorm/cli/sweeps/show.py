@@ -1,0 +1,136 @@
+"""`dorm sweep show`: the apps of one sweep beside each other, with their parameters and metrics."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, client
+from dorm.cli.errors import WrongUsage, run
+from dorm.cli.output import Format, ago, console, show, show_document
+from dorm.cli.swept.lines import SweepName
+from dorm.cli.tables import phases_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.core.query.sweeps import SweepRow, SweptRow
+
+
+class SheetFormat(StrEnum):
+    """How to print what may become a sheet."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+    csv = "csv"
+
+
+SheetOutput = Annotated[SheetFormat, typer.Option("--output", "-o", help="Output format.", envvar="DORM_OUTPUT")]
+_METRICS = [("STEP", "step"), ("LOSS", "loss"), ("RATE", "samples_per_s"), ("RAN", "ran")]
+_WIDE = [("ID", "id"), ("SIZE", "containers"), ("RESIZED", "adjustments"), ("FAILURES", "failures")]
+
+
+def show_sweep(
+    sweep: SweepName,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC", help="Best first: loss, container_s (both: less is better), step or samples_per_s."
+        ),
+    ] = None,
+    output: SheetOutput = SheetFormat.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Show the apps of a sweep beside each other: parameters, state, metrics.
+
+    Apps that have ended are there as long as the cluster keeps them
+    (`dorm policy get retention`); `dorm history` has all.
+
+    JSON has the sweep's name, user, count, submitted, parallel, phases,
+    containers and age_s, and its apps, each with its parameters.
+
+    [bold]Examples[/]
+
+      dorm sweep show lr --by loss
+
+      dorm sweep show lr -o csv > lr.csv
+
+      dorm sweep show lr --by loss -o json | jq -r '.apps[0].name'
+    """
+    from dorm.client.sweeps.finding import find_sweep
+    from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
+
+    if by is not None and by not in METRICS:
+        raise WrongUsage(f"--by: {by} is no metric of a sweep; the metrics are {', '.join(METRICS)}")
+
+    async def work() -> tuple[SweepRow, list[SweptRow]]:
+        async with client(url, cluster) as connected:
+            apps = find_sweep(await connected.state(), sweep, connected.user)
+            now = time.time_ns()
+            return sweep_row(apps, now), swept_rows(apps, now, await connected.reported())
+
+    found, rows = run(work())
+    rows = best_first(rows, by) if by is not None else rows
+    if output is SheetFormat.csv:
+        write_csv([{**row.pop("parameters"), **row} for row in msgspec.to_builtins(rows)])
+    elif output in (SheetFormat.json, SheetFormat.yaml):
+        show_document({**msgspec.to_builtins(found), "apps": msgspec.to_builtins(rows)}, Format(output.value))
+    else:
+        limit = f", at most {found.parallel} at once" if found.parallel else ""
+        missing = f", {found.count - found.submitted} not submitted" if found.submitted < found.count else ""
+        console.print(Text(f"{found.name}: {phases_of(found)}{missing}{limit}"))
+        _show_table(rows, Format(output.value))
+
+
+def _show_table(rows: Sequence[SweptRow], output: Format) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row.parameters))
+    columns = [("NAME", "name"), ("PHASE", "phase"), *((name, f"={name}") for name in names), *_METRICS]
+    plain: list[dict[str, Any]] = [
+        {
+            **msgspec.to_builtins(row),
+            **{f"={name}": _shown(value) for name, value in row.parameters.items()},
+            "loss": row.loss_is or row.loss,
+            "ran": ago(row.container_s) if row.container_s else None,
+        }
+        for row in rows
+    ]
+    show(plain, columns, output, wide=_WIDE, note=("NOTE", "note"))
+
+
+def _shown(value: object) -> str:
+    """Return a parameter as its command has it: `0.001`, not `1e-03`."""
+    from events.spec.groups import as_text
+
+    assert isinstance(value, bool | int | float | str)
+    return as_text(value)
+
+
+def write_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows as CSV (RFC 4180), with the columns of all rows in the order in which they come."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(sys.stdout, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula, and no terminal for a command."""
+    from dorm.cli.terminal import one_line
+
+    if isinstance(value, dict | list):
+        value = msgspec.json.encode(value).decode()
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,74 @@
+"""Sweeps as lines of tables, and their names for completion."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from dorm.cli.connect import complete
+from dorm.cli.output import ago
+from dorm.cli.tables import phases_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dorm.core.query.sweeps import SweepRow
+    from dorm.core.query.views import AppRow
+    from dorm.core.state import State
+
+SWEEPS = [
+    ("SWEEP", "name"), ("APPS", "apps"), ("PHASES", "said"), ("AT ONCE", "limit"), ("CONTAINERS", "containers"), ("AGE", "age"),
+]  # fmt: skip
+
+
+def sweep_lines(rows: Iterable[SweepRow]) -> list[dict[str, Any]]:
+    """Return what the columns of `SWEEPS` show."""
+    return [
+        {
+            **msgspec.to_builtins(row),
+            "apps": str(row.count) if row.submitted == row.count else f"{row.submitted}/{row.count}",
+            "said": phases_of(row),
+            "limit": row.parallel or None,
+            "age": ago(row.age_s),
+        }
+        for row in rows
+    ]
+
+
+def complete_sweep(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of sweeps for tab completion."""
+    from dorm.core.query.sweeps import sweeps
+
+    return complete(ctx, incomplete, lambda state: [name for _, name in sweeps(state)])
+
+
+def grouped(
+    state: State, rows: Sequence[AppRow], name: str | None, user: str, *, each: bool
+) -> tuple[list[AppRow], list[SweepRow]]:
+    """Return the lines of `dorm ps`: with the name of a sweep, those of its apps, also of ended ones; with `each`, all apps;
+    else the apps of no sweep, and each sweep of which an app has not ended.  Raises NotFound."""
+    from dorm.client.sweeps.finding import find_sweep
+    from dorm.core.query.sweeps import sweep_row, sweeps
+    from dorm.core.query.views import app_row
+
+    now = time.time_ns()
+    if name is not None:
+        shown = {row.id: row for row in rows}
+        return [shown.get(app.id) or app_row(app, now) for app in find_sweep(state, name, user)], []
+    if each:
+        return list(rows), []
+    live = [apps for apps in sweeps(state).values() if not all(app.ended for app in apps)]
+    of = {app.id for apps in live for app in apps}
+    return [row for row in rows if row.id not in of], [sweep_row(apps, now) for apps in live]
+
+
+SweepArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SWEEP]", help="List the apps of this sweep.", autocompletion=complete_sweep, show_default=False
+    ),
+]
+SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of the sweep.", autocompletion=complete_sweep)]

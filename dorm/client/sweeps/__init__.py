@@ -1,0 +1,5 @@
+"""Sweeps on a cluster: their apps (`events.spec.sweeps`) are submitted and found together.
+
+submitting   the apps of a sweep, many at once, each once.  Start here
+finding      which sweep a name means
+"""

@@ -1,0 +1,242 @@
+"""The apps of a sweep onto a cluster: many at once, each once, and what was begun can be gone on with.
+
+The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after an
+interruption or on another machine, submits what is missing.  What is under way meanwhile is not submitted twice: a
+submission's id follows from the user, the document and the app's number.  The first app is answered before the others are
+sent, for what is wrong with one of them is usually wrong with all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.client.errors import NoAnswer, Refused
+from dorm.core.app import name_key
+from dorm.core.apps.admission import app_id
+from events.identities import tenant_in
+from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from dorm.client.client import Client
+    from dorm.core.state import App, State
+    from events.kinds import Event
+    from events.spec import CheckedSpec
+    from events.spec.sweeps.expanding import Sweep
+
+_AT_ONCE = 32
+"""Submissions that are under way at once."""
+_ANSWER_S = 30.0
+"""Seconds without any answer after which the submission is given up."""
+_MOST_TRIES = 8
+"""Ids of one app's submission that follow from the document; the next one is random."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a submission."""
+
+    new: int
+    """Apps that were submitted now."""
+    before: int
+    """Apps that were there already."""
+
+
+async def submit(
+    client: Client, sweep: Sweep, *, answered: Callable[[int], None] = lambda _: None, answer_s: float = _ANSWER_S
+) -> Outcome:
+    """Submit what is missing of a sweep, and wait for the answers; call `answered` with how many apps are there so far.
+
+    Raises Refused where other apps have names of this sweep, where it was cancelled or is over, and where the master refuses
+    one of its apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
+    """
+    first = await client.submission_id(f"{client.user}.{sweep.digest}.0")
+    state = await client.state()
+    tenant = tenant_in(first) or client.user
+    there = _there(state, sweep, tenant)
+    _check_names(state, sweep, tenant, first)
+    missing = [spec for spec in sweep.specs if spec.group is not None and spec.group.index not in there]
+    _check_going_on(sweep, list(there.values()), missing)
+    under_way = _Submission(client, sweep, there.values(), state, answered, answer_s)
+    await under_way.run(missing[:1])
+    await under_way.run(missing[1:])
+    return Outcome(new=len(missing), before=len(there))
+
+
+def _there(state: State, sweep: Sweep, tenant: str) -> dict[int, App]:
+    """Return the apps of this very sweep by their numbers."""
+    return {
+        app.spec.group.index: app
+        for app in state.apps.values()
+        if app.spec.group is not None
+        and (app.tenant, app.spec.group.name, app.spec.group.run) == (tenant, sweep.name, sweep.digest)
+    }
+
+
+def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> None:
+    """Refuse a sweep where other live apps have its name, or names of its apps.  Raises Refused."""
+    taken = [
+        app
+        for app_id in state.names.values()
+        if (group := (app := state.apps[app_id]).spec.group) is not None
+        and (app.tenant, group.name) == (tenant, sweep.name)
+        and group.run != sweep.digest
+    ]
+    if taken:
+        text = f"another sweep {sweep.name} is under way ({len(taken)} apps have not ended); `dorm sweep cancel {sweep.name}`"
+        raise Refused(f"{text} ends it, or give this one another --name", code="sweep.name.taken")
+    for name in (sweep.name, *(spec.name for spec in sweep.specs)):
+        holder = state.names.get(name_key(name, submission))
+        group = state.apps[holder].spec.group if holder is not None else None
+        if holder is not None and (group is None or group.run != sweep.digest):
+            text = f"an app named {name} is there already ({holder}); cancel it, or give the sweep another --name"
+            raise Refused(text, code="sweep.name.taken")
+
+
+def _check_going_on(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
+    """Refuse to go on with a sweep that was cancelled, or that is over.  Raises Refused."""
+    again = "give it another --name to run it again"
+    if missing and there and all(app.ended == "cancelled" for app in there):
+        text = f"the sweep {sweep.name} was cancelled before all of it was submitted; {again}"
+        raise Refused(text, code="sweep.cancelled")
+    if not missing and all(app.ended for app in there):
+        ends: dict[str, int] = {}
+        for app in there:
+            ends[app.ended] = ends.get(app.ended, 0) + 1
+        counts = ", ".join(f"{count} {how}" for how, count in sorted(ends.items()))
+        raise Refused(f"the sweep {sweep.name} has run already ({counts}); {again}", code="sweep.over")
+
+
+class _Submission:
+    """Submissions under way."""
+
+    def __init__(
+        self,
+        client: Client,
+        sweep: Sweep,
+        there: Iterable[App],
+        state: State,
+        answered: Callable[[int], None],
+        answer_s: float,
+    ) -> None:
+        self._client = client
+        self._digest = sweep.digest
+        self._begin = state.seq
+        self._waiting = set(state.submissions)
+        """What had no answer at the beginning."""
+        self._answered = answered
+        self._answer_s = answer_s
+        self._ours = {app.id for app in there}
+        self._done = len(self._ours)
+        self._open: dict[str, str] = {}
+        """Apps by the submissions that have no answer yet."""
+        self._unsent = 0
+        self._settled = asyncio.Event()
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, specs: Sequence[CheckedSpec]) -> None:
+        """Send these, and return once all are answered."""
+        if not specs:
+            return
+        self._unsent = len(specs)
+        self._settled.clear()
+        sending = asyncio.create_task(self._send(specs))
+        tasks = [sending, asyncio.create_task(self._hear()), asyncio.create_task(self._settled.wait())]
+        try:
+            while not self._settled.is_set():
+                ended, _ = await asyncio.wait(
+                    [task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    task.result()
+            await sending
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _settle(self) -> None:
+        if not self._unsent and not self._open:
+            self._settled.set()
+
+    # --- sending --------------------------------------------------------------------------------------------------------
+
+    async def _send(self, specs: Sequence[CheckedSpec]) -> None:
+        """Send all, a bounded number at once.  Raises what the first that fails raises."""
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            for spec in specs:
+                await self._free.acquire()
+                tasks.add(asyncio.create_task(self._send_one(spec)))
+                for done in [task for task in tasks if task.done()]:
+                    tasks.discard(done)
+                    done.result()
+            for task in tasks:
+                await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send_one(self, spec: CheckedSpec) -> None:
+        """Submit one app.  A submission that was answered before, and is no app now, was refused or is long over: another id
+        asks again."""
+        try:
+            owned = spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=self._client.user)
+            document = msgspec.to_builtins(owned)
+            index = spec.group.index if spec.group is not None else 0
+            for number in range(_MOST_TRIES + 1):
+                more = "" if not number else f".{number}" if number < _MOST_TRIES else f".{secrets.token_hex(8)}"
+                id = await self._client.submission_id(f"{self._client.user}.{self._digest}.{index}{more}")
+                app = app_id(spec.name, id)
+                self._open[id] = app
+                self._ours.add(app)
+                if await self._client.ask(AppSubmitted, id=id, spec=document) > self._begin or id in self._waiting:
+                    break
+                self._open.pop(id, None)
+            self._unsent -= 1
+            self._settle()
+        finally:
+            self._free.release()
+
+    # --- hearing --------------------------------------------------------------------------------------------------------
+
+    async def _hear(self) -> None:
+        """Follow the log for answers.  Raises Refused, NoAnswer."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with (
+                asyncio.timeout(self._answer_s) as limit,
+                contextlib.aclosing(self._client.watch()) as seen,
+            ):
+                async for state, events in seen:
+                    if self._note(state, events):
+                        limit.reschedule(loop.time() + self._answer_s)
+        except TimeoutError:
+            raise NoAnswer(
+                f"{self._unsent + len(self._open)} apps have no answer yet: no master leads (`dorm masters`), or it is busy; "
+                "the same command goes on"
+            ) from None
+
+    def _note(self, state: State, events: Sequence[Event]) -> bool:
+        """Note answers; return whether there were any.  Raises Refused."""
+        for event in events:
+            if isinstance(event, AppCancelRequested) and event.app in self._ours:
+                text = "the sweep is being cancelled, so nothing more of it is submitted"
+                raise Refused(text, code="sweep.cancelled")
+            for fact in event.events if isinstance(event, Round) else ():
+                if isinstance(fact, AppRejected) and fact.refused == "submission" and fact.submission in self._open:
+                    raise Refused(fact.reason, code=fact.code)
+        done = [submission for submission, app in self._open.items() if app in state.apps]
+        for submission in done:
+            del self._open[submission]
+        if done:
+            self._done += len(done)
+            self._answered(self._done)
+            self._settle()
+        return bool(done)

@@ -1,0 +1,45 @@
+"""Which apps of a group may not start yet: at most `parallel` of them have a place at once.
+
+The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure.  The
+others wait in order of their arrival.  To policies they do not exist: nothing is reserved for them, and no share is computed
+for them.  Which ones they are follows from the apps alone.  The fold notes the reason, and that they do not wait for room:
+patience counts from when their turn comes (`dorm.core.fold.reasons`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from events.kinds import Waiting
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, State
+
+CODE = "group"
+"""Of the reason why such an app waits."""
+
+
+def held_back(state: State) -> dict[str, Waiting]:
+    """Return by app why it may not start yet, for those that their group's limit keeps waiting."""
+    groups: dict[tuple[str, str], list[App]] = {}
+    for app in state.apps.values():
+        group = app.spec.group
+        if group is not None and group.parallel and (not app.ended or app.stopping):
+            groups.setdefault((app.tenant, group.name), []).append(app)
+    found: dict[str, Waiting] = {}
+    for members in groups.values():
+        found |= _held_back(members)
+    return found
+
+
+def _held_back(members: list[App]) -> dict[str, Waiting]:
+    """Return those of one group.  Where its apps state different limits, the least of them holds."""
+    limits = [app.spec.group.parallel for app in members if app.spec.group is not None and not app.ended]
+    if not limits:
+        return {}
+    least = min(limits)
+    waiting = [app for app in members if not (app.ended or app.generation)]
+    free = max(0, least - (len(members) - len(waiting)))
+    waiting.sort(key=lambda app: (app.seq, app.id))
+    reason = Waiting(code=CODE, text=f"at most {least} of its group run at once")
+    return {app.id: reason for app in waiting[free:]}

@@ -1,0 +1,23 @@
+"""Shipping a project folder: from a folder of this machine to a hash that every node can start containers in.
+
+scanning   which files a folder has, within the cluster's limits;  ignoring: which of them are left out
+packing    files into blobs and a manifest, consistently
+revision   the git commit that the folder is at
+shipping   sends what the cluster does not have yet
+getting    a shipped folder back on this machine
+using      what the cluster keeps of shipped folders, by tenant, and what no app names;  keeping: removes that, beside
+           a master
+
+async with await Client.open(url, cluster) as client:
+    spec["workdir"] = await ship(client, Path("."))
+    await client.submit(spec)
+
+Unshippable    (`errors`) the folder can't be shipped as it is; the message names the file, or the largest folders
+"""
+
+from __future__ import annotations
+
+from dorm.workdir.errors import Unshippable
+from dorm.workdir.shipping import Shipped, ship, ship_folder, tenant_of
+
+__all__ = ["Shipped", "Unshippable", "ship", "ship_folder", "tenant_of"]

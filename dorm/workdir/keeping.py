@@ -1,0 +1,48 @@
+"""Removes parts of shipped folders that no app needs any more, beside a master and only while that one leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dorm.workdir.using import remove_unneeded
+from events.errors import DormError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from dorm.core.state import State
+    from dorm.master.master import Master
+    from events.log.files import Files
+
+_EVERY_S = 3600.0
+_log = structlog.get_logger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
+    """Look once an hour, while the body runs."""
+    keeping = asyncio.create_task(_keep(files, lambda: master.state, master.elected.is_set), name="files")
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def _keep(files: Files, state: Callable[[], State], leads: Callable[[], bool]) -> None:
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        if not leads():
+            continue
+        try:
+            removed = await remove_unneeded(files, state(), time.time_ns(), (await files.limits()).keep_s)
+        except DormError as error:
+            _log.info("the store of shipped folders can't be looked at", reason=str(error))
+        else:
+            if removed.parts:
+                _log.info("parts of shipped folders are removed", parts=removed.parts, bytes=removed.bytes)

@@ -1,0 +1,113 @@
+"""What the cluster keeps of shipped folders: who takes how much, and what is no longer needed.
+
+A part is needed while an app that the state knows names its folder, or while it was stored lately.  A client that ships a
+folder counts parts as missing once they are older than half of the time for which the cluster keeps them
+(`dorm.workdir.shipping`), so a folder that was just shipped holds parts of at most that age.  Whatever is older than one and a
+half times that time, and named by no app's folder, is therefore in no folder that somebody could still be about to submit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events import subjects
+from events.quantities import SECOND
+from events.spec import Workdir, shipped
+from events.workdir import ManifestError, decode, open_blob
+from events.workdir.limits import UNPACKED_MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from dorm.core.state import State
+    from events.log.files import Files, StoredBlob
+
+_KEPT = 1.5
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What one tenant has in the store."""
+
+    tenant: str
+    parts: int
+    bytes: int
+    """Compressed."""
+    newest_at: int
+    """UTC ns, when its latest part was stored."""
+    folders: int
+    """How many different folders its apps name, as far as the cluster keeps them."""
+
+
+class Removed(msgspec.Struct, frozen=True):
+    parts: int = 0
+    bytes: int = 0
+
+
+def named(state: State) -> list[tuple[str, str]]:
+    """Return tenant (as a token) and hash of each folder that an app, or a submission without an answer, names; sorted."""
+    found = [
+        (subjects.token(app.tenant or app.user), workdir.hash)
+        for app in state.apps.values()
+        if (workdir := shipped(app.spec)) is not None
+    ]
+    found += [
+        (subjects.token(waiting.tenant or waiting.by), hash)
+        for waiting in state.submissions.values()
+        if (hash := _submitted(waiting.spec))
+    ]
+    return sorted(set(found))
+
+
+def _submitted(spec: Any) -> str:
+    """Return the hash in a document that is not checked yet, "" for none."""
+    try:
+        return msgspec.convert(spec.get("workdir") if isinstance(spec, dict) else None, Workdir).hash
+    except msgspec.ValidationError:
+        return ""
+
+
+def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> list[Use]:
+    """Return what each tenant takes, the largest first."""
+    by_tenant: dict[str, list[StoredBlob]] = {}
+    for blob in listed:
+        by_tenant.setdefault(blob.tenant, []).append(blob)
+    found = [
+        Use(
+            tenant,
+            len(blobs),
+            sum(blob.size for blob in blobs),
+            max(blob.time for blob in blobs),
+            sum(1 for owner, _ in folders if owner == tenant),
+        )
+        for tenant, blobs in by_tenant.items()
+    ]
+    return sorted(found, key=lambda use: (-use.bytes, use.tenant))
+
+
+async def remove_unneeded(files: Files, state: State, now: int, keep_s: float) -> Removed:
+    """Remove what no app names and nobody has stored for one and a half times `keep_s`, as of `now` (UTC ns).  Raises the
+    log's errors."""
+    before = now - int(_KEPT * keep_s * SECOND)
+    folders = named(state)
+    old = [blob for blob in await files.listed() if blob.time < before]
+    needed: set[tuple[str, str]] = set(folders)
+    of_old = {blob.tenant for blob in old}
+    for tenant, hash in folders:
+        if tenant in of_old:
+            needed |= {(tenant, name) for name in await _parts(files, tenant, hash)}
+    unneeded = [blob for blob in old if (blob.tenant, blob.name) not in needed]
+    for blob in unneeded:
+        await files.remove(blob)
+    return Removed(len(unneeded), sum(blob.size for blob in unneeded))
+
+
+async def _parts(files: Files, tenant: str, hash: str) -> list[str]:
+    """Return the names of a folder's parts, [] where the store has no list of them."""
+    found = await files.get(tenant, hash)
+    content = open_blob(hash, found[0], UNPACKED_MANIFEST) if found is not None else None
+    try:
+        return decode(content).names() if content is not None else []
+    except ManifestError:
+        return []

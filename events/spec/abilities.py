@@ -1,0 +1,41 @@
+"""What a spec needs of a node's agent, beyond what every agent can do.
+
+Agents of earlier releases ignore fields of specs that they do not know: they would run an app without its files, say.  So
+agents announce what they can do (`NodeJoined.abilities`), and masters place an app on nodes that can do what it needs.  To a
+policy, an ability is a label of the node and a part of what the app requires, so no policy has to know of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from events.spec.workdir import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from events.spec.spec import AppSpec
+
+WORKDIR: Final = "workdir"
+"""Fetches shipped folders, and starts containers in copies of them."""
+ABILITIES: Final = (WORKDIR,)
+"""What agents of this release can do."""
+_LABEL = "agent-with-"
+
+
+def needed(spec: AppSpec) -> tuple[str, ...]:
+    """Return what an app's nodes have to be able to do, sorted."""
+    return (WORKDIR,) if shipped(spec) is not None else ()
+
+
+def requirement_with(spec: AppSpec) -> str:
+    """Return which nodes an app may use (`events.spec.requirements`): what its owner requires, and what it needs."""
+    found = [f"has {_LABEL}{ability}" for ability in needed(spec)]
+    if not found:
+        return spec.require
+    return " and ".join([*([f"({spec.require})"] if spec.require.strip() else []), *found])
+
+
+def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:
+    """Return a node's labels, with those that stand for what its agent can do."""
+    return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in ABILITIES}}

@@ -1,0 +1,7 @@
+"""One document as the specs of many apps.
+
+    expanding    a document with `array` or `sweep` into the specs of its apps.  Start here
+    placeholders parameters in commands
+
+Imports `events.spec`.
+"""

@@ -1,0 +1,204 @@
+"""One document with `array` or `sweep` becomes the specs of its apps.
+
+    array: 20                            20 apps that differ in DORM_ARRAY_INDEX alone
+    sweep: {lr: [0.1, 0.01], seed: {range: 5}}
+                                         every combination: 10 apps, the last parameter changes fastest
+    mode: list                           the first values of all parameters, then the second ones, and so on
+    sweep: [{lr: 0.1}, {lr: 0.01}]       the combinations one by one
+    parallel: 4                          at most 4 of them at once
+
+How many there would be is computed before any is made, so a sweep of millions costs nothing but its refusal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events.quantities import short
+from events.spec.checking import check_spec
+from events.spec.faults import SpecError
+from events.spec.groups import LONGEST_NAME, MOST_APPS, Group, ParameterName, Setting, as_text, check_group
+from events.spec.spec import CheckedSpec
+from events.spec.sweeps.placeholders import check_placeholders, filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FIELDS = ("array", "sweep", "mode", "parallel")
+"""Fields that a spec may have beyond an app's own, to be several apps."""
+MOST = 1000
+"""Apps of one sweep, unless more are allowed by name."""
+INDEX = "index"
+"""The placeholder of an app's number."""
+_DIGITS = 4
+_MOST_PARAMETERS = 64
+_Parameters = dict[str, Setting]
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """The apps of one document."""
+
+    name: str
+    specs: tuple[CheckedSpec, ...]
+    """In the order of their indexes."""
+    digest: str
+    """Of the document: the same sweep is submitted under the same ids."""
+
+    @property
+    def parallel(self) -> int:
+        """How many of them may run at once, 0 for no limit."""
+        group = self.specs[0].group
+        return group.parallel if group is not None else 0
+
+
+def is_sweep(document: object) -> bool:
+    """Return whether a document describes several apps."""
+    return isinstance(document, dict) and any(field in document for field in FIELDS)
+
+
+def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
+    """Return the apps of a document.  Raises SpecError, also where they would be more than `most`."""
+    rows, count = _rows(document, min(most, MOST_APPS))
+    base = {field: value for field, value in document.items() if field not in FIELDS}
+    name, parallel = _name_of(base), _parallel_of(document)
+    if "group" in base:
+        raise SpecError("group: a sweep makes the groups of its apps; leave it out", code="sweep.group")
+    digest = digest_of(document)
+    specs = []
+    for index, parameters in enumerate(rows):
+        group = Group(name=name, run=digest, index=index, count=count, parallel=parallel, parameters=parameters)
+        if not index:
+            check_group(group)
+            check_placeholders(base, {**parameters, INDEX: 0})
+        values = {INDEX: str(index), **{key: as_text(value) for key, value in parameters.items()}}
+        made = {**filled(base, values), "name": app_name(name, index), "group": msgspec.to_builtins(group)}
+        specs.append(check_spec(made))
+    return Sweep(name, tuple(specs), digest)
+
+
+def app_name(name: str, index: int) -> str:
+    """Return the name of one app of a sweep."""
+    return f"{name}-{index:0{_DIGITS}}"
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """Return a digest that says whether two documents are the same.  Raises SpecError."""
+    try:
+        encoded = msgspec.json.encode(document, order="sorted")
+    except (TypeError, ValueError, RecursionError):
+        raise SpecError("the spec holds a value or a key that no spec has", code="sweep.malformed") from None
+    return hashlib.blake2b(encoded, digest_size=6).hexdigest()
+
+
+def _name_of(base: Mapping[str, Any]) -> str:
+    name = base.get("name")
+    try:
+        return msgspec.convert({"name": name}, Group).name
+    except msgspec.ValidationError:
+        text = (
+            f"name: a sweep's name has lower-case letters, digits and dashes, at most {LONGEST_NAME}, for the names of "
+            f"its apps have a number after it; got {short(name)}"
+        )
+        raise SpecError(text, code="sweep.name.malformed") from None
+
+
+def _parallel_of(document: Mapping[str, Any]) -> int:
+    parallel = document.get("parallel", 0)
+    if isinstance(parallel, bool) or not isinstance(parallel, int) or not 0 <= parallel <= MOST_APPS:
+        text = f"parallel: expected how many apps may run at once, 0 for no limit, got {short(parallel)}"
+        raise SpecError(text, code="sweep.parallel.out_of_range")
+    return parallel
+
+
+def _rows(document: Mapping[str, Any], most: int) -> tuple[Iterator[_Parameters], int]:
+    """Return the parameters of each app, and how many there are."""
+    array, sweep, mode = (document.get(field) for field in ("array", "sweep", "mode"))
+    if array is not None and sweep is not None:
+        raise SpecError("array: a spec has an array or a sweep, not both; leave one out", code="sweep.array.and_sweep")
+    if mode not in (None, "grid", "list"):
+        raise SpecError(f"mode: expected grid or list, got {short(mode)}", code="sweep.mode.not_a_choice")
+    if array is not None:
+        if isinstance(array, bool) or not isinstance(array, int) or array < 1:
+            text = f"array: expected how many apps, at least 1, got {short(array)}"
+            raise SpecError(text, code="sweep.array.out_of_range")
+        return ({} for _ in range(_within(array, most))), array
+    if isinstance(sweep, list) and sweep:
+        count = _within(len(sweep), most)
+        return iter([_settings(f"sweep[{index}]", row) for index, row in enumerate(sweep)]), count
+    if not isinstance(sweep, dict) or not sweep or len(sweep) > _MOST_PARAMETERS:
+        text = f"sweep: expected 1 to {_MOST_PARAMETERS} parameters with their values, such as {{lr: [0.1, 0.01]}}"
+        raise SpecError(text, code="sweep.parameters.missing")
+    names = [_parameter(name) for name in sweep]
+    values = [_values(name, sweep[name]) for name in names]
+    if mode == "list":
+        longest = max(map(len, values))
+        for name, found in zip(names, values, strict=True):
+            if len(found) != longest:
+                text = f"sweep.{name}: {len(found)} values, and another parameter has {longest}; in mode list all have as many"
+                raise SpecError(text, code="sweep.list.lengths_differ")
+        count = _within(longest, most)
+        combined: Iterator[tuple[Any, ...]] = zip(*values, strict=True)
+    else:
+        count = _within(prod(map(len, values)), most)
+        combined = product(*values)
+    return (_settings("sweep", dict(zip(names, row, strict=True))) for row in combined), count
+
+
+def _within(count: int, most: int) -> int:
+    if count > most:
+        many = f"{count:,}" if count < 10**15 else "far too many"
+        hint = "; take fewer values, or allow more with --most" if most < MOST_APPS else "; take fewer values"
+        raise SpecError(
+            f"the sweep has {many} apps, and one sweep may have at most {most:,}{hint}",
+            code="sweep.too_many",
+        )
+    return count
+
+
+def _parameter(name: object) -> str:
+    try:
+        return msgspec.convert(name, ParameterName)
+    except msgspec.ValidationError:
+        text = f"sweep: {short(name)} is no name of a parameter (letters, digits and _, at most 63, no digit first)"
+        raise SpecError(text, code="sweep.parameter.malformed") from None
+
+
+def _values(name: str, given: Any) -> Sequence[Any]:
+    """Return the values of one parameter: a list, `{range: N}`, `{range: [first, end, step]}`, or a single value."""
+    if isinstance(given, dict):
+        return _range(name, given)
+    values = given if isinstance(given, list) else [given]
+    if not values:
+        raise SpecError(f"sweep.{name}: has no value; give at least one", code="sweep.values.missing")
+    return values
+
+
+def _range(name: str, given: dict[Any, Any]) -> range:
+    bounds = given.get("range")
+    bounds = bounds if isinstance(bounds, list) else [bounds]
+    whole = all(isinstance(one, int) and not isinstance(one, bool) and abs(one) < 2**53 for one in bounds)
+    if set(given) != {"range"} or not whole or not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and not bounds[2]):
+        text = f"sweep.{name}: expected values, or {{range: 5}} for 0 to 4, or {{range: [first, end, step]}}"
+        raise SpecError(text, code="sweep.range.malformed")
+    found = range(*bounds)
+    if not found:
+        raise SpecError(
+            f"sweep.{name}: this range has no value; write {{range: [first, end]}}", code="sweep.values.missing"
+        )
+    return found
+
+
+def _settings(path: str, row: Any) -> _Parameters:
+    try:
+        found = msgspec.convert(row, dict[ParameterName, Setting])
+    except msgspec.ValidationError:
+        text = f"{path}: each parameter has a name of letters, digits and _, and is a number, a text, true or false"
+        raise SpecError(text, code="sweep.values.malformed") from None
+    if len(found) > _MOST_PARAMETERS:
+        raise SpecError(f"{path}: at most {_MOST_PARAMETERS} parameters", code="sweep.parameters.too_many")
+    return found

@@ -1,0 +1,37 @@
+"""How large a shipped folder may be, and for how long the cluster keeps what no app names.
+
+A cluster may have limits of its own (`dorm files limits`); beyond `MOST_FILES` and `MOST_BYTES` nothing of it works, whatever
+they say.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+MIB = 2**20
+BLOB = 512 * 1024
+"""Bytes of the largest blob before compression."""
+LARGEST_MANIFEST = 896 * 1024
+"""Bytes of a manifest as it is stored: it is one message, and every server accepts one MiB."""
+UNPACKED_MANIFEST = 32 * MIB
+MOST_FILES = 100_000
+MOST_BYTES = 64 * 1024 * MIB
+LONGEST_PATH = 1024
+"""Bytes of a path within the folder, and of a link's target."""
+DEEPEST = 64
+"""Folders within each other."""
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the cluster takes."""
+
+    file: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 256 * MIB
+    """Bytes of one file."""
+    total: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 1024 * MIB
+    """Bytes of all files of one folder."""
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_FILES)] = 20_000
+    """Files, links and empty folders."""
+    keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
+    """Seconds for which the cluster keeps a folder that no app names, since it was shipped last."""

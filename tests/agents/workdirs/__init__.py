@@ -1,0 +1,1 @@
+"""Containers that start in copies of shipped folders."""

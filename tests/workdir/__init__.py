@@ -1,0 +1,1 @@
+"""Shipped project folders: packed, sent, fetched and laid out."""

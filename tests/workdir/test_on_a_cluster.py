@@ -1,0 +1,142 @@
+"""`workdir: .` on a real cluster that knows its users: shipped by one, out of reach of another, gone for a third."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from dorm.client.opening import open_client
+from dorm.workdir import ship, ship_folder
+from events.log.files import EVERYONE
+from events.log.records import LogError, LogRefused
+from events.nats.access.credentials import read_credentials
+from events.spec import shipped
+from events.workdir import Limits
+from tests.e2e.commands import done, dorm, refused
+from tests.e2e.local_up import Up, leaving_nothing, up
+from tests.errors import raises
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+TRAIN = """\
+import os
+from pkg import model
+Path = __import__("pathlib").Path
+print("trains", model.NAME, sorted(os.listdir(".")), flush=True)
+Path("weights").write_text("mine")
+"""
+
+
+class Shared(Up):
+    """A cluster with two plain users and an operator."""
+
+    people: Path
+
+    def as_(self, name: str) -> tuple[str, ...]:
+        return ("--credentials", str(self.people / f"{name}.json"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
+    people = tmp_path_factory.mktemp("people")
+    async with (
+        leaving_nothing(tmp_path_factory.mktemp("shipping")) as folder,
+        up(folder, "--trust-apps", known=True) as one,
+    ):
+        shared = Shared(folder, one.process, one.log)
+        shared.people = people
+        for name, role in (("alice", "user"), ("mallory", "user"), ("olga", "operator"), ("rita", "reader")):
+            await done(shared.home, "user", "add", name, "--role", role, "--to", str(people / f"{name}.json"))
+        yield shared
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "pkg").mkdir(parents=True)
+    (root / "pkg" / "model.py").write_text("NAME = 'linear'\n")
+    (root / "train.py").write_text(TRAIN)
+    (root / "secret.log").write_text("not for the cluster")
+    (root / ".gitignore").write_text("*.log\n__pycache__\n")
+    spec = {"name": "shipped", "command": ["python3", "train.py"], "demand": {"cpu": "500m"}, "workdir": "."}
+    (root / "app.yaml").write_text(json.dumps(spec))
+    return root
+
+
+async def test_a_plain_user_ships_a_folder_and_its_app_starts_in_a_copy(cluster: Shared, project: Path) -> None:
+    submit = ("submit", "--wait", str(project / "app.yaml"), *cluster.as_("alice"))
+    code, out, err = await dorm(cluster.home, *submit)
+    assert code == 0, err
+    assert "its folder is shipped (4 files, " in err
+    assert out.startswith("shipped completed")
+    said = await done(cluster.home, "logs", "shipped", *cluster.as_("alice"))
+    assert said == "trains linear ['.gitignore', 'app.yaml', 'pkg', 'train.py']\n"
+    code, out, err = await dorm(cluster.home, *submit, "--name", "again")
+    assert (code, "shipped (" in err) == (0, False)
+    found = json.loads(await done(cluster.home, "describe", "shipped", "-o", "json", *cluster.as_("alice")))
+    assert found["workdir"]["files"] == 4
+    got = project.parent / "got"
+    await done(cluster.home, "files", "get", "shipped", str(got), *cluster.as_("alice"))
+    assert sorted(path.name for path in got.rglob("*.py")) == ["model.py", "train.py"]
+    assert not (project / "weights").exists()
+
+
+async def test_nothing_of_a_tenant_is_within_reach_of_another(cluster: Shared, project: Path) -> None:
+    who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("alice", "mallory", "olga", "rita")}
+    async with (
+        await open_client(cluster.url, "local", credentials=who["alice"]) as alice,
+        await open_client(cluster.url, "local", credentials=who["mallory"]) as mallory,
+        await open_client(cluster.url, "local", credentials=who["olga"]) as olga,
+        await open_client(cluster.url, "local", credentials=who["rita"]) as rita,
+    ):
+        hash = (await ship(alice, project))["hash"]
+        store = mallory.log.files
+        assert (await alice.log.files.get("alice", hash)) is not None
+        for act in (
+            store.get("alice", hash), store.put("alice", hash, b"x"), store.listed("alice"),
+            store.listed(EVERYONE), store.set_limits(Limits(total=1)), rita.log.files.listed(EVERYONE),
+            rita.log.files.put("rita", hash, b"x"),
+            *(store.remove(blob) for blob in await alice.log.files.listed("alice")),
+            *(alice.log.files.remove(blob) for blob in (await alice.log.files.listed("alice"))[:1]),
+        ):  # fmt: skip
+            with pytest.raises(LogError) as told:
+                await act
+            assert isinstance(told.value, LogRefused), told.value
+        # The control: what is mallory's own works, and an operator sees and limits everybody's.
+        mine = await ship_folder(store, "mallory", project)
+        assert {blob.tenant for blob in await store.listed("mallory")} == {"mallory"}
+        assert mine.sent == mine.blobs
+        assert {"alice", "mallory"} <= {blob.tenant for blob in await olga.log.files.listed()}
+        await olga.log.files.set_limits(Limits(count=3))
+        try:
+            found = await refused(cluster.home, "submit", str(project / "app.yaml"), *cluster.as_("alice"), code=1)
+            assert "[workdir.too_many_files]" in found
+        finally:
+            await olga.log.files.set_limits(Limits())
+
+
+async def test_a_folder_that_is_gone_fails_the_app_with_a_reason(cluster: Shared, project: Path) -> None:
+    credentials = read_credentials(cluster.people / "alice.json")
+    async with await open_client(cluster.url, "local", credentials=credentials) as alice:
+        gone = {"hash": "0" * 63 + "1"}
+        spec = {
+            "name": "gone",
+            "command": ["true"],
+            "demand": {"cpu": "500m"},
+            "workdir": gone,
+            "retries": {"limit": 0},
+        }
+        app = await alice.submit(spec)
+        ended = await alice.wait(app.id)
+        assert ended.ended == "failed"
+        assert "is no longer in the cluster's store" in ended.end_reason
+        with raises(Exception, "spec.workdir.not_shipped"):
+            await alice.submit({**spec, "name": "path", "workdir": "."})
+        assert shipped(ended.spec) is not None

@@ -1,0 +1,224 @@
+"""What is sent of a folder, what is kept of it, and what a node does with it: on a store in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.desired import DesiredApp
+from agents.fetching import Fetching
+from agents.runtime.interface import Refused, Unavailable
+from agents.runtime.workdir.cache import BlobCache
+from agents.runtime.workdir.placing import Incomplete, place
+from dorm.core.app import App
+from dorm.core.state import State
+from dorm.workdir.shipping import ship_folder
+from dorm.workdir.using import named, remove_unneeded, uses
+from events.log.files import MemoryFiles
+from events.log.records import LogUnavailable
+from events.quantities import SECOND
+from events.spec import AppSpec, Workdir
+from events.workdir import File, Limits, Link, Manifest, encode, seal_blob
+from tests.errors import raises
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = 86_400 * SECOND
+TENANT = "alice"
+
+
+class Clock:
+    now = 100 * DAY
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def files(clock: Clock) -> MemoryFiles:
+    return MemoryFiles(clock)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for number in range(200):
+        (root / f"pkg{number % 5}").mkdir(parents=True, exist_ok=True)
+        (root / f"pkg{number % 5}" / f"m{number}.py").write_text(f"print({number})\n" * number)
+    (root / "run.sh").write_text("#!/bin/sh\necho hi\n")
+    (root / "run.sh").chmod(0o4777)
+    (root / "weights").write_bytes(os.urandom(1_200_000))
+    (root / "latest").symlink_to("pkg1/m1.py")
+    (root / "empty").mkdir()
+    return root
+
+
+def desired(workdir: Workdir) -> DesiredApp:
+    spec = AppSpec(name="train", command=["python3"], demand={"cpu": 1}, workdir=workdir)
+    return DesiredApp(spec, tenant=TENANT)
+
+
+async def test_what_the_cluster_has_is_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:
+    first = await ship_folder(files, TENANT, project, clock=clock)
+    assert first.sent == first.blobs == len(await files.listed())
+    assert first.workdir.files == 202
+    again = await ship_folder(files, TENANT, project, clock=clock)
+    assert (again.sent, again.workdir) == (0, first.workdir)
+    (project / "pkg2" / "m7.py").write_text("changed")
+    changed = await ship_folder(files, TENANT, project, clock=clock)
+    assert changed.sent == 2  # One bundle, and the list of files.
+    assert changed.workdir.hash != first.workdir.hash
+    other = await ship_folder(files, "bob", project, clock=clock)
+    assert other.sent == other.blobs  # Tenants share nothing.
+
+
+async def test_a_node_lays_out_what_was_shipped(
+    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock
+) -> None:
+    workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    cache = BlobCache(tmp_path / "cache")
+    await Fetching(files, cache).have(desired(workdir))
+    files_gone = MemoryFiles(clock)
+    await Fetching(files_gone, cache).have(desired(workdir))  # What the node has needs no server.
+    place(cache, workdir.hash, tmp_path / "work", (os.getuid(), os.getgid()))
+    work = tmp_path / "work"
+    assert (work / "weights").read_bytes() == (project / "weights").read_bytes()
+    assert {p.relative_to(work): p.read_text() for p in work.rglob("*.py") if not p.is_symlink()} == {
+        p.relative_to(project): p.read_text() for p in project.rglob("*.py") if not p.is_symlink()
+    }
+    assert os.readlink(work / "latest") == "pkg1/m1.py"
+    assert (work / "empty").is_dir()
+    assert (work / "run.sh").stat().st_mode & 0o7777 == 0o755
+    (work / "run.sh").write_text("changed")  # A copy of its own.
+    place(cache, workdir.hash, tmp_path / "other", (os.getuid(), os.getgid()))
+    assert (tmp_path / "other" / "run.sh").read_text() == (project / "run.sh").read_text()
+
+
+async def test_a_damaged_or_lost_part_of_the_cache_is_fetched_again(
+    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock
+) -> None:
+    workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    cache = BlobCache(tmp_path / "cache")
+    fetching = Fetching(files, cache)
+    await fetching.have(desired(workdir))
+    work, mine = tmp_path / "work", (os.getuid(), os.getgid())
+    kept = sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    for round_, path in enumerate(kept):
+        path.write_bytes(b"?") if round_ % 2 else path.unlink()
+    with pytest.raises(Incomplete):
+        place(cache, workdir.hash, work, mine)
+    while True:  # Each try finds a damaged one, and removes it.
+        await fetching.have(desired(workdir))
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(Incomplete):
+            place(cache, workdir.hash, work, mine)
+            break
+    assert (work / "weights").read_bytes() == (project / "weights").read_bytes()
+
+
+async def test_what_is_gone_fails_the_app_and_what_does_not_answer_is_tried_again(
+    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.fetching._PAUSE_S", 0.0)
+    workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    cache = BlobCache(tmp_path / "cache")
+    blobs = [blob for blob in await files.listed() if blob.name != workdir.hash]
+    await files.remove(blobs[0])
+    with raises(Refused, "workdir.gone") as told:
+        await Fetching(files, cache).have(desired(workdir))
+    assert told.value.cause == "spec"
+    await files.put(TENANT, blobs[0].name, seal_blob(b"something else"))
+    with raises(Refused, "workdir.gone"):
+        await Fetching(files, cache).have(desired(workdir))
+
+    async def away(tenant: str, name: str) -> None:
+        raise LogUnavailable("nobody answers")
+
+    monkeypatch.setattr(files, "get", away)
+    with raises(Unavailable, "workdir.unreachable"):
+        await Fetching(files, BlobCache(tmp_path / "new")).have(desired(workdir))
+
+
+async def test_a_hostile_list_of_files_and_one_beyond_the_limits_fail_the_app(
+    files: MemoryFiles, tmp_path: Path, clock: Clock
+) -> None:
+    for manifest, limits, code in (
+        (Manifest(1, [], [Link("a", "../../etc")]), Limits(), "workdir.malformed"),
+        (
+            Manifest(1, [bytes(32)], [File(f"{n:04}", False, []) for n in range(50)]),
+            Limits(count=40),
+            "workdir.too_large",
+        ),
+    ):
+        name, content = encode(manifest)
+        await files.put(TENANT, name, seal_blob(content))
+        await files.set_limits(limits)
+        with raises(Refused, code):
+            await Fetching(files, BlobCache(tmp_path / "cache")).have(desired(Workdir(hash=name)))
+
+
+def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path, most=1000)
+    for number in range(12):
+        cache.put(f"{number:064}", bytes(100))
+        os.utime(tmp_path / "00" / f"{number:064}", (number, number))
+    assert cache.has(f"{0:064}")
+    cache.trim()
+    left = [number for number in range(12) if cache.has(f"{number:064}")]
+    assert left == [0, *range(4, 12)]
+
+
+def state_with(*workdirs: Workdir, tenant: str = TENANT) -> State:
+    state = State()
+    for number, workdir in enumerate(workdirs):
+        spec = AppSpec(name="train", command=["-"], demand={"cpu": 1}, workdir=workdir)
+        state.apps[f"train-{number}"] = App(
+            id=f"train-{number}", name="train", user=tenant, spec=spec, demand={}, weight=1, n_min=1, n_max=1,
+            submission=f"{tenant}//{number}", submitted_at=0, seq=number,
+        )  # fmt: skip
+    return state
+
+
+async def test_what_no_app_names_is_removed_once_it_is_old_and_nothing_else(
+    files: MemoryFiles, project: Path, clock: Clock
+) -> None:
+    keep_s = Limits().keep_s
+    kept = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    (project / "weights").write_bytes(os.urandom(300_000))
+    gone = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    state = state_with(kept)
+    assert named(state) == [(TENANT, kept.hash)]
+    assert (await remove_unneeded(files, state, clock(), keep_s)).parts == 0
+    clock.now += int(1.6 * keep_s * SECOND)
+    removed = await remove_unneeded(files, state, clock(), keep_s)
+    assert removed.parts == 2  # The list of files, and the one large file that is not shared.
+    assert await files.get(TENANT, gone.hash) is None
+    assert await files.get(TENANT, kept.hash) is not None
+    (use,) = uses(await files.listed(), named(state))
+    assert (use.tenant, use.folders, use.parts) == (TENANT, 1, len(await files.listed()))
+    assert (await remove_unneeded(files, State(), clock(), keep_s)).parts == use.parts
+
+
+async def test_a_folder_that_is_shipped_again_stays_whole(files: MemoryFiles, project: Path, clock: Clock) -> None:
+    """Whenever a folder was shipped last, its parts outlive its list for the time that the cluster promises."""
+    keep = int(Limits().keep_s * SECOND)
+    await ship_folder(files, TENANT, project, clock=clock)
+    for part in (0.3, 0.4, 0.49, 0.45, 0.6):
+        clock.now += int(part * keep)
+        shipped = await ship_folder(files, TENANT, project, clock=clock)
+        clock.now += int(0.99 * keep) - 1
+        await remove_unneeded(files, State(), clock(), Limits().keep_s)
+        names = {blob.name for blob in await files.listed()}
+        assert shipped.workdir.hash in names
+        assert len(names) == shipped.blobs
+        clock.now -= int(0.99 * keep) - 1
