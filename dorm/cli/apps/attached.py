@@ -97,11 +97,31 @@ class Attached:
         if app.phase not in _NAMED_PHASES:
             return
         running = sum(1 for _ in app.running_containers())
+        if app.phase == "waiting" and app.waiting is None:
+            return  # It was just accepted: the next decision says more.
         why = f": {app.waiting.text}" if app.waiting is not None else ""
         line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{why}"
+        if app.phase == "running":
+            line += self._continues()
         if line != self._told:
             self._told = line
             progress_console.print(Text(f"{app.name}: {line}"))
+
+    def _continues(self) -> str:
+        """After a restart: from where it goes on.  An app that saves nothing starts over with each resize, which its user
+        should know."""
+        app = self.app
+        if app.generation <= 1 or app.spec.elastic:
+            return ""
+        if app.checkpoint is None:
+            return ", from the start: it has reported no checkpoint"
+        return f", from its checkpoint at step {self._resumes_at()}"
+
+    def _resumes_at(self) -> int:
+        """Return the checkpoint with which the present generation began: it may have saved another one since."""
+        last = self.app.history[-1] if self.app.history else None
+        mine = last is not None and last.to_generation == self.app.generation
+        return (last.checkpoint if last is not None and mine else None) or self.app.checkpoint or 0
 
     async def _print(self) -> None:
         done = 0

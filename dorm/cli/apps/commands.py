@@ -65,6 +65,7 @@ def submit(
     from dorm.local.spec_files import load_spec
 
     checked = load_spec(spec, {"name": name} if name else None)
+    _hint(checked, spec)
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -78,6 +79,18 @@ def submit(
                     await _wait(connected, app, output)
 
     run(work())
+
+
+def _hint(checked: CheckedSpec, file: Path) -> None:
+    """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
+    from dorm.cli.output import progress_console
+    from dorm.local.scripts import unshipped
+
+    if checked.workdir or checked.image or not file.is_file():
+        return
+    if script := unshipped(checked.command, file.absolute().parent):
+        text = f"{checked.name}: {script} is beside {file.name}, and nothing brings it to the nodes; `workdir: .` would"
+        progress_console.print(Text(text))
 
 
 async def _submit(connected: Client, checked: CheckedSpec, file: Path, id: str | None) -> App:
