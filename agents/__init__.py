@@ -9,6 +9,7 @@
     following/   what the node reads: its part, or the rounds of the log; its folded state on disk
     identity     which machine this node is, whatever its name
     checkpoint_folder  proof that this node shares the cluster's checkpoints
+    outputs/     what apps leave in that folder
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
@@ -16,6 +17,7 @@
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
+    volumes/     folders of the node that apps may name
     runtime/     the interface to an engine;  docker/ and process/ implement it
 
 Start with `agent`, then `desired` and `reconcile`.  Agents are level-triggered: a restart, a crash, a lost connection or a

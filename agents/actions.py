@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +17,7 @@ from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
 from agents.fetching import Fetching
+from agents.outputs import folders
 from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
+    from agents.volumes.offers import Offers
     from events.log.files import Files
 
 _log = structlog.get_logger(__name__)
@@ -49,6 +50,7 @@ class Actions:
         ledger: Ledger,
         reporter: Reporter,
         looks: Looks,
+        offers: Offers,
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
@@ -75,6 +77,7 @@ class Actions:
         self._ledger = ledger
         self._reporter = reporter
         self._looks = looks
+        self._offers = offers
         self._port_taken = port_taken
         self._may_launch = may_launch
         self._seen = seen
@@ -161,11 +164,11 @@ class Actions:
                     await self._forget_ended(key.app)
 
     async def _forget_ended(self, app: str) -> None:
-        """Remove the checkpoints of an app that ended long ago and has nothing else left here.  Every agent that ran a part
+        """Remove the files of an app that ended long ago and has nothing else left here.  Every agent that ran a part
         of it does this on the shared folder, so they may be gone already."""
         known = self._desired.apps.get(app)
         if app in self._desired.ended or (known is not None and known.ended_at):
-            await asyncio.to_thread(shutil.rmtree, self._config.checkpoints / app, ignore_errors=True)
+            await asyncio.to_thread(folders.remove, self._config.checkpoints, app)
             self._desired.forget(app)
 
     async def _launch(self, key: Key) -> None:
@@ -183,21 +186,21 @@ class Actions:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         try:
-            checkpoint_dir = await self._looks(
-                lambda: self._looks.folder.of_app(key.app, resume=app.resume, cluster=app.checkpoints)
-            )
+            here = await self._folders(key.app, app, resume=app.resume)
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
             return
-        spec = self._spec(key, app, str(checkpoint_dir), devices)
+        spec = self._spec(key, app, here, devices)
         await self._drop_other(key, spec)
         try:
             await self._fetching.have(app)
+            await self._offers.check(app.spec, app.owner)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
+            self._looks.doubted.set()  # What this node offers may have changed.
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))
@@ -206,15 +209,24 @@ class Actions:
             if seen.state == "running" and key not in self._desired.started:
                 await self._reporter.started(seen)
 
-    def _spec(self, key: Key, app: DesiredApp, checkpoint_dir: str, devices: tuple[str, ...]) -> ContainerSpec:
+    async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
+        """Raises NotShared, OSError, and Unavailable where the shared folder does not answer."""
+        return await self._looks(
+            lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
+        )
+
+    def _spec(self, key: Key, app: DesiredApp, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
         return container_spec(
             key.app,
             app,
             key.slot,
-            checkpoint_dir=checkpoint_dir,
+            checkpoint_dir=str(here.checkpoints),
             checkpoint_mount=self._runtime.checkpoint_mount,
+            outputs_dir=str(here.outputs),
+            outputs_mount=self._runtime.outputs_mount,
             run_dir=self._runtime.run_mount(key),
             devices=devices,
+            mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
@@ -237,19 +249,18 @@ class Actions:
         else:
             try:
                 # The app has run, so its folder is there.  Nothing makes it here, which would hide that it is missing.
-                folder = await self._looks(
-                    lambda: self._looks.folder.of_app(key.app, resume=True, cluster=app.checkpoints)
-                )
+                here = await self._folders(key.app, app, resume=True)
                 # Most apps have saved a checkpoint by then; one that has not is created again.
                 expected = msgspec.structs.replace(app, resume=True)
                 await self._fetching.have(app)
-                await self._runtime.prepare(self._spec(key, expected, str(folder), ()))
+                await self._offers.check(app.spec, app.owner)
+                await self._runtime.prepare(self._spec(key, expected, here, ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)
         self.prepared[key] = why
-        here = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
-        if here and all(one in self.prepared for one in here):
-            reasons = [self.prepared[one] for one in here]
+        keys = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
+        if keys and all(one in self.prepared for one in keys):
+            reasons = [self.prepared[one] for one in keys]
             created = reasons.count("")
             await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
 

@@ -37,6 +37,7 @@ from agents.reporting.status import StatusAnswerer, answer_if_allowed
 from agents.reporting.usage import Usage
 from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
+from agents.volumes.offers import Offers
 from events import subjects
 from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
@@ -98,6 +99,7 @@ class Agent:
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
+        self._offers = Offers(config.volumes, config.name)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         usage = Usage()
@@ -114,7 +116,7 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self._ledger, self._reporter, self._look, port_taken=port_taken,
+            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, port_taken=port_taken,
             may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
@@ -156,7 +158,7 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired))
+                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired, self._folder))
                 tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
                 await self._converge(tasks)
         finally:
@@ -286,24 +288,14 @@ class Agent:
         # What a part says of the lease may be out of date, so the master is told what this agent goes by.
         self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
         sent_at = self._since_boot()
+        name, config = self.config.name, self.config
         event = NodeJoined(
             # Not derived from a clock, which may be set back: the same id twice would be stored once.
-            id=f"{self.config.name}.joined.{secrets.token_hex(8)}",
-            at=self._clock(),
-            by=self.config.name,
-            node=self.config.name,
-            address=self.config.address,
-            capacity=self.config.capacity,
-            ports=self.config.ports,
-            labels=self.config.labels,
-            runtime=self.config.announced(self._runtime.name),
-            build=self._build,
-            lease_s=self._announced_s,
-            identity=self.identity.value,
-            checkpoints=self._folder.id,
-            prepares=True,
-            abilities=[*ABILITIES],
-        )
+            id=f"{name}.joined.{secrets.token_hex(8)}", at=self._clock(), by=name, node=name, address=config.address,
+            capacity=config.capacity, ports=config.ports, labels=config.labels, runtime=config.announced(self._runtime.name),
+            build=self._build, lease_s=self._announced_s, identity=self.identity.value, checkpoints=self._folder.id,
+            prepares=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
+        )  # fmt: skip
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
@@ -322,9 +314,11 @@ class Agent:
             self._look.doubted.clear()
             try:
                 # An expired lease, for example after the whole machine was paused, is never just extended.
-                if self._leaving or await self._look(self._folder.is_the_same) or not await self._look_at_lease():
+                same = await self._look(self._folder.is_the_same)
+                if self._leaving or (same and not await self._offers.changed()) or not await self._look_at_lease():
                     continue
-                _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
+                if not same:
+                    _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
                 await self._announce()
             except Unavailable as error:
                 _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))

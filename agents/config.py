@@ -10,6 +10,7 @@ import msgspec
 import psutil
 
 from agents.runtime.docker.profile import FREEDOMS, is_allowance
+from agents.volumes.configuration import OfferedVolume
 from events.errors import DormError
 from events.quantities import CPU, GPU, MEMORY
 from events.spec.requirements import is_label
@@ -51,6 +52,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a Docker container may write to this node's disk; 0 for the default."""
     container_user: str | None = None
     """`UID:GID` of all containers; None for one user per tenant."""
+    volumes: dict[str, OfferedVolume] = {}
+    """Folders that it offers to apps, by name."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):

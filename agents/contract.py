@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from agents.engines import registry
 from agents.engines.interface import Place
 from agents.runtime import secrets
-from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key
+from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key, Mount
 from events.quantities import CPU
-from events.spec import shipped
+from events.spec import shipped, volumes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +36,15 @@ def container_spec(
     checkpoint_mount: str,
     run_dir: str,
     devices: tuple[str, ...],
+    outputs_dir: str = "",
+    outputs_mount: str = "",
+    mounts: tuple[Mount, ...] = (),
 ) -> ContainerSpec:
     """Return everything that a runtime needs for one slot of the app's released generation.
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
-    same path), `run_dir` the container's private folder as the container sees it.
+    same path), `outputs_dir` and `outputs_mount` the same of its outputs, `run_dir` the container's private folder as the
+    container sees it, `mounts` its volumes.
     """
     spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
@@ -67,7 +71,9 @@ def container_spec(
             **launch.env,
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+            **({"DORM_OUTPUTS": outputs_mount or outputs_dir} if outputs_dir else {}),
             **secrets.variables(spec, run_dir),
+            **_volumes(spec, mounts),
             **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
             **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
         },
@@ -76,9 +82,17 @@ def container_spec(
         grace_s=spec.grace_s,
         devices=devices,
         files=launch.files,
+        mounts=mounts,
         tenant=app.owner,
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
+        outputs_dir=outputs_dir,
     )
+
+
+def _volumes(spec: AppSpec, mounts: Sequence[Mount]) -> dict[str, str]:
+    """Return the paths of the volumes as the container sees them."""
+    variables = {volume.name: volume.variable for volume in volumes_of(spec.volumes)}
+    return {variables[mount.name]: mount.target for mount in mounts}
 
 
 def rank_of(placement: Sequence[Placed], slot: int) -> int:

@@ -14,6 +14,7 @@
     identities    who may do what, and the rules that master and agents share
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
+    files/        questions about apps' files, and a file's digest
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership

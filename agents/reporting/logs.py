@@ -7,11 +7,13 @@ this tenant, and for an app of another one says what it says of an app that it d
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from agents.outputs.answering import answer_files
 from agents.runtime.interface import Key, RuntimeFault, Unavailable
 from events import subjects
 from events.log.interface import AskRefused
@@ -20,13 +22,23 @@ from events.requests import LogQuestion
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
     from agents.runtime.interface import Runtime
     from events.log.interface import Bus
 
 
-async def answer_questions(bus: Bus, cluster: str, runtime: Runtime, desired: Desired) -> None:
-    """Answer questions to this node until cancelled.  Raises LogUnavailable when the connection is closed."""
+async def answer_questions(
+    bus: Bus, cluster: str, runtime: Runtime, desired: Desired, folder: CheckpointFolder
+) -> None:
+    """Answer questions to this node, for output and for files, until cancelled.  Raises LogUnavailable when the connection is
+    closed."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(answer_files(bus, cluster, runtime, desired, folder))
+        tasks.create_task(_answer_logs(bus, cluster, runtime, desired))
+
+
+async def _answer_logs(bus: Bus, cluster: str, runtime: Runtime, desired: Desired) -> None:
     node = desired.node
     if not bus.guarded:
         await bus.answer(subjects.ask(cluster, node, "logs"), LogAnswerer(runtime, desired))

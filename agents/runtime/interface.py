@@ -118,20 +118,41 @@ class _WithWorkdir(_Hashed, frozen=True):
     """Hash of the shipped folder in whose copy it starts, which has to be among the runtime's `blobs`; "" for none."""
 
 
-class ContainerSpec(_WithWorkdir, frozen=True):
+class Mount(msgspec.Struct, frozen=True):
+    """A folder of the node that a container sees at another path."""
+
+    name: str
+    """Of the volume."""
+    source: str
+    """An existing folder of the node."""
+    target: str
+    """Its path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
+    read_only: bool
+
+
+class _Mounting(_WithWorkdir, frozen=True):
+    mounts: tuple[Mount, ...] = ()
+    """Volumes, by name."""
+
+
+class ContainerSpec(_Mounting, frozen=True):
     """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
     tenant: str = ""
     """Whose app it is; "" for nobody's.  It follows from the app, so the hash needs no part of it."""
+    outputs_dir: str = ""
+    """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
+    follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
     BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
-    files, or without shipped folders, started carry the hash of a spec without those fields.
+    files, shipped folders or mounts started carry the hash of a spec without these fields.
     """
-    parts = _WithWorkdir if spec.workdir else _Hashed if spec.files else _WithoutFiles
+    workdir = _WithWorkdir if spec.workdir else _Hashed
+    parts = _Mounting if spec.mounts else workdir if spec.workdir or spec.files else _WithoutFiles
     hashed = parts(*(getattr(spec, name) for name in parts.__struct_fields__))
     return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
@@ -154,7 +175,7 @@ def check_spec(spec: ContainerSpec) -> None:
     key_name(spec.key)
     if not spec.command or not spec.command[0]:
         raise Refused("spec", "the command is empty", code="container.command.missing")
-    for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir):
+    for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir, spec.outputs_dir):
         if "\0" in word:
             raise Refused(
                 "spec", f"a NUL character cannot be passed to a program: {word[:80]!r}", code="container.text.malformed"
@@ -215,11 +236,16 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    outputs_mount: str
+    """The same of its outputs."""
 
     @property
     def blobs(self) -> BlobCache:
         """The parts of shipped folders that this node keeps, from which `ensure` and `prepare` lay out a working directory."""
         ...
+
+    mounts: bool
+    """Whether a container sees each mount at its target; otherwise at `volumes/NAME` in its private directory."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:

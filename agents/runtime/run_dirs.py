@@ -67,7 +67,7 @@ class RunDirs:
             )
         self._lock = lock
         for left in self.root.glob(".*-*"):
-            _delete(left)
+            delete(left)
 
     def check(self) -> None:
         """Raises `Displaced` if the root was removed or replaced since it was opened: then containers missing below it may
@@ -218,7 +218,7 @@ class RunDirs:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
         except OSError:
-            _delete(new)
+            delete(new)
             if final.is_dir():
                 return False
             raise
@@ -259,7 +259,7 @@ class RunDirs:
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
-        _delete(gone)
+        delete(gone)
 
 
 def _locked(descriptor: int) -> bool:
@@ -275,7 +275,7 @@ def _locked(descriptor: int) -> bool:
             return True
 
 
-def _delete(folder: Path) -> None:
+def delete(folder: Path) -> None:
     """Delete a folder that an app has filled.  `rmtree` takes a file descriptor and a frame of the stack for each level, so an
     app could nest folders until it fails; rm(1) does not."""
     with contextlib.suppress(RecursionError):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LARGEST = 64 * 1024
 """Bytes."""
-_PREFIX = "secret-"
+PREFIX = "secret-"
 
 
 def file_of(name: str) -> str:
     """Return the name of a secret's file in a container's private directory."""
-    return _PREFIX + name
+    return PREFIX + name
 
 
 def variables(spec: AppSpec, folder: str) -> dict[str, str]:

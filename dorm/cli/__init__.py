@@ -13,6 +13,7 @@
     settings     settings as people write them;  changes: the event that changes them
     completion: `dorm completion`
 
+    authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, policy

@@ -53,6 +53,7 @@ _COMMANDS = {
 _GROUPS = {
     "project.files": ("files", "Apps"),
     "sweeps.commands": ("sweep", "Apps"),
+    "authoring.commands": ("spec", "Apps"),
     "operating.nodes": ("nodes", "Nodes and the cluster"),
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "cluster.tokens": ("token", "Nodes and the cluster"),

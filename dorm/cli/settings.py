@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
+from agents.volumes.configuration import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
 from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
 from dorm.local.spec_files import load_document, parse
@@ -19,6 +20,14 @@ from events.kinds import PolicyChanged
 from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.spec import SpecError
 from events.spec.faults import readable, unknown_field
+
+VolumeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH[:rw][:TENANT,...]",
+        help="Folder that apps may name in `volumes`; rw: they may write there; tenants: only their apps; may be repeated.",
+    ),
+]
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,6 +39,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of each node."""
     runtime: Literal["auto", "docker", "process"] | None = None
     checkpoints: str | None = None
+    volumes: dict[str, VolumeSettings] = {}
+    """Folders of this machine that apps may name, by the name."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     policy: str | None = None
     params: dict[str, Any] | None = None
@@ -44,6 +55,10 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def resources(self) -> dict[str, int] | None:
         """Return the resources of each node, in base units."""
         return resources(self.capacity) if self.capacity else None
+
+    def offered(self) -> dict[str, OfferedVolume]:
+        """Return the volumes of each node.  Raises WrongVolume."""
+        return {name: one.offered(name) for name, one in sorted(self.volumes.items())}
 
     def change(self) -> PolicyChanged | None:
         """Return the change of the policy and the master's times, None for none.  Raises SpecError."""
@@ -64,6 +79,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
             raise SpecError.of(fault, "cluster_file")
         file = msgspec.convert(document, ClusterFile)
         file.resources()
+        file.offered()
         file.change()
     except msgspec.ValidationError as error:
         fault = readable(error, document, ClusterFile, {"runtime": "auto, docker or process"})
@@ -86,6 +102,14 @@ def parse_bytes(text: str | None) -> int:
     try:
         return 0 if text is None else resource(MEMORY, text)
     except ValueError as error:
+        raise WrongUsage.of(error) from None
+
+
+def volumes_of_option(texts: list[str] | None) -> dict[str, OfferedVolume]:
+    """Parse repeated `NAME=PATH[:rw][:TENANT,TENANT]`.  Raises WrongUsage."""
+    try:
+        return parse_volumes(texts or [])
+    except WrongVolume as error:
         raise WrongUsage.of(error) from None
 
 

@@ -34,7 +34,7 @@ _NODES = [
     ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
     ("CONTAINERS", "containers"),
 ]  # fmt: skip
-_NODES_WIDE = [("LABELS", "labels"), ("CHECKPOINTS", "checkpoints")]
+_NODES_WIDE = [("LABELS", "labels"), ("VOLUMES", "volumes"), ("CHECKPOINTS", "checkpoints")]
 _CONTAINERS = [
     ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
     ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
@@ -116,7 +116,8 @@ def show_app(d: dict[str, Any]) -> None:
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
-        ("workdir", _workdir(d["workdir"])), ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
+        ("workdir", _workdir(d["workdir"])), ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
+        ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),

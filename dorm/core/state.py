@@ -14,7 +14,7 @@ import msgspec
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from events.identities import Identities, tenant_in
-from events.kinds import PolicyPlugin
+from events.kinds import NodeOffers, PolicyPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -210,6 +210,9 @@ class Node(msgspec.Struct):
     def able(self) -> list[str]:
         """What its agent can do."""
         return self.abilities if isinstance(self.abilities, list) else []
+
+    offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
+    """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
 
     @property
     def type(self) -> str:

@@ -263,6 +263,8 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
     words += [word for pattern in node.allow_images for word in ("--allow-image", pattern)]
     words += ["--container-disk", node.container_disk] if node.container_disk else []
     words += ["--trust-apps"] if node.trust_apps else []
+    offered = [volume.offered(name).option(name) for name, volume in sorted(node.volumes.items())]
+    words += [word for option in offered for word in ("--volume", option)]
     return [*words, "--metrics", metrics, "--log-json"]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from agents.volumes.configuration import VolumeSettings, WrongVolume
 from events.errors import DormError
 from events.quantities import MEMORY, Quantity, QuantityError, resource, resources
 from events.spec.faults import readable, unknown_field
@@ -81,6 +82,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_images: list[Word] = []
     container_disk: Word | None = None
     trust_apps: bool = False
+    volumes: dict[Name, VolumeSettings] = {}
+    """Folders that apps may name, by the name."""
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,7 +208,9 @@ def _quantities(found: Deployment) -> None:
         try:
             resources(node.capacity or {})
             resource(MEMORY, node.container_disk or 0)
-        except QuantityError as error:
+            for name, volume in node.volumes.items():
+                volume.offered(name).option(name)
+        except (QuantityError, WrongVolume) as error:
             raise DeploymentError(f"nodes.{pattern}: {error}", code="deploy.settings.nodes.malformed") from None
         if any("=" in key for key in node.labels):
             raise DeploymentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from dorm.core.apps.offers import trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.views import paused_text
 from dorm.core.state import FailedPolicy
@@ -108,6 +109,8 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
         )
     else:
         yield f.ok("nodes", name, "up")
+    if not node.gone and (missing := trouble_with_volumes(node)):
+        yield f.wrong("mount", name, missing, "mount it there, or start the agent without that --volume")
     if node.refused is not None and not node.gone:
         yield f.wrong(
             "nodes", name, f"another machine at {node.refused.address} asks for its name",

@@ -19,6 +19,7 @@ import structlog
 
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
+from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
 from dorm.history import with_history
@@ -94,6 +95,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Networks beside the public ones into which webhooks are delivered; None delivers no webhooks here."""
     rotation: rotation.Settings | None = None
     """Where the log's archives are, and when it is rotated; None puts them into the data folder, on request only."""
+    volumes: dict[str, OfferedVolume] = {}
+    """Folders of this machine that every node offers, by name."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
     report_interval_s: float = 5.0
@@ -335,6 +338,7 @@ class LocalCluster:
             progress_interval_s=self.options.progress_interval_s,
             secrets=self.options.data / "secrets",
             trust_apps=self.options.trust_apps,
+            volumes=self.options.volumes,
         )
 
     # --- ends -----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dorm.local.spec_includes import ENV_FILE_SCHEMA, included
 from events.errors import code_of
-from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec
+from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec, spec_schema
 from events.spec.sweeps.expanding import is_sweep
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 _MOST_VALUES = 100_000
 """Values in a document with its aliases expanded: a few lines of YAML can expand beyond any memory."""
@@ -84,16 +86,26 @@ def _count(value: Any, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def load_spec(path: Path, changes: dict[str, Any] | None = None) -> CheckedSpec:
-    """Return a checked spec; `changes` replaces fields.  Raises SpecError."""
+def file_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec in a file, which may name other files."""
+    schema = spec_schema()
+    return {**schema, "properties": {**schema["properties"], "env_file": ENV_FILE_SCHEMA}}
+
+
+def load_spec(
+    path: Path, changes: dict[str, Any] | None = None, *, note: Callable[[str], None] = lambda text: None
+) -> CheckedSpec:
+    """Return a checked spec, with what the files hold that it names; `changes` replaces fields, `note` takes what its author
+    should know.  Raises SpecError."""
     document = load_document(path)
     name = "standard input" if str(path) == "-" else str(path)
     if is_sweep(document):
         text = f"{name}: this spec is many apps; submit it with `dorm sweep run {shlex.quote(str(path))}`"
         raise SpecError(text, code="spec.is_sweep")
-    if isinstance(document, dict):
-        document = {**document, **(changes or {})}
     try:
+        if isinstance(document, dict):
+            folder = Path() if str(path) == "-" else path.parent
+            document = included({**document, **(changes or {})}, folder, note)
         return check_spec(document)
     except SpecError as error:
         raise error.within(name) from None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.policies.problem import Allocation, Batch, Plan, Reason, Slot
 from events.limits import clipped
 from events.quantities import short
-from events.spec.requirements import requirement
+from events.spec.requirements import LONGEST_DERIVED, requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -194,7 +194,7 @@ def _eligible(
 ) -> Iterator[str]:
     if not app.require.strip() and not drained and given.keys() <= nodes.keys():
         return  # The usual case, without a look at each node.
-    wanted = requirement(app.require)
+    wanted = requirement(app.require, LONGEST_DERIVED)
     for name in given:
         node = nodes.get(name)
         if node is None:

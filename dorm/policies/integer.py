@@ -19,7 +19,7 @@ import numpy as np
 
 from dorm.policies import shares
 from dorm.policies.classes import classes
-from events.spec.requirements import requirement
+from events.spec.requirements import LONGEST_DERIVED, requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -266,7 +266,7 @@ def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Fla
 def satisfies(text: str, labels: Mapping[str, str]) -> bool:
     """Return whether labels meet a requirement.  An unreadable one is never met: specs are checked, logs are not."""
     try:
-        return requirement(text).matches(labels)
+        return requirement(text, LONGEST_DERIVED).matches(labels)
     except ValueError:
         return False
 

@@ -2,8 +2,8 @@
 
     role       account   may
     reader     USERS     read the log, and all containers' output
-    user       USERS     read the own tenant's view of the log, and output of its containers; submit apps, change, cancel and
-                         retry those of the tenant, and ship folders for them
+    user       USERS     read the own tenant's view of the log, output of its containers and files of its apps, and put files
+                         there; submit apps, change, cancel and retry those of the tenant, and ship folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -32,6 +32,7 @@ import msgspec
 
 from events import kinds as k
 from events import subjects as names
+from events.files.messages import FILES, PUT
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.beside.files import files_stream
 from events.nats.beside.parts import parts_config
@@ -189,6 +190,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
                 f"dorm.{cluster}.shadow.*.{name}",
                 names.file(cluster, "*", "*"),
                 _asking(cluster, "*"),
+                *_copying(cluster, role, tenant or name),
                 *_status(cluster),
                 _RESPONSES,
             ],
@@ -203,8 +205,9 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _fetching(cluster)]
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
+        listens += [names.asked_of(cluster, name, what) for what in (FILES, PUT)]
         return Access([*publish, _RESPONSES], listens)
-    publish += _status(cluster)
+    publish += [*_status(cluster), *_copying(cluster, role, tenant or name)]
     if role in ("operator", "api"):
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
     if role != "api":
@@ -231,6 +234,15 @@ def _limits_asked(cluster: str) -> list[str]:
 def _asking(cluster: str, tenant: str) -> str:
     """Return the subjects on which agents are asked for output of a tenant's containers."""
     return f"dorm.{cluster}.ask.*.logs.{tenant}"
+
+
+def _copying(cluster: str, role: str, tenant: str) -> list[str]:
+    """Return the subjects on which agents are asked for apps' files, and are sent some.  A reader sees what is on the log and
+    what containers print.  Files are their tenant's, and operators may read all; each writes only into the own tenant's."""
+    if role not in ("user", "operator", "admin"):
+        return []
+    whose = tenant if role == "user" else "*"
+    return [f"dorm.{cluster}.ask.*.{FILES}.{whose}", f"dorm.{cluster}.ask.*.{PUT}.{names.token(tenant)}"]
 
 
 def _of_lease(cluster: str) -> list[str]:
@@ -278,7 +290,8 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_users += [names.file(cluster, "*", "*"), *files.single, f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}"]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
     of_nodes += [names.reports(cluster), names.progress_of(cluster)]
-    asking = Services([], [_asking(cluster, "*"), names.ask_agents(cluster)])
+    copying = [f"dorm.{cluster}.ask.*.{what}.*" for what in (FILES, PUT)]
+    asking = Services([], [_asking(cluster, "*"), *copying, names.ask_agents(cluster)])
     return {
         LOG: {
             USERS: Services(

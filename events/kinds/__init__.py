@@ -19,7 +19,7 @@ devices, counts), times UTC nanoseconds.
 The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
 what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
 the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
-message on the log may hold.  Import the names from here.
+message on the log may hold, `offers` what nodes offer.  Import the names from here.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.offers import MOST_OFFERED, NodeOffers, VolumeOffer
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
 from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
 from events.kinds.webhooks import (
@@ -119,6 +120,7 @@ __all__ = [
     "CUT_OFF",
     "LONGEST_EXAMPLE",
     "MOST_MASTER_KEYS",
+    "MOST_OFFERED",
     "MOST_RUNS",
     "NO_FOLDER",
     "Address",
@@ -174,6 +176,7 @@ __all__ = [
     "NodeLeaseEnded",
     "NodeLeft",
     "NodeLost",
+    "NodeOffers",
     "NodeRecovered",
     "NodeReported",
     "OfIdentities",
@@ -208,6 +211,7 @@ __all__ = [
     "Unreadable",
     "UserAdded",
     "UserRemoved",
+    "VolumeOffer",
     "Waiting",
     "WebhookDisabled",
     "WebhookRemoved",

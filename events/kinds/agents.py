@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Port, Step
+from events.kinds.offers import NodeOffers
 from events.limits import Moment, Name, Number, Seconds, Slot
 
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -38,6 +39,8 @@ class NodeJoined(Event, frozen=True):
     """Whether this agent reports `ContainersPrepared`; False from agents before 0.9."""
     abilities: Annotated[list[Ability], msgspec.Meta(max_length=64)] = []
     """What this agent can do that agents before it could not (`events.spec.abilities`)."""
+    offers: NodeOffers | None = None
+    """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.5.1."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

@@ -6,6 +6,7 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
+    volumes       folders of the nodes that it reads or writes
     value         what its completion is worth, and how much work it has
     workdir       the project folder that its containers start in
     abilities     what its nodes' agents have to be able to do
@@ -37,6 +38,7 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
+from events.spec.volumes import Volume, volumes_of
 from events.spec.workdir import Workdir, check_shipped, shipped
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Retries",
     "SpecError",
     "Utility",
+    "Volume",
     "Work",
     "Workdir",
     "can_be_read",
@@ -67,4 +70,5 @@ __all__ = [
     "server_count",
     "shipped",
     "spec_schema",
+    "volumes_of",
 ]

@@ -21,6 +21,7 @@ from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts
+from events.spec.volumes import check_volumes, check_volumes_form
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -36,6 +37,7 @@ _FORMATS = {
     "group.name": "lower-case letters, digits and dashes, at most 42",
     "group.parameters": "a parameter's name (letters, digits and _, at most 63)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+    "volumes": "a volume's name (lower-case letters, digits and dashes, at most 48)",
 }
 
 
@@ -45,6 +47,7 @@ def check_spec(document: object) -> CheckedSpec:
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
     _check_fields(document)
+    check_volumes_form(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
@@ -73,6 +76,7 @@ def check_spec(document: object) -> CheckedSpec:
     spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)
     spec = msgspec.structs.replace(spec, env=completed(spec.group, spec.env))
+    check_volumes(spec.volumes)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 LONGEST = 1024
 """Characters of an expression."""
 
+LONGEST_DERIVED = 16_384
+"""Characters of an expression that the core makes of an app's own and of what else its spec needs of a node."""
+
 DEEPEST = 32
 """Nesting levels of brackets and `not`."""
 
@@ -141,18 +144,19 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=4096)
-def requirement(text: str) -> Requirement:
-    """Parse a requirement; every node satisfies an empty or blank one.
+def requirement(text: str, longest: int = LONGEST) -> Requirement:
+    """Parse a requirement of at most `longest` characters; every node satisfies an empty or blank one.
 
     Raises RequirementError with one line that says what was expected, and at which character (counted from 1)."""
-    if len(text) > LONGEST:
+    if len(text) > longest:
         raise RequirementError(
-            f"{len(text):,} characters are too many; at most {LONGEST:,} are taken", code="requirement.too_long"
+            f"{len(text):,} characters are too many; at most {longest:,} are taken", code="requirement.too_long"
         )
     tokens = _tokens(text)
     if len(tokens) == 1:
         return Requirement()
-    return Requirement(_Parser(tokens).whole())
+    # A derived expression has the app's own in brackets, which may be as deep as it gets.
+    return Requirement(_Parser(tokens, DEEPEST + (longest > LONGEST)).whole())
 
 
 def is_label(name: str) -> bool:
@@ -218,10 +222,11 @@ def _why_no_text(text: str, at: int) -> str:
 class _Parser:
     """A recursive descent parser, with one method for each rule of the grammar."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: list[_Token], deepest: int) -> None:
         self._tokens = tokens
         self._next = 0
         self._depth = 0
+        self._deepest = deepest
 
     def whole(self) -> Expression:
         expression = self._either()
@@ -254,9 +259,9 @@ class _Parser:
 
     def _deeper(self) -> None:
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > self._deepest:
             raise RequirementError(
-                f"more than {DEEPEST} levels of brackets and not, at character {self._token.at}",
+                f"more than {self._deepest} levels of brackets and not, at character {self._token.at}",
                 code="requirement.too_deep",
             )
 

@@ -53,6 +53,13 @@ def check_secrets(spec: AppSpec) -> None:
             raise _refusal(f"env.{short(name)[1:-1]}", "looks like a secret by its name")
 
 
+def why_secret(name: str, value: str) -> str:
+    """Return why a variable looks like a secret, as the end of a sentence about it; "" if it does not."""
+    if found := _ANY.search(f"{name}={value}"):
+        return f"holds {tuple(_FORMATS)[(found.lastindex or 1) - 1]}"
+    return "looks like a secret by its name" if _NAMED.search(name) and _looks_secret(name, value) else ""
+
+
 def _looks_secret(name: str, value: str) -> bool:
     if _PASSWORD.search(name):  # People also choose words.
         return bool(value.strip()) and not _PATH_OR_REFERENCE.match(value)

@@ -16,6 +16,7 @@ from events.spec.engines import EngineName, EngineOptions
 from events.spec.groups import Group
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
+from events.spec.volumes import Volumes
 from events.spec.workdir import Field as WorkdirField
 from events.spec.workdir import Workdir
 
@@ -247,6 +248,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="variables that hold paths of files: each is a secret of this user, which the nodes have "
             "(`dorm agent --secrets`)",
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
+        ),
+    ] = {}
+    volumes: Annotated[
+        Volumes,
+        msgspec.Meta(
+            description="folders of the nodes, by the names under which they offer them (`dorm nodes -o wide`), and where a "
+            "container sees them; a list says more of each",
+            examples=[{"datasets": "/data"}, [{"name": "scratch", "at": "/scratch", "read_only": False}]],
         ),
     ] = {}
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"

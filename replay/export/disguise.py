@@ -297,6 +297,13 @@ def _digest(disguise: Disguise, value: str) -> str:
     return value if _HEX.fullmatch(value) else ""
 
 
+def _volumes(disguise: Disguise, value: Any) -> dict[str, str] | list[dict[str, Any]]:
+    """Return the volumes of a spec: where a container sees one follows from the new name."""
+    if isinstance(value, dict):
+        return {(made := disguise.name("labels", name)): f"/{made}" for name in value}
+    return [{"name": disguise.name("labels", one["name"]), "read_only": one.get("read_only", True)} for one in value]
+
+
 _RULES: dict[str, Rule] = {
     **{field: _of(kind) for field, kind in _NAMES.items()},
     **dict.fromkeys(_TEXTS, _withheld),
@@ -304,7 +311,7 @@ _RULES: dict[str, Rule] = {
     "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
-    "MeasuredSpeed.type": _of("values"),
+    "MeasuredSpeed.type": _of("values"), "NodeOffers.volumes": _keys("labels"), "VolumeOffer.tenants": _list("users"),
     "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
     "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
     "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],
@@ -332,6 +339,7 @@ _SPEC: dict[str, Rule] = {
     "group": lambda disguise, value: (
         value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
     ),
+    "volumes": _volumes,
 }  # fmt: skip
 
 

@@ -344,6 +344,7 @@ class VirtualAgents:
     def join(self, node: SimulatedNode) -> None:
         """Join a node: a new one, or one whose agent is back, with its earlier identity."""
         known = self._state.nodes.get(node.name)
+        offers = known.offers if known is not None and isinstance(known.offers, k.NodeOffers) else None
         self._append(
             k.NodeJoined(
                 node=node.name,
@@ -355,6 +356,7 @@ class VirtualAgents:
                 abilities=known.able
                 if known
                 else sorted({one for other in self._state.nodes.values() for one in other.able}),
+                offers=offers,
             ),
             node.name,
         )

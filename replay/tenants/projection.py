@@ -149,6 +149,8 @@ class Projection:
         """Return the tenants whose apps an event is about."""
         if isinstance(event, k.Round):
             return frozenset().union(*map(self._tenants_of_fact, event.events))
+        if isinstance(event, k.NodeJoined) and event.offers is not None:
+            return frozenset(tenant for one in event.offers.volumes.values() for tenant in one.tenants)
         if named is not None:
             return frozenset((named.tenant,))
         return self._owners((getattr(event, "app", ""),))

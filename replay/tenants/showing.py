@@ -61,6 +61,8 @@ class Showing:
         if isinstance(event, k.Round):
             facts = [self._fact(fact, other) for fact, other in zip(event.events, hidden.events, strict=True)]
             return msgspec.structs.replace(hidden, events=facts)
+        if isinstance(event, k.NodeJoined):
+            return msgspec.structs.replace(hidden, offers=self._offers(event.offers))
         made = msgspec.structs.replace(event, id="", by=self.user(event.by))
         if isinstance(event, k.TrustEnabled):
             # No round of a projection is as a master signed it.
@@ -68,6 +70,16 @@ class Showing:
         if isinstance(event, k.UserAdded):
             return self._user_added(made)
         return self.without_others(made)
+
+    def _offers(self, offers: T) -> T:
+        """Return what a node offers, with the names of others' tenants hidden in its allow-lists."""
+        if not isinstance(offers, k.NodeOffers):
+            return offers
+        volumes = {
+            name: msgspec.structs.replace(one, tenants=list(map(self.user, one.tenants)))
+            for name, one in offers.volumes.items()
+        }
+        return msgspec.structs.replace(offers, volumes=volumes)
 
     def _user_added(self, event: k.UserAdded) -> k.UserAdded:
         """A user of this tenant may be its admin, and add users of others; or leave it for another one."""
@@ -144,7 +156,11 @@ class Showing:
             else names.app(state.apps[app])
             for key, app in state.names.items()
         }
-        made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys)
+        nodes = {
+            name: msgspec.structs.replace(one, offers=self._offers(state.nodes[name].offers))
+            for name, one in hidden.nodes.items()
+        }
+        made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys, nodes=nodes)
         if state.known is not None and hidden.known is not None:
             made.identities = self._identities(state.known, hidden.known)
         return made

@@ -79,6 +79,19 @@ def test_where_it_finds_its_checkpoints() -> None:
     assert made(1, mount="/dorm/checkpoints").env["DORM_CHECKPOINT_DIR"] == "/dorm/checkpoints"
 
 
+def test_where_it_finds_its_outputs() -> None:
+    assert "DORM_OUTPUTS" not in made(1).env
+    app = DesiredApp(
+        check_spec(document()), generation=3, placement=PLACEMENT, master_port=1, released=True, tenant="t"
+    )
+    for mount, found in (("", "/shared/o"), ("/dorm/outputs", "/dorm/outputs")):
+        spec = container_spec(
+            "app-x", app, 1, checkpoint_dir="/c", checkpoint_mount="", run_dir="/run/x", devices=(),
+            outputs_dir="/shared/o", outputs_mount=mount,
+        )  # fmt: skip
+        assert (spec.env["DORM_OUTPUTS"], spec.outputs_dir, spec.tenant) == (found, "/shared/o", "t")
+
+
 def test_torchrun_finds_what_its_launcher_would_have_set() -> None:
     env = made(4, engine="torchrun").env
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("2", "3", "0")

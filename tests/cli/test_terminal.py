@@ -99,7 +99,8 @@ COMMANDS: dict[str, list[list[str]] | str] = {
         "logs, by `dorm.cli.program_logs`: see below",
     ),
     **dict.fromkeys(
-        ("simulate", "schema", "completion", "policy list", "log key", "log limit", "log show"), NO_FOREIGN_TEXT
+        ("simulate", "schema", "spec init", "completion", "policy list", "log key", "log limit", "log show"),
+        NO_FOREIGN_TEXT,
     ),
 }
 _HAS_FORMATS = {

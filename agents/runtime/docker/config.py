@@ -3,9 +3,9 @@
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
-none.  It can write to its private directory, its copy of a shipped folder, its checkpoint directory (mounted after realpath(3)
-and inside folders that the agent's configuration allows), /tmp and /dev/shm; what else it sees is read-only.  The node's
-configuration may relax this (`profile`).
+none.  It can write to its private directory, its copy of a shipped folder, its checkpoints and its outputs (mounted after
+realpath(3) and inside folders that the agent's configuration allows), volumes that the node offers for writing, /tmp and
+/dev/shm; what else it sees is read-only.  The node's configuration may relax this (`profile`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from agents.runtime.interface import (
     PROGRESS_FILE,
     ContainerSpec,
     Key,
+    Mount,
     RefusalCause,
     Refused,
     Seen,
@@ -37,6 +38,7 @@ RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
 WORK_MOUNT: Final = "/dorm/work"
 """The container's own copy of the project folder that its app ships."""
+OUTPUTS_MOUNT: Final = "/dorm/outputs"
 PIDS_LIMIT: Final = 4096
 """Processes and threads of one container."""
 TENANT_PIDS: Final = 32_768
@@ -107,7 +109,12 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
 
 
 def container_config(
-    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None = None
+    host: Host,
+    spec: ContainerSpec,
+    run_dir: Path,
+    checkpoints: Path | None,
+    outputs: Path | None = None,
+    work_dir: Path | None = None,
 ) -> Json:
     """Return the body of POST /containers/create.  `work_dir` is used only by a spec with a shipped folder.  Raises `Refused`
     ("spec")."""
@@ -143,12 +150,17 @@ def container_config(
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
         **({"WorkingDir": WORK_MOUNT} if spec.workdir else {}),
-        "HostConfig": _host_config(host, spec, run_dir, checkpoints, work_dir if spec.workdir else None),
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints, outputs, work_dir if spec.workdir else None),
     }
 
 
 def _host_config(
-    host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None, work_dir: Path | None
+    host: Host,
+    spec: ContainerSpec,
+    run_dir: Path,
+    checkpoints: Path | None,
+    outputs: Path | None,
+    work_dir: Path | None,
 ) -> Json:
     cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
     shared = max(_MIN_SHM, memory // 2)
@@ -182,6 +194,9 @@ def _host_config(
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
     if work_dir is not None:
         config["Mounts"].append(_bind(work_dir, WORK_MOUNT))
+    if outputs is not None:
+        config["Mounts"].append(_bind(outputs, OUTPUTS_MOUNT))
+    config["Mounts"] += [_volume(mount) for mount in spec.mounts]
     if not host.profile.allows(spec.tenant, "writable-root"):
         config["ReadonlyRootfs"] = True
         # Executable, unlike the engine's default: Triton and torch.compile build libraries there and load them.
@@ -199,6 +214,14 @@ def _host_config(
 
 def _bind(source: Path, target: str) -> Json:
     return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": {"Propagation": "rprivate"}}
+
+
+def _volume(mount: Mount) -> Json:
+    """Return the mount of a volume.  What is mounted within its folder stays out: engines before 25 would leave that writable
+    in a mount that is read-only."""
+    made = _bind(Path(mount.source), mount.target)
+    made["BindOptions"]["NonRecursive"] = True
+    return {**made, "ReadOnly": mount.read_only}
 
 
 def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
@@ -230,13 +253,17 @@ def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
         found.append("it has a restart policy")
     if info["Config"].get("User") != config["User"]:
         found.append(f"User is {info['Config'].get('User')!r}")
-    mounts = [(m.get("Type"), m.get("Source"), m.get("Target")) for m in made.get("Mounts") or ()]
-    if made.get("Binds") or mounts != [(m["Type"], m["Source"], m["Target"]) for m in asked["Mounts"]]:
+    mounts = [_mounted(m) for m in made.get("Mounts") or ()]
+    if made.get("Binds") or mounts != [_mounted(m) for m in asked["Mounts"]]:
         found.append(f"Mounts are {mounts!r} and {made.get('Binds')!r}")
     devices = [request.get("DeviceIDs") for request in made.get("DeviceRequests") or ()]
     if devices != [request["DeviceIDs"] for request in asked.get("DeviceRequests", ())]:
         found.append(f"devices are {devices!r}")
     return found
+
+
+def _mounted(mount: Json) -> tuple[str | None, str | None, str | None, bool]:
+    return mount.get("Type"), mount.get("Source"), mount.get("Target"), bool(mount.get("ReadOnly"))
 
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")

@@ -50,7 +50,8 @@ class Launcher:
         found = self._seen(spec.key, info)
         if found.state == "created":
             owner = host.profile.user_of(spec.tenant)
-            await asyncio.to_thread(checkpoints.give, spec.checkpoint_dir, host.checkpoint_root, owner)
+            for shared in (spec.checkpoint_dir, spec.outputs_dir):
+                await asyncio.to_thread(checkpoints.give, shared, host.checkpoint_root, owner)
             found = await self._start(name, spec, files, wanted, info, host)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
@@ -70,9 +71,9 @@ class Launcher:
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
         folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
-        wanted = config.container_config(
-            host, spec, self._dirs.run_dir(spec.key), folder, self._dirs.work_dir(spec.key)
-        )
+        outputs = await asyncio.to_thread(checkpoints.find, spec.outputs_dir, host.checkpoint_root)
+        work_dir = self._dirs.work_dir(spec.key)
+        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder, outputs, work_dir)
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
         if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):
             await self._discard(name, spec.key)

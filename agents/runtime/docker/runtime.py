@@ -79,6 +79,8 @@ class DockerRuntime:
     name = "docker"
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
+    outputs_mount = config.OUTPUTS_MOUNT
+    mounts = True
 
     def __init__(
         self,

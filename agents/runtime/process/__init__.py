@@ -3,4 +3,5 @@
 runtime      the runtime
 supervisor   starts one container, outlives the agent, records how it ended, and enforces the lease
 records      the records in a container's folder;  logs: its output
+volumes      folders of the node below a container's own, as mounts or as links
 """

@@ -44,7 +44,7 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import records
+from agents.runtime.process import records, volumes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RunDirs
 
@@ -71,6 +71,8 @@ class ProcessRuntime:
     name = "process"
     limits = False
     checkpoint_mount = ""
+    outputs_mount = ""
+    mounts = False
 
     def __init__(
         self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False, tenant: str = ""
@@ -224,6 +226,7 @@ class ProcessRuntime:
         def fill(new: Path) -> None:
             (new / "tmp").mkdir(mode=0o700)
             records.write_launch(new, records.Launch(str(begins), spec.command, variables), self._log_cap, wanted)
+            volumes.put(new, spec.mounts, mounting=volumes.may_mount())
 
         begins = self._dirs.work_dir(spec.key) if spec.workdir else run
         self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir)
@@ -296,7 +299,7 @@ class ProcessRuntime:
         with (folder / "log").open("ab") as output:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *command,
+                    *volumes.inside(folder, found.program, command),
                     env=launch.environment,
                     cwd=launch.workdir,
                     stdin=subprocess.DEVNULL,

@@ -6,6 +6,8 @@ lease has expired and nothing was started), then watches.  It is two processes: 
 its parent, the guardian, which only waits for the supervisor's end.  In DIR the supervisor reads and writes
 
     launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
+    mounts   NUL-separated: name, source, target, `ro` or `rw` of each volume, which the program sees in a mount namespace of
+             its own; absent where there are none
     lock     a POSIX lock held from before the start until the end: while it is held the supervisor is alive; it shows its pid
     started  `pid starttime boot_id utc_ns` of the program, whole or absent (written aside, then renamed)
     refused  why the program could not be executed
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS = 0x20000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
@@ -95,7 +99,47 @@ def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> N
         say(f"signal {number} to {target}: {failure}")
 
 
-def execute(words: list[str], workdir: str, environment: dict[str, str], log: int, gate: int, report: int) -> None:
+def read_mounts() -> list[list[str]]:
+    """Read the volumes: name, source, target, `ro` or `rw` of each."""
+    try:
+        with open("mounts", "rb") as file:
+            fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
+    except FileNotFoundError:
+        return []
+    return [fields[at : at + 4] for at in range(0, len(fields), 4)]
+
+
+def enter(mounts: list[list[str]]) -> None:
+    """Move to a mount namespace of our own, and mount the volumes there.  Mounts of the machine still arrive in it, and none
+    of ours leaves it, so nothing of a volume is deleted with the container's folder."""
+    if not mounts:
+        return
+    called("unshare", "a mount namespace", CLONE_NEWNS)
+    called("mount", "the mounts of the machine", None, b"/", None, MS_REC | MS_SLAVE, None)
+    for name, source, target, access in mounts:
+        what, place = f"the volume {name}", os.fsencode(target)
+        called("mount", what, os.fsencode(source), place, None, MS_BIND, None)
+        only = MS_RDONLY if access == "ro" else 0
+        called("mount", what, None, place, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | only, None)
+
+
+def called(function: str, what: str, *arguments: "int | bytes | None") -> None:
+    """Call a function of the C library.  Raises OSError with what can't be had."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, function)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what} can't be had: {os.strerror(number)}")
+
+
+def execute(
+    words: list[str],
+    workdir: str,
+    environment: dict[str, str],
+    mounts: list[list[str]],
+    log: int,
+    gate: int,
+    report: int,
+) -> None:
     """The child's part: wait for the gate, then become the program, or report why not.  Never returns."""
     try:
         os.setsid()
@@ -104,6 +148,7 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
         )  # before the gate: if the supervisor has died by then, the gate shows it
         if os.read(gate, 1) != b"g":
             os._exit(1)
+        enter(mounts)
         os.chdir(workdir)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -120,7 +165,7 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
         os._exit(127)
 
 
-def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[int, str]:
+def start(words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]) -> tuple[int, str]:
     """Start the program behind the gate.  Return its pid, and why it could not be executed or ''."""
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     gate, opener = os.pipe()
@@ -128,7 +173,7 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
     pid = os.fork()
     if pid == 0:
         os.close(opener)
-        execute(words, workdir, environment, log, gate, report)
+        execute(words, workdir, environment, mounts, log, gate, report)
     os.close(log)
     os.close(gate)
     os.close(report)
@@ -278,7 +323,7 @@ def supervise(report: int) -> None:
     if deadline is not None and deadline <= lease.now_ns():
         tell(report, b"over")
         return
-    pid, failure = start(words, workdir, environment)
+    pid, failure = start(words, workdir, environment, read_mounts())
     if failure:
         write_record("refused", failure)
         tell(report, b"refused")

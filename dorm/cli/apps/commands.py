@@ -44,6 +44,9 @@ def submit(
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the spec, print what would be sent, and stop.")
+    ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -57,14 +60,20 @@ def submit(
 
       dorm submit app.yaml --name second --wait
 
+      dorm submit app.yaml --dry-run
+
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
     from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
+    from events.spec import document_of
 
-    checked = load_spec(spec, {"name": name} if name else None)
+    checked = load_spec(spec, {"name": name} if name else None, note=lambda text: progress_console.print(Text(text)))
+    if dry_run:
+        show_document(document_of(checked), Format.json if output is Format.json else Format.yaml)
+        return
     _hint(checked, spec)
 
     async def work() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from dorm.cli.output import Format, show_document
-from events.spec import spec_schema
 
 
 def register(app: typer.Typer) -> None:
@@ -13,10 +12,12 @@ def register(app: typer.Typer) -> None:
 
 
 def schema() -> None:
-    """Print the JSON Schema of app specs, for editors and other languages.
+    """Print the JSON Schema of app specs in files, for editors and other languages.
 
     [bold]Example[/]
 
       dorm schema > dorm-app.schema.json
     """
-    show_document(spec_schema(), Format.json)
+    from dorm.local.spec_files import file_schema
+
+    show_document(file_schema(), Format.json)

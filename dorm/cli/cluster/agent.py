@@ -18,7 +18,7 @@ from dorm.cli.errors import WrongUsage, run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
-from dorm.cli.settings import parse_bytes, parse_capacity, parse_pairs, parse_ports
+from dorm.cli.settings import VolumeOption, parse_bytes, parse_capacity, parse_pairs, parse_ports, volumes_of_option
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
 
@@ -70,6 +70,7 @@ def agent(
     secrets: Annotated[
         Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
     ] = None,
+    volume: VolumeOption = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,6 +146,8 @@ def agent(
 
       dorm agent --token token.txt --checkpoints /mnt/shared/dorm --firewall on
 
+      dorm agent --volume datasets=/data --volume scratch=/mnt/scratch:rw:vision
+
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
     from dorm.health.checks import Health
@@ -175,6 +178,7 @@ def agent(
             trust_apps=trust_apps,
             container_disk=parse_bytes(container_disk),
             container_user=container_user,
+            volumes=volumes_of_option(volume),
         )
     except ConfigError as error:
         raise WrongUsage.of(error) from None

@@ -20,7 +20,14 @@ from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
+from dorm.cli.settings import (
+    VolumeOption,
+    complete_policy,
+    load_cluster_file,
+    parse_capacity,
+    parse_params,
+    volumes_of_option,
+)
 from dorm.cli.signals import Stops, end_beside_threads, first_of, hears_ctrl_c, stops
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
@@ -110,6 +117,7 @@ def up(
             help="Without Docker: run apps of other users too, who can read each other's files, and yours.",
         ),
     ] = False,
+    volume: VolumeOption = None,
     accept_log: AcceptLog = False,
     archives: Archives = None,
     rotate_size: RotateSize = None,
@@ -180,6 +188,7 @@ def up(
         metrics=metrics_address(metrics) if metrics is not None else Address(),
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),
+        volumes={**file.offered(), **volumes_of_option(volume)},
     )
     run(_up(options, open_to_all, file.change(), None if no_api else _API_PORT if api is None else api))
 

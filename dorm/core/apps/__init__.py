@@ -6,6 +6,7 @@
     groups      which apps wait because enough of their group run
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
+    offers      which nodes offer what an app needs beyond resources
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import name_key
+from dorm.core.apps.offers import check_offered
 from dorm.core.round_size import MOST_CONTAINERS
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
@@ -57,7 +58,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
     try:
         spec = _checked(submission)
         _check_name(state, spec, submission, taken)
-        check_room(state, spec, spec.n_min)
+        check_room(state, spec, spec.n_min, submission.tenant)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -97,8 +98,9 @@ def _check_name(state: State, spec: CheckedSpec, submission: Submission, taken: 
         raise SpecError(text, code="spec.name.taken")
 
 
-def check_room(state: State, spec: AppSpec, n_min: int) -> None:
-    """Refuse an app that the known nodes could not run even if they were empty; before any node joined it waits.
+def check_room(state: State, spec: AppSpec, n_min: int, tenant: str = "") -> None:
+    """Refuse an app that the known nodes could not run even if they were empty; before any node joined it waits.  `tenant`
+    is whose app it is, "" on an open cluster.
 
     Raises SpecError."""
     if n_min > MOST_CONTAINERS:
@@ -110,7 +112,15 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
         return
     nodes = _admitted(state, spec.require)
     _check_abilities(nodes, spec)
-    matching = f" that matches {_shown(spec.require)}" if len(nodes) < len(state.nodes) else ""
+    matching, match = "", ""
+    if len(nodes) < len(state.nodes):
+        matching, match = f" that matches {_shown(spec.require)}", f"match {_shown(spec.require)}"
+    if spec.volumes:
+        nodes = check_offered(nodes, spec, tenant or spec.user)
+        matching, match = (
+            f"{matching} and offers its volumes" if matching else " that offers its volumes",
+            (f"{match} and offer its volumes" if match else "offer its volumes"),
+        )
     demand = spec.resources()
     for name, amount in demand.items():
         most = max(node.capacity.get(name, 0) for node in nodes)
@@ -126,8 +136,8 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
     if gangs * spec.gang < n_min:
         whole = f", in gangs of {spec.gang} that are whole on one node," if spec.gang > 1 else ""
         which = f"all {len(nodes)} nodes"
-        if matching:
-            which = f"the nodes that match {_shown(spec.require)} ({len(nodes)} of {len(state.nodes)})"
+        if match:
+            which = f"the nodes that {match} ({len(nodes)} of {len(state.nodes)})"
         raise SpecError(
             f"n_min: {n_min} containers of this demand{whole} can't run at once; {which} together, "
             f"empty, take {gangs * spec.gang}",

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.bounds import bounds, in_debt
+from dorm.core.apps.offers import labels_of, require_of
 from dorm.policies.integer import satisfies
 from events.quantities import SECOND
-from events.spec.abilities import labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,8 +149,8 @@ def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> 
 
 
 def _may_use(app: App, node: Node) -> bool:
-    required = requirement_with(app.spec)
-    return not required or satisfies(required, labels_with(node.labels, node.able))
+    required = require_of(app)
+    return not required or satisfies(required, labels_of(node))
 
 
 def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:

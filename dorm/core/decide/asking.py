@@ -19,6 +19,7 @@ from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
 from dorm.core.apps.groups import held_back
+from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
@@ -27,7 +28,6 @@ from dorm.policies import integer
 from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
 from events.quantities import SECOND
-from events.spec.abilities import labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -114,7 +114,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
         NodeRoom(
             id=node.id,
             capacity=node.capacity,
-            labels=labels_with(node.labels, node.able),
+            labels=dict(labels_of(node)),
             drained=bool(node.draining) or node.foreign,
             unmounted=node.foreign,
         )
@@ -141,9 +141,10 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
             and current.rests_until <= now
             and _nodes_heard(state, current)
             and _may_move(state, current, now)
+            and not waits_for_volume(state, app, current)
         ),
         absent=claim is not None,
-        require=requirement_with(app.spec),
+        require=require_of(app),
         placement=app.spec.placement,
         gang=app.spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,
@@ -314,7 +315,8 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
-            reasons[app_id] = _in_words(app_id, reason, asked, answer)
+            said = Reason(reason.code, in_words(state, state.apps[app_id], reason.text))
+            reasons[app_id] = _in_words(app_id, said, asked, answer)
         elif before is not None:
             reasons[app_id] = before
     return reasons

@@ -159,7 +159,7 @@ def _updatable(state: State, event: k.AppUpdated, app: App | None) -> App:
         text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
         raise SpecError(text, code="spec.n_min.above_n_max")
     if n_min > app.n_min:
-        check_room(state, app.spec, n_min)
+        check_room(state, app.spec, n_min, app.tenant)
     return app
 
 
@@ -275,6 +275,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
         abilities=sorted(set(event.abilities)) or UNSET,
+        offers=UNSET if event.offers is None else event.offers,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):

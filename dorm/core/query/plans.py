@@ -321,7 +321,10 @@ class _Course:
             node = f"new-{number}"
             if node not in self.state.nodes:
                 ports = model.ports if model else _PORTS
-                event = k.NodeJoined(node=node, address=node, capacity=capacity, labels=labels, ports=ports)
+                offers = model.offers if model and isinstance(model.offers, k.NodeOffers) else None
+                event = k.NodeJoined(
+                    node=node, address=node, capacity=capacity, labels=labels, ports=ports, offers=offers
+                )
                 self.say(event, node)
                 joined.append(node)
         shape = ", ".join(humanize(name, amount) for name, amount in sorted(capacity.items()))

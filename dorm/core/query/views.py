@@ -10,12 +10,13 @@ from msgspec import UNSET
 from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
+from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
-from events.spec import shipped
+from events.spec import shipped, volumes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,9 @@ class NodeRow(msgspec.Struct, frozen=True):
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """Why it gets no containers though it is up, and what to do."""
+    """Why it gets no containers though it is up, or not those of all apps, and what to do."""
+    volumes: dict[str, str] = {}
+    """What apps may do in the folders that it offers, by name."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -155,7 +158,8 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         labels=node.labels,
         note=_refused(node),
         checkpoints=node.checkpoints,
-        trouble=trouble(state, node),
+        trouble=trouble(state, node) or trouble_with_volumes(node),
+        volumes=shown_volumes(node),
     )
 
 
@@ -261,6 +265,7 @@ def describe(
         "weight": app.weight,
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
+        "volumes": {one.name: "read-only" if one.read_only else "writable" for one in volumes_of(app.spec.volumes)},
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,

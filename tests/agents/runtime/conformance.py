@@ -17,6 +17,7 @@ from agents.runtime.interface import PROGRESS_FILE, Conflict, Key, Refused, Runt
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says, until
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
+from tests.agents.volumes.conformance import VolumesConformance
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def lines(written: bytes) -> list[bytes]:
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
-class RuntimeConformance(LeaseConformance):
+class RuntimeConformance(LeaseConformance, VolumesConformance):
     """The suite; subclasses add nothing but marks and tests of their own."""
 
     # starting and ending
@@ -326,18 +327,21 @@ class RuntimeConformance(LeaseConformance):
         assert (refused.value.cause, refused.value.code) == ("spec", "container.file.malformed")
         assert await runtime.list() == []
 
-    async def test_checkpoints_are_shared(self, harness: Harness, runtime: Runtime) -> None:
-        folder = harness.checkpoint_root / "app"
+    async def test_checkpoints_and_outputs_are_shared(self, harness: Harness, runtime: Runtime) -> None:
+        folder, outputs = harness.checkpoint_root / "app", harness.checkpoint_root / ".dorm-apps/app/outputs"
         folder.mkdir()
-        inside = runtime.checkpoint_mount or str(folder)
-        writer = harness.shell(f"echo 120 > {inside}/step", checkpoint_dir=str(folder))
+        outputs.mkdir(parents=True)
+        where = {"checkpoint_dir": str(folder), "outputs_dir": str(outputs)}
+        inside, beside = runtime.checkpoint_mount or str(folder), runtime.outputs_mount or str(outputs)
+        writer = harness.shell(f"echo 120 > {inside}/step && echo best > {beside}/model", **where)
         await runtime.ensure(writer)
         assert (await ended(runtime, writer.key)).exit_code == 0
-        reader = harness.shell(f"cat {inside}/step", checkpoint_dir=str(folder))
+        reader = harness.shell(f"cat {inside}/step {beside}/model", **where)
         await runtime.ensure(reader)
         await ended(runtime, reader.key)
-        assert await output(runtime, reader.key) == b"120\n"
+        assert await output(runtime, reader.key) == b"120\nbest\n"
         assert (folder / "step").read_text() == "120\n"
+        assert (outputs / "model").read_text() == "best\n"
 
     async def test_python_is_there(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.spec("python3", "-c", "import numpy; print(numpy.ones(3).sum())")

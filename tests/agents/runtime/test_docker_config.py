@@ -12,7 +12,7 @@ import pytest
 from agents.runtime.docker import config
 from agents.runtime.docker.frames import Frames
 from agents.runtime.docker.profile import NOBODY, UIDS, Profile, is_allowance
-from agents.runtime.interface import ContainerSpec, Key, Refused, key_name, spec_hash
+from agents.runtime.interface import ContainerSpec, Key, Mount, Refused, key_name, spec_hash
 
 HOST = config.Host("c", "n", "0123456789abcdef", 4, True)
 SPEC = ContainerSpec(
@@ -303,9 +303,10 @@ def test_a_hash_names_what_is_asked_and_not_its_order() -> None:
         {"devices": ()},
         {"files": {"dorm-hostfile": "a"}},
         {"workdir": "0" * 64},
+        {"mounts": (Mount("data", "/srv/data", "/data", read_only=True),)},
     ]
-    assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__) - {"tenant"}
-    assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 11
+    assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__) - {"tenant", "outputs_dir"}
+    assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 12
     assert (
         spec_hash(SPEC) == "9e7cc78681cef6470e40d3083aa5e4c6"
     )  # running containers carry it: a change would turn all into conflicts

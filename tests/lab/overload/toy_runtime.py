@@ -34,6 +34,8 @@ class ToyRuntime:
     name = "toy"
     limits = False
     checkpoint_mount = ""
+    outputs_mount = ""
+    mounts = False
 
     def __init__(self, root: Path, *, tells_s: float = 2.0) -> None:
         """`tells_s`: seconds between two lines of progress."""

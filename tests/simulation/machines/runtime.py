@@ -44,6 +44,8 @@ class SimRuntime:
     name = "simulated"
     limits = True
     checkpoint_mount = ""
+    outputs_mount = ""
+    mounts = False
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine

@@ -1,0 +1,209 @@
+"""Answer questions about files of apps (`events.files.messages`).
+
+Where a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only those who may
+(`dorm.security.roles`).  So an agent has to know no users: it answers for apps of this tenant, and for those of another one it
+says what it says of an app that it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from agents.outputs import reading, uploads
+from agents.outputs.folders import APPS, is_app, owner_of
+from agents.outputs.opening import FilesError
+from agents.runtime.interface import Key, RuntimeFault
+from agents.runtime.secrets import PREFIX
+from events import subjects
+from events.files.messages import (
+    FILES,
+    PUT,
+    Answer,
+    Block,
+    CommitUpload,
+    ListFiles,
+    Listing,
+    Place,
+    ReadFile,
+    Refusal,
+    Stored,
+    Tail,
+    WriteBlock,
+    Zeros,
+    encode,
+    reading_decoder,
+    writing_decoder,
+)
+from events.log.records import LogError
+from events.logger import Logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from pathlib import Path
+
+    from agents.checkpoint_folder import CheckpointFolder
+    from agents.desired import Desired
+    from agents.runtime.interface import Runtime
+    from events.files.messages import Reading, Writing
+    from events.log.interface import Bus
+
+T = TypeVar("T")
+_THREADS: Final = 4
+"""Threads of this agent that read and write files for clients: a file server that hangs holds these, and no others."""
+_AT_ONCE: Final = 16
+"""Questions that are answered at once; others wait."""
+_STEP_S: Final = 60.0
+"""Seconds that one step, such as a block, may take."""
+_COMMIT_S: Final = 3600.0
+"""Seconds to compute the digest of a whole file."""
+_log = Logger(__name__)
+
+
+async def answer_files(bus: Bus, cluster: str, runtime: Runtime, desired: Desired, folder: CheckpointFolder) -> None:
+    """Answer questions to this node until cancelled.  A server that forbids it, whose permissions are older, or a lost
+    connection, ends nothing but this."""
+    pool = _Pool()
+    served = {FILES: FileAnswerer, PUT: UploadAnswerer}
+
+    async def serve(what: str, kind: type[_Answerer]) -> None:
+        def of(subject: str) -> _Answerer:
+            tenant = subject.rpartition(".")[2] if bus.guarded else None
+            return kind(pool, runtime, desired, folder, tenant)
+
+        own = subjects.asked_of if bus.guarded else subjects.ask
+        try:
+            await bus.answer_each(own(cluster, desired.node, what), of)
+        except LogError as error:
+            _log.warning("questions about files are not answered", node=desired.node, what=what, reason=str(error))
+
+    async with asyncio.TaskGroup() as tasks:
+        for what, kind in served.items():
+            tasks.create_task(serve(what, kind))
+
+
+class _Pool:
+    """The threads that touch files, made with the first question."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self.turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, work: Callable[[], T], seconds: float = _STEP_S) -> T:
+        """Return what `work` returns.  Raises what it raises, and FilesError if it takes too long; its thread goes on."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except TimeoutError:
+            raise FilesError(
+                "the folder does not answer; look at its mount and its server, and try again", code="files.unavailable"
+            ) from None
+
+
+class _Answerer:
+    """Answers for one node, and for apps of one tenant: `tenant` is its token in the subject, None on an open cluster."""
+
+    def __init__(
+        self, pool: _Pool, runtime: Runtime, desired: Desired, folder: CheckpointFolder, tenant: str | None
+    ) -> None:
+        self._pool = pool
+        self._runtime = runtime
+        self._desired = desired
+        self._folder = folder
+        self._tenant = tenant
+
+    async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
+        async with self._pool.turns:
+            try:
+                async with contextlib.aclosing(self._answer(question)) as pieces:
+                    async for piece in pieces:
+                        yield encode(piece)
+            except FilesError as error:
+                yield encode(Refusal(error.code, str(error)))
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                yield encode(Refusal("files.question.malformed", f"the question can't be read: {error}"))
+
+    def _answer(self, question: bytes) -> AsyncGenerator[Answer, None]:
+        raise NotImplementedError
+
+    async def _root(self, place: Place) -> tuple[Path, str]:
+        """Return the folder of an area, and how files in it begin that are not shown.  Raises FilesError."""
+        if not is_app(place.app) or not await self._pool.run(lambda: self._may(place.app)):
+            raise self._unknown(place.app)
+        if place.area == "work":
+            try:
+                return self._runtime.run_dir(Key(place.app, place.generation, place.slot)), PREFIX
+            except RuntimeFault as error:
+                raise FilesError(str(error), code=error.code) from None
+        if not await self._pool.run(self._folder.shared):
+            raise FilesError(
+                f"node {self._desired.node} does not have the cluster's folder of checkpoints; mount it there",
+                code="files.not_mounted",
+            )
+        root = self._folder.path
+        return (root / place.app if place.area == "checkpoints" else root / APPS / place.app / "outputs"), ""
+
+    def _may(self, app: str) -> bool:
+        """Return whether the app is the tenant's.  Blocks."""
+        if self._tenant is None:
+            return True
+        try:
+            owner = self._desired.owner_of(app) or owner_of(self._folder.path, app)
+        except OSError as error:
+            raise FilesError(f"the shared folder can't be read: {error.strerror}", code="files.not_readable") from None
+        return owner is not None and subjects.token(owner) == self._tenant
+
+    def _unknown(self, app: str) -> FilesError:
+        return FilesError(
+            f"node {self._desired.node} has no files of {app[:80]}; `dorm describe` shows whether it has started",
+            code="files.app_unknown",
+        )
+
+
+class FileAnswerer(_Answerer):
+    """Lists and reads."""
+
+    async def _answer(self, question: bytes) -> AsyncGenerator[Answer, None]:
+        asked: Reading = reading_decoder.decode(question)
+        root, hidden = await self._root(asked.place)
+        match asked:
+            case ListFiles(place):
+                entries = reading.listed(root, place.path, hidden=hidden)
+                while (some := await self._pool.run(lambda: next(entries, None))) is not None:
+                    yield Listing(some)
+            case ReadFile():
+                with contextlib.closing(reading.Reader(root, asked, hidden=hidden)) as reader:
+                    await self._pool.run(reader.open, _COMMIT_S)
+                    while True:
+                        match await self._pool.run(reader.next):
+                            case int(blocks):
+                                yield Zeros(blocks)
+                            case bytes(data):
+                                yield Block(data)
+                            case str(digest):
+                                yield Tail(digest)
+                                return
+
+
+class UploadAnswerer(_Answerer):
+    """Takes uploads."""
+
+    async def _answer(self, question: bytes) -> AsyncGenerator[Answer, None]:
+        asked: Writing = writing_decoder.decode(question)
+        if asked.place.area == "work":
+            raise FilesError(
+                "a container's own folder takes no files from outside; copy to outputs", code="files.area.read_only"
+            )
+        root, _ = await self._root(asked.place)
+        incoming = self._folder.path / APPS / asked.place.app / "incoming"
+        match asked:
+            case WriteBlock():
+                yield Stored(await self._pool.run(lambda: uploads.write(incoming, asked)))
+            case CommitUpload():
+                yield Stored(await self._pool.run(lambda: uploads.commit(root, incoming, asked), _COMMIT_S))

@@ -1,0 +1,201 @@
+"""What nodes offer beyond resources, what apps need of it, and how both reach the policies.
+
+Policies know labels and requirements (`events.spec.requirements`), and nothing else.  So the problem that they are given has
+labels for what a node offers (`labels_of`), and each app's requirement also asks for what its spec needs (`require_of`):
+
+    volume/datasets                   offered to everybody
+    volume/datasets/for/vision        offered to the apps of `vision`
+    volume/scratch/writable           they may write there; with `/for/…` as above
+
+A volume whose folder is missing on a node now has no label, so nothing new goes there.  What runs there already is left alone
+(`waits_for_volume`): it holds the folder open, and the mount may be back in a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from events.kinds import NodeOffers
+from events.spec import SpecError, volumes_of
+from events.spec.abilities import labels_with, requirement_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dorm.core.state import App, Generation, Node, State
+    from events.kinds import VolumeOffer
+    from events.spec import AppSpec, Volume
+
+_NO_LABEL = re.compile(r"[^A-Za-z0-9_-]")
+_MOST_NAMED = 8
+
+
+def volumes_on(node: Node) -> Mapping[str, VolumeOffer]:
+    """Return the volumes that a node offers, by name."""
+    return node.offers.volumes if isinstance(node.offers, NodeOffers) else {}
+
+
+def owner_of(app: App) -> str:
+    """Return whose app it is for allow-lists: its tenant, or on an open cluster its user."""
+    return app.tenant or app.spec.user
+
+
+# --- for policies -------------------------------------------------------------------------------------------------------
+
+
+def labels_of(node: Node) -> Mapping[str, str]:
+    """Return a node's labels, with those for what its agent can do and for what it offers."""
+    labels = labels_with(node.labels, node.able)
+    offered = volumes_on(node)
+    if not offered:
+        return labels
+    made: dict[str, str] = {}
+    for name, offer in offered.items():
+        bases = [f"volume/{name}", *([f"volume/{name}/writable"] if offer.writable else [])]
+        for base in () if offer.missing else bases:
+            made |= {f"{base}/for/{_word(tenant)}": "" for tenant in offer.tenants} or {base: ""}
+    return {**labels, **made}
+
+
+def require_of(app: App) -> str:
+    """Return an app's requirement, with what else its spec needs of a node."""
+    return _required(app.spec, owner_of(app))
+
+
+def _required(spec: AppSpec, owner: str) -> str:
+    needs = [_need(volume, owner) for volume in volumes_of(spec.volumes)]
+    require = requirement_with(spec)
+    if not needs:
+        return require
+    own = [f"({require})"] if require.strip() else []
+    return " and ".join([*own, *needs])
+
+
+def _need(volume: Volume, owner: str) -> str:
+    base = f"volume/{volume.name}" + ("" if volume.read_only else "/writable")
+    return f"(has {base} or has {base}/for/{_word(owner)})"
+
+
+def _word(tenant: str) -> str:
+    """Return a tenant as a part of a label's name, one-to-one."""
+    return _NO_LABEL.sub(lambda found: f".{ord(found[0]):x}.", tenant)
+
+
+def waits_for_volume(state: State, app: App, generation: Generation) -> bool:
+    """Return whether a volume of the app is missing on a node where it runs, and that node is to keep it."""
+    wanted = volumes_of(app.spec.volumes)
+    if not wanted:
+        return False
+    nodes = (state.nodes.get(container.node) for container in generation.containers.values())
+    return any(
+        node is not None and not node.draining and any(_is_missing(node, volume.name) for volume in wanted)
+        for node in nodes
+    )
+
+
+def _is_missing(node: Node, name: str) -> bool:
+    offer = volumes_on(node).get(name)
+    return offer is not None and offer.missing
+
+
+# --- in words -----------------------------------------------------------------------------------------------------------
+
+
+def check_offered(nodes: Iterable[Node], spec: AppSpec, owner: str) -> list[Node]:
+    """Return the nodes that offer everything that a spec needs, also those where a folder is missing now.  Raises SpecError
+    where there are none."""
+    known = list(nodes)
+    wanted = volumes_of(spec.volumes)
+    serving = [node for node in known if all(_serves(node, volume, owner) for volume in wanted)]
+    if serving:
+        return serving
+    for volume in wanted:
+        _check_volume(known, volume, owner)
+    names = ", ".join(volume.name for volume in wanted)
+    raise SpecError(
+        f"volumes: no node{' that it may use' if spec.require.strip() else ''} offers all of {names}; "
+        "`dorm nodes -o wide` shows what each offers",
+        code="spec.volumes.not_together",
+    )
+
+
+def _serves(node: Node, volume: Volume, owner: str) -> bool:
+    offer = volumes_on(node).get(volume.name)
+    if offer is None or not (volume.read_only or offer.writable):
+        return False
+    return not offer.tenants or owner in offer.tenants
+
+
+def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
+    """Say why no node at all serves a volume.  Raises SpecError."""
+    where = f"volumes.{volume.name}"
+    offers = [offer for node in nodes if (offer := volumes_on(node).get(volume.name)) is not None]
+    if not offers:
+        usable = {
+            name
+            for node in nodes
+            for name, offer in volumes_on(node).items()
+            if not offer.tenants or owner in offer.tenants
+        }
+        named = ", ".join(sorted(usable)[:_MOST_NAMED])
+        there = f"they offer {named}" if named else "they offer no volume"
+        raise SpecError(
+            f"{where}: no node offers a volume of this name; {there} (`dorm agent --volume NAME=PATH` offers one)",
+            code="spec.volumes.not_offered",
+        )
+    mine = [offer for offer in offers if not offer.tenants or owner in offer.tenants]
+    if not mine:
+        raise SpecError(
+            f"{where}: no node offers this volume to {owner}; ask an operator (`dorm agent --volume`), or leave it out",
+            code="spec.volumes.not_allowed",
+        )
+    if not volume.read_only and not any(offer.writable for offer in mine):
+        raise SpecError(
+            f"{where}: nodes offer this volume for reading only; leave out read_only: false, or ask an operator",
+            code="spec.volumes.read_only",
+        )
+
+
+def in_words(state: State, app: App, text: str) -> str:
+    """Return a policy's reason in the words of the app's spec: policies know volumes as labels."""
+    wanted = volumes_of(app.spec.volumes)
+    if not wanted or require_of(app) not in text:
+        return text
+    up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
+    try:
+        check_offered(up, app.spec, owner_of(app))
+    except SpecError as error:
+        return str(error)
+    for volume in wanted:
+        where = [node.id for node in up if _is_missing(node, volume.name)]
+        if where and not any(_serves(node, volume, owner_of(app)) and node.id not in where for node in up):
+            named = ", ".join(where[:_MOST_NAMED])
+            return f"the folder of the volume {volume.name} is missing on {named}; it waits until it is mounted again"
+    names = ", ".join(volume.name for volume in wanted)
+    own = f"{app.spec.require} and " if app.spec.require.strip() else ""
+    return text.replace(
+        f"satisfies {require_of(app)}", f"satisfies {own}offers the volume{'s' if len(wanted) > 1 else ''} {names}"
+    )
+
+
+def trouble_with_volumes(node: Node) -> str:
+    """Return which volumes are missing on a node and what to do, in one line; "" where none is."""
+    names = [name for name, offer in sorted(volumes_on(node).items()) if offer.missing]
+    if not names:
+        return ""
+    several = len(names) > 1
+    return (
+        f"{node.id} offers the volume{'s' if several else ''} {', '.join(names[:_MOST_NAMED])}, and the "
+        f"folder{'s are' if several else ' is'} not there: mount it, or start the agent without it"
+    )
+
+
+def shown_volumes(node: Node) -> dict[str, str]:
+    """Return a node's volumes by name, with what apps may do there, in words."""
+    return {name: _shown(offer) for name, offer in sorted(volumes_on(node).items())}
+
+
+def _shown(offer: VolumeOffer) -> str:
+    words = "missing" if offer.missing else "writable" if offer.writable else "read-only"
+    return f"{words}, for {', '.join(offer.tenants)}" if offer.tenants else words

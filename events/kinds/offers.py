@@ -1,0 +1,30 @@
+"""What a node offers to apps beyond its resources."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from events.limits import Name
+
+MOST_OFFERED = 256
+"""Volumes that one node offers."""
+
+
+class VolumeOffer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A folder that a node offers by name."""
+
+    writable: bool = False
+    """Whether apps may write there; most volumes are read-only."""
+    tenants: Annotated[list[Name], msgspec.Meta(max_length=1000)] = []
+    """Whose apps may use it; empty for everybody's."""
+    missing: bool = False
+    """Whether the folder is not there now: its file system is not mounted, say."""
+
+
+class NodeOffers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node offers."""
+
+    volumes: Annotated[dict[str, VolumeOffer], msgspec.Meta(max_length=MOST_OFFERED)] = {}
+    """By name."""
