@@ -71,10 +71,10 @@ def submit(
     from events.spec import document_of
 
     checked = load_spec(spec, {"name": name} if name else None, note=lambda text: progress_console.print(Text(text)))
+    _hint(checked, spec)
     if dry_run:
         show_document(document_of(checked), Format.json if output is Format.json else Format.yaml)
         return
-    _hint(checked, spec)
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -92,7 +92,6 @@ def submit(
 
 def _hint(checked: CheckedSpec, file: Path) -> None:
     """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
-    from dorm.cli.output import progress_console
     from dorm.local.scripts import unshipped
 
     if checked.workdir or checked.image or not file.is_file():
