@@ -202,6 +202,11 @@ class UploadAnswerer(_Answerer):
             )
         root, _ = await self._root(asked.place)
         incoming = self._folder.path / APPS / asked.place.app / "incoming"
+        if not await self._pool.run(lambda: root.is_dir() and incoming.parent.is_dir()):
+            raise FilesError(
+                f"{asked.place.app} has no folder for files yet; it gets one when its first container starts",
+                code="files.app_unknown",
+            )
         match asked:
             case WriteBlock():
                 yield Stored(await self._pool.run(lambda: uploads.write(incoming, asked)))

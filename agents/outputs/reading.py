@@ -34,7 +34,7 @@ def listed(root: Path, path: str, *, hidden: str = "") -> Iterator[list[FileEntr
     folders = deque([""])
     while folders:
         inner = folders.popleft()
-        for entry in _in_folder(root, path, inner, hidden if not path else ""):
+        for entry in _in_folder(root, path, inner, hidden):
             entries.append(entry)
             if entry.kind == "folder" and entry.path.count("/") < MOST_NAMES // 2:
                 folders.append(entry.path)
@@ -56,31 +56,30 @@ def _in_folder(root: Path, path: str, inner: str, hidden: str) -> list[FileEntry
     try:
         with opened(root, f"{path}/{inner}" if path else inner) as folder, os.scandir(folder) as names:
             found = sorted(one.name for one in names)
-            if not inner and hidden:
+            if not path and not inner and hidden:
                 found = [name for name in found if not name.startswith(hidden)]
-            return [_looked(root, path, inner, name, folder) for name in found]
+            return [_looked(root, path, f"{inner}/{name}" if inner else name, folder, hidden) for name in found]
     except (FilesError, OSError):
         return []  # It was removed while it was listed.
 
 
-def _looked(root: Path, path: str, inner: str, name: str, folder: int) -> FileEntry:
-    place = f"{inner}/{name}" if inner else name
+def _looked(root: Path, path: str, place: str, folder: int, hidden: str) -> FileEntry:
     try:
         place.encode()
     except UnicodeEncodeError:
         shown = os.fsencode(place).decode("utf-8", "backslashreplace")
         return FileEntry(shown, "other", note="its name is not UTF-8")
     try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(place.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         return FileEntry(place, "other", note=error.strerror or "it can't be looked at")
-    return _link(root, path, place) if stat.S_ISLNK(status.st_mode) else _entry(place, status)
+    return _link(root, path, place, hidden) if stat.S_ISLNK(status.st_mode) else _entry(place, status)
 
 
-def _link(root: Path, path: str, place: str) -> FileEntry:
+def _link(root: Path, path: str, place: str, hidden: str) -> FileEntry:
     """Return what a link leads to, where that is a file that can be copied in its place."""
     try:
-        with opened(root, f"{path}/{place}" if path else place) as found:
+        with opened(root, f"{path}/{place}" if path else place, hidden=hidden) as found:
             status = os.fstat(found)
     except FilesError:
         return FileEntry(place, "other", note="a link that leads nowhere, or out of the folder")

@@ -90,11 +90,13 @@ def commit(root: Path, incoming: Path, asked: CommitUpload) -> int:
             file = _empty(incoming, asked)
         try:
             os.ftruncate(file, asked.size)
-            _check_digest(file, asked)
+            _check_digest(incoming, file, asked)
             above = os.fstat(folder)
             if (above.st_uid, above.st_gid) != (os.getuid(), os.getgid()):
                 os.fchown(file, above.st_uid, above.st_gid)
             os.fchmod(file, 0o700 if asked.executable else 0o600)
+            if asked.modified:
+                os.utime(file, ns=(asked.modified, asked.modified))
             os.fsync(file)
             _rename(incoming, folder, name, asked)
         finally:
@@ -121,12 +123,13 @@ def _is_there(folder: int, name: str, asked: CommitUpload) -> bool:
         os.close(file)
 
 
-def _check_digest(file: int, asked: CommitUpload) -> None:
+def _check_digest(incoming: Path, file: int, asked: CommitUpload) -> None:
     try:
         digest = digest_of(file, asked.size).of(asked.size)
     except EOFError:
         digest = ""
     if digest != asked.digest:
+        os.unlink(incoming / asked.upload)  # Another try begins at the start.
         raise FilesError(
             f"{asked.place.path} did not arrive as it was sent; copy it again", code="files.upload.damaged"
         )

@@ -72,6 +72,8 @@ ACCESS: dict[str, Access] = {
     "pause_scheduling": "write",
     "resume_scheduling": "write",
     "retry_app": "write",
+    "hold_app": "write",
+    "release_app": "write",
     "change_policy": "write",
 }
 """By operation; `any` for all others."""

@@ -16,8 +16,10 @@
     authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files
     apps/        submit, ps, describe, explain, story, plan
+    outputs/     cp, checkpoints
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
+    gates/       hold, release
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

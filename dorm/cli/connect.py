@@ -275,3 +275,6 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Name or id of the app.", autocompletion=complete_app)]
+AppNames = Annotated[
+    list[str], typer.Argument(metavar="APP...", help="Names or ids of the apps.", autocompletion=complete_app)
+]

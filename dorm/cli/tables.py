@@ -121,7 +121,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
-        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("held", d["held"]),
+        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
@@ -169,6 +169,21 @@ def _workdir(workdir: dict[str, Any] | None) -> str:
 def _batch(batch: dict[str, Any] | None) -> str:
     """Return `144 of 48 to 1200: with a noise of …` for an app that accepts several batch sizes."""
     return f"{batch['now']} of {batch['least']} to {batch['most']}: {batch['why']}" if batch else ""
+
+
+def _hold(hold: dict[str, Any] | None) -> str:
+    """Return `by ann since 2026-11-21 12:00:00 UTC: wrong data; `dorm release` ends it`."""
+    if not hold:
+        return ""
+    from replay.words import moment
+
+    who = f"by {'the operator ' if hold['operator'] else ''}{hold['by']} since {moment(hold['at'])}"
+    return who + (f": {hold['reason']}" if hold["reason"] else "")
+
+
+def _runtime(runtime: dict[str, float] | None) -> str:
+    """Return `12m of at most 2h`."""
+    return f"{ago(runtime['ran_s'])} of at most {ago(runtime['max_s'])}" if runtime else ""
 
 
 def _plan(plan: dict[str, Any] | None) -> str:

@@ -2,11 +2,13 @@
 
     client   submit an app, watch it, change it, cancel it
     operating  requests of operators: forget a node, pause and resume scheduling, retry an app now
+    gates    hold an app, and release it
     opening  a client with credentials
     finding  which app a user means by a name
     tail     events in order, filtered, from any position
     output   what containers print
     reports  what apps reported beside the log
+    files/   what apps leave behind, copied from and to them
     uses     what running containers have used
     masters  which master leads
     identities  changes of who may do what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import msgspec
 from dorm.client.errors import NotFound
 from dorm.client.tail import Filter, Tail
 from dorm.core.app import App
+from dorm.core.query.gates import reason_of
 from events import subjects
 from events.kinds import ContainerExited, ContainerStarted
 from events.log.records import LogUnavailable
@@ -96,8 +98,9 @@ class Output:
                 )
             return found
         if number is None and not latest:
-            why = f": {app.waiting.text}" if app.waiting else ""
-            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}", code="app.not_started")
+            reason = reason_of(app, time.time_ns())
+            because = f": {reason.text}" if reason is not None else ""
+            raise NotFound(f"{app.name} has not started yet ({app.phase}){because}", code="app.not_started")
         wanted = latest if number is None else number
         if wanted in known:
             return _ran(app, known[wanted])

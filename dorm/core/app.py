@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from dorm.core.gates import Gates, RunTime
 from dorm.core.generation import Container, Generation
 from events.identities import tenant_in
 from events.kinds import LossIs, PlannedSlot, Waiting
@@ -221,6 +222,14 @@ class App(msgspec.Struct):
     """What its earlier partitions did, without the present one."""
     plan: Promise | None = None
     """What the policy in force has promised it; None where it does not plan, or has refused the app."""
+    gates: Gates | msgspec.UnsetType = msgspec.UNSET
+    """What keeps it from running (`dorm.core.apps.gates`).  Unset where it never had a gate, as for `kill`."""
+    run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
+    """How long it has run, if it may run only for so long (`dorm.core.apps.limits`)."""
+    awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Live apps that wait for its end, by id in order of their acceptance.  Unset where there are none."""
+    end_code: str | msgspec.UnsetType = msgspec.UNSET
+    """Why the master cancelled it without a request (`AppCancelled.code`).  Unset for all other ends."""
 
     @property
     def tenant(self) -> str:

@@ -11,7 +11,7 @@ the master did.  Nothing is lost by a cut: what is left out follows from the nex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from dorm.policies.problem import Allocation, AppDemand, Problem
-    from events.kinds import Event, Resize
+    from events.kinds import Resize
+
+T = TypeVar("T")
 
 LARGEST_CHANGES = LARGEST_FACTS // 2
 """Bytes of one decision's changes."""
@@ -46,7 +48,7 @@ def size(value: object) -> int:
     return len(_encode(value))
 
 
-def first_that_fit(facts: Sequence[Event], largest: int = LARGEST_FACTS) -> list[Event]:
+def first_that_fit(facts: Sequence[T], largest: int = LARGEST_FACTS) -> list[T]:
     """As many of the first facts as fit, at least one."""
     room = largest
     for count, fact in enumerate(facts):
@@ -60,9 +62,11 @@ def first_that_fit(facts: Sequence[Event], largest: int = LARGEST_FACTS) -> list
 
 
 def changes_that_fit(
-    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES
+    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES, *, beside: int = 0
 ) -> list[Resize]:
-    """All of them where they fit; else, in their order, each together with the others whose room it needs."""
+    """All of them where they fit `beside` bytes of others; else, in their order, each together with the others whose room it
+    needs."""
+    largest -= beside
     sizes = {change.app: size(change) for change in changes}
     if sum(sizes.values()) <= largest:
         return changes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def _read(path: Path) -> str:
 def parse(text: str, *, toml: bool = False) -> Any:
     """Parse a document.  Raises SpecError."""
     try:
-        document = tomllib.loads(text) if toml else yaml.safe_load(text)
+        document = _times_as_text(tomllib.loads(text) if toml else yaml.safe_load(text))
         _count(document, {})
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -67,6 +68,12 @@ def parse(text: str, *, toml: bool = False) -> Any:
         kind = "TOML" if toml else "YAML"
         raise SpecError(f"not {kind}: {' '.join(str(error).split())}", code=f"file.not_{kind.lower()}") from None
     return document
+
+
+def _times_as_text(document: Any) -> Any:
+    """Both formats have times of their own, which a spec holds as text."""
+    start = document.get("start_after") if isinstance(document, dict) else None
+    return {**document, "start_after": start.isoformat()} if isinstance(start, date) else document
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

@@ -15,6 +15,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from dorm.core.apps.gates import closed
+from dorm.core.query.gates import reason_of
 from dorm.core.query.views import sizes
 from dorm.metrics.families import (
     ALL,
@@ -96,13 +98,14 @@ def _apps(state: State, now: int) -> Iterator[Metric]:
         containers["running"] += sum(generation.running for generation in app.generations.values())
         current = app.current
         if current is None:
-            code = app.waiting.code if app.waiting is not None else OTHER
+            reason = reason_of(app, now)
+            code = reason.code if reason is not None else OTHER
             reasons[code if code in reasons else OTHER] += 1
         else:
             placed = _placed(app)
             containers["placed"] += placed
             short += placed < app.n_max
-        if app.waiting_since:
+        if app.waiting_since and not closed(app, now):
             since = min(since, app.waiting_since)
     yield gauge("dorm_apps", phases)
     yield gauge("dorm_apps_waiting", reasons)

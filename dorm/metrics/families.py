@@ -28,9 +28,9 @@ PHASES = ("submitted", "waiting", "retrying", "starting", "running", "adjusting"
 """Of apps that have not ended: `App.phase`, and before it a submission without an answer."""
 ENDS = ("completed", "failed", "cancelled")
 REASONS = (
-    "adjusting", "budget", "constraint", "drained", "fairness", "floor", "gain", "held", "learning", "no_nodes", "not_resized",
-    "overhead", "ports", "price", "put_off", "queue", "reserved", "resources", "retry", "settling", "solver", "static_count",
-    "unsaid", OTHER,
+    "adjusting", "after", "budget", "constraint", "drained", "fairness", "floor", "gain", "held", "hold", "learning",
+    "no_nodes", "not_resized", "overhead", "ports", "price", "put_off", "queue", "reserved", "resources", "retry",
+    "settling", "solver", "start_after", "static_count", "unsaid", OTHER,
 )  # fmt: skip
 """Why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)

@@ -54,7 +54,10 @@ def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
 
 _OF_TOKENS = _names(k.TokenAdded, k.TokenRemoved)
 _OF_READERS = _OF_TOKENS
-_OF_USERS = (*_OF_READERS, *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested))
+_OF_USERS = (
+    *_OF_READERS,
+    *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates)),
+)
 _OF_OPERATORS = (
     *_OF_USERS,
     *_names(k.NodeDrainRequested, k.NodeForgetRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),

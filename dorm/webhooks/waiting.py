@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.apps.gates import closed
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from dorm.snapshots import newest
@@ -45,7 +46,7 @@ def overdue(state: State, now: int, after_s: Iterable[float]) -> Iterator[AppWai
     for limit in sorted(set(after_s)):
         for app in state.live_apps():
             since = app.waiting_since
-            if since and now - since >= limit * SECOND:
+            if since and now - since >= limit * SECOND and not closed(app, now):
                 reason = app.waiting
                 yield AppWaitsLong(
                     id=f"waits.{app.id}.{since}.{limit}",

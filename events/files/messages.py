@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from events.files.blocks import BLOCK
-from events.limits import Name, Number, Slot
+from events.limits import Moment, Name, Number, Slot
 
 Area = Literal["outputs", "checkpoints", "work"]
 """The app's outputs and its checkpoints, which all nodes share; the private folder of one container, on its node."""
@@ -62,7 +62,7 @@ class ReadFile(msgspec.Struct, frozen=True, tag=True):
     place: Place
     offset: Offset
     size: Offset
-    modified: int
+    modified: Moment
     """UTC nanoseconds."""
 
 
@@ -83,6 +83,8 @@ class CommitUpload(msgspec.Struct, frozen=True, tag=True):
     upload: UploadId
     size: Offset
     digest: HexDigest
+    modified: Moment = 0
+    """UTC nanoseconds, which the file gets; 0 for now."""
     executable: bool = False
 
 

@@ -1,6 +1,6 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
-    clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested
+    clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested AppHoldRequested AppReleaseRequested
     operators  NodeDrainRequested NodeForgetRequested SchedulingPaused SchedulingResumed PolicyChanged SealRequested
                RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
@@ -19,7 +19,7 @@ devices, counts), times UTC nanoseconds.
 The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
 what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
 the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
-message on the log may hold, `offers` what nodes offer.  Import the names from here.
+message on the log may hold, `offers` what nodes offer, `gates` holds.  Import the names from here.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from events.kinds.clients import (
     PolicyChanged,
     SealRequested,
 )
+from events.kinds.gates import AppHoldRequested, AppReleaseRequested, OfGates
 from events.kinds.identities import (
     MOST_MASTER_KEYS,
     NodeEnrolled,
@@ -132,10 +133,12 @@ __all__ = [
     "AppCheckpointed",
     "AppCompleted",
     "AppFailed",
+    "AppHoldRequested",
     "AppKilled",
     "AppPlanned",
     "AppProgressed",
     "AppRejected",
+    "AppReleaseRequested",
     "AppResizeRequested",
     "AppRetryRequested",
     "AppSubmitted",
@@ -179,6 +182,7 @@ __all__ = [
     "NodeOffers",
     "NodeRecovered",
     "NodeReported",
+    "OfGates",
     "OfIdentities",
     "OfRotation",
     "OfWebhooks",

@@ -18,6 +18,8 @@ class AppAccepted(Event, frozen=True):
     spec: AppSpec
     submission: Name
     """Id of the AppSubmitted."""
+    after: list[Name] = []
+    """Ids of the apps that it waits for, one for each entry of `after` in the spec."""
 
 
 class AppRejected(Event, frozen=True):
@@ -56,9 +58,14 @@ class AppFailed(Event, frozen=True):
 
 
 class AppCancelled(Event, frozen=True):
+    """The app has ended on request; or, with a code, since it could not go on as its spec says."""
+
     app: Name
     generation: Number
     reason: str = ""
+    code: str = ""
+    """`after`: an app that it waited for has ended otherwise than it had to; `max_runtime`: it has run for as long as it may.
+    Its containers get their grace time, as on request."""
 
 
 class AppKilled(Event, frozen=True):

@@ -29,6 +29,7 @@ from events.kinds.clients import (
     PolicyChanged,
     SealRequested,
 )
+from events.kinds.gates import OfGates
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
@@ -74,6 +75,7 @@ Published = (
     | AppUpdated
     | AppCancelRequested
     | AppRetryRequested
+    | OfGates
     | NodeDrainRequested
     | NodeForgetRequested
     | SchedulingPaused

@@ -12,6 +12,7 @@
     abilities     what its nodes' agents have to be able to do
     groups        the sweep or array that an app belongs to
     sweeps/       one document as the specs of many apps
+    gates         when it may run: which apps it waits for
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 

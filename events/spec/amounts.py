@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from events.quantities import CPU, MEMORY, QuantityError, duration, humanize, resource
 from events.spec.faults import SpecError
+from events.spec.gates import starts_at
 
 if TYPE_CHECKING:
     from events.quantities import Quantity
@@ -58,6 +59,7 @@ def can_be_read(spec: AppSpec) -> bool:
         for quantity in _durations(spec).values():
             duration(quantity)
         spec.resources()
+        starts_at(spec, 0)
     except QuantityError:
         return False
     return True
@@ -74,6 +76,7 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
         "deadlines.start": deadlines.start,
         "deadlines.progress": deadlines.progress,
         "deadlines.live": deadlines.live,
+        "max_runtime": spec.max_runtime,
     }
     if spec.utility is not None:
         found["utility.target"] = spec.utility.target
@@ -82,4 +85,4 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
     return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
 
 
-_MAY_BE_EMPTY = ("deadlines.start", "deadlines.progress")
+_MAY_BE_EMPTY = ("deadlines.start", "deadlines.progress", "max_runtime")

@@ -16,6 +16,7 @@ from events.spec.abilities import requirement_with
 from events.spec.amounts import check_amounts
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
 from events.spec.faults import SpecError, readable, unknown_field
+from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
@@ -32,6 +33,9 @@ _FORMATS = {
     "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
+    "after[]": "the name or id of an app",
+    "after[].app": "the name or id of an app",
+    "after[].when": "completed, failed or ended",
     "elastic": "live",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
@@ -72,6 +76,7 @@ def check_spec(document: object) -> CheckedSpec:
     except RequirementError as error:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
+    check_gates(spec)
     check_group(spec.group)
     spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)
@@ -109,6 +114,10 @@ def _check_fields(document: dict[Any, Any]) -> None:
         nested = document.get(name)
         if not fault and isinstance(nested, dict):
             fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
+    after = document.get("after")
+    for entry in after if isinstance(after, list) and not fault else ():
+        if isinstance(entry, dict):
+            fault = fault or unknown_field(entry, After.__struct_encode_fields__, "after.")
     if fault:
         raise SpecError.of(fault)
 

@@ -26,6 +26,7 @@ _TYPES = {
     "array": "a list",
     "object": "a map",
     "null": "nothing",
+    "str | object": "text or a map",
     "int | float | str": "a quantity (a number, or text like 500m or 2GiB)",
 }
 _UNITS = {"array": "entries", "object": "entries", "str": "characters"}
@@ -93,7 +94,8 @@ def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats
         value = container.get(culprit)
     else:
         value = _at(document, path)
-    wanted = formats.get(path) if "regex" in message or "enum" in message else _wanted(message)
+    any_entry = re.sub(r"\[\d+\]", "[]", path)
+    wanted = formats.get(any_entry) if "regex" in message or "enum" in message else _wanted(message)
     code = _coded(struct, path, _problem(message))
     if wanted is None:
         return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)

@@ -13,6 +13,7 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
+from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
@@ -264,6 +265,33 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     group: Annotated[Group | None, msgspec.Meta(description="the sweep or array that it belongs to; default: none")] = (
         None
     )
+    hold: Annotated[
+        bool, msgspec.Meta(description="it is accepted and held: it gets no containers before `dorm release`")
+    ] = False
+    after: Annotated[
+        list[After | AppReference],
+        msgspec.Meta(
+            max_length=MOST_AWAITED,
+            description="apps that have to end before it gets containers; a name alone: has to complete.  If one ends "
+            "otherwise, it is cancelled",
+            examples=[["prep", {"app": "baseline", "when": "ended"}]],
+        ),
+    ] = []
+    start_after: Annotated[
+        Quantity,
+        msgspec.Meta(
+            description="it gets no containers before: a time with its zone, or a delay from its submission on",
+            examples=["2026-11-24T08:00+01:00", "2h"],
+        ),
+    ] = ""
+    max_runtime: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="once its containers have run for so long, it is cancelled, with a checkpoint; waiting and pauses do "
+            "not count; default: no limit",
+            examples=["12h"],
+        ),
+    ] = ""
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -274,6 +302,10 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def grace_s(self) -> float:
         return _seconds(self.grace)
+
+    @property
+    def max_runtime_s(self) -> float | None:
+        return _seconds(self.max_runtime) if self.max_runtime != "" else None
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.costs import cost_s
+from dorm.core.query.gates import reason_of
 from dorm.core.query.views import adjustment
 from events import kinds as k
 from events.quantities import SECOND
@@ -144,7 +145,11 @@ class Watched:
             id=app.id,
             user=app.tenant,
             phase=app.phase,
-            why=app.end_reason if app.ended else app.waiting.text if app.waiting else "",
+            why=app.end_reason
+            if app.ended
+            else reason.text
+            if (reason := reason_of(app, state.time)) is not None
+            else "",
             submitted_at=app.submitted_at,
             accepted_at=app.accepted_at,
             ended_at=app.ended_at or None,

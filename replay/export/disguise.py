@@ -37,6 +37,7 @@ from events.spec import (
     check_spec,
 )
 from events.spec.abilities import ABILITIES
+from events.spec.gates import After, starts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,11 +67,12 @@ _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fi
 _ENGINE = set(EngineOptions.__struct_fields__)
 _UTILITY, _WORK = set(Utility.__struct_fields__), set(Work.__struct_fields__)
 _WORKDIR = set(Workdir.__struct_fields__)
+_AFTER = set(After.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
-    "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
+    "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
@@ -84,6 +86,7 @@ _DROPPED = {
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users", "Pause.by": "users",
+    "Hold.by": "users", "Awaited.app": "app_references", "Awaited.name": "app_references",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
@@ -170,6 +173,15 @@ class Disguise:
             made = _with_own_variables(self, spec, made)
         return made
 
+    def after(self, value: Any) -> Any:
+        """Replace the apps that a spec waits for."""
+        return [
+            {**one, "app": self.name("app_references", one["app"])}
+            if isinstance(one, dict)
+            else self.name("app_references", one)
+            for one in value
+        ]
+
     # --- policies -------------------------------------------------------------------------------------------------------
 
     def policy(self, value: str) -> str:
@@ -219,15 +231,16 @@ def _harmless(spec: dict[str, Any]) -> bool:
     """Return whether a spec has only known fields with permitted values and a usable name, so the error is something else,
     such as bounds that contradict each other."""
     try:
-        msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
+        starts_at(msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec), 0)
         retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
         utility, work = spec.get("utility") or {}, spec.get("work") or {}
         waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
         waits += [utility.get("target", 0), work.get("mini_batch", 0), work.get("exchange", 0)]
-        waits += [one for one in deadlines.values() if one != ""]
+        waits += [one for one in (*deadlines.values(), spec.get("max_runtime", "")) if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
+        known = known and not any(isinstance(one, dict) and one.keys() - _AFTER for one in spec.get("after", ()))
         known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
         workdir = spec.get("workdir")
         known = known and not (isinstance(workdir, dict) and workdir.keys() - _WORKDIR)
@@ -320,7 +333,8 @@ _RULES: dict[str, Rule] = {
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"),
+    "batches": _keys("app_references"), "App.awaited_by": _list("app_references"),
+    "AppAccepted.after": _list("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
@@ -334,6 +348,7 @@ _SPEC: dict[str, Rule] = {
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
+    "after": Disguise.after,
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
     "workdir": lambda disguise, value: _workdir(value),
     "group": lambda disguise, value: (

@@ -44,7 +44,8 @@ _GROUP = 32_768
 _REMEMBERED = 100_000
 """Apps, and unanswered submissions, whose users are remembered at a time."""
 _CLIENTS = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
 )  # fmt: skip
 _encode = msgspec.json.Encoder().encode

@@ -156,6 +156,12 @@ class Happenings:
             self.apps[app.id] += 2
             self._note(state, position, "requests", f"{event.by} changed {app.name}: {words.updated(event)}")
 
+    def _gate(self, state: State, position: str, event: k.OfGates, folded: Folded) -> None:
+        app = app_of_request(state, event.app, event.by)
+        if app is not None:
+            self.apps[app.id] += 2
+            self._note(state, position, "requests", words.gate(event, app.name))
+
     def _exited(self, state: State, position: str, event: k.ContainerExited, folded: Folded) -> None:
         if event.asked or event.exit_code == 0:
             return
@@ -230,6 +236,8 @@ _RECORDS: dict[type, Callable[[Happenings, State, str, Any, Folded], None]] = {
     k.AppSubmitted: Happenings._submitted,
     k.AppCancelRequested: Happenings._cancelled,
     k.AppUpdated: Happenings._updated,
+    k.AppHoldRequested: Happenings._gate,
+    k.AppReleaseRequested: Happenings._gate,
     k.ContainerExited: Happenings._exited,
 }
 _FACTS: dict[type, Callable[[Happenings, State, str, Any, k.Round], None]] = {

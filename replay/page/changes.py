@@ -209,7 +209,7 @@ class Changes:
         changed: list[AppView] = []
         moved: dict[str, None] = {}
         for app in shown.values():
-            found = app_view(app, self._standings.get(app.id))
+            found = app_view(app, self._standings.get(app.id), state.time)
             if self._apps.get(app.id) != found:
                 self._apps[app.id] = found
                 changed.append(found)

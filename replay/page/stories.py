@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.query.gates import reason_of
 from events import kinds as k
 from replay.moments import AtSequence
 from replay.story.app import AppTeller
@@ -158,7 +159,7 @@ class _Telling:
 
     def _look(self, state: State, turns: _Turns) -> None:
         app = state.apps.get(turns.app)
-        if app is None or not turns.new(app) or self._left <= 0:
+        if app is None or not turns.new(app, state.time) or self._left <= 0:
             return
         self._left -= len(state.apps) + len(state.nodes) + 1
         turns.take(state)
@@ -193,9 +194,10 @@ class _Turns:
         self._stride = 1
         self._skipped = 0
 
-    def new(self, app: App) -> bool:
+    def new(self, app: App, now: int) -> bool:
         """Return whether its situation is another than before, and due to be taken."""
-        code = app.waiting.code if app.waiting is not None else ""
+        reason = reason_of(app, now)
+        code = reason.code if reason is not None else ""
         key = (app.generation, app.phase, code, app.n_min, app.n_max, app.weight)
         if key == self._key:
             return False

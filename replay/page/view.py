@@ -20,6 +20,7 @@ import msgspec
 from dorm.core.apps.costs import is_live
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.shared_folder import trouble
+from dorm.core.query.gates import reason_of
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text
 from events.cloudevents import rfc3339
@@ -204,7 +205,7 @@ def view(state: State, decided: Logged | None = None) -> View:
     shown = shown_apps(state)
     places = {app.id: places_of(app) for app in shown}
     known = standings(problem_of(state, state.time)).apps if state.nodes else {}
-    apps = [app_view(app, known.get(app.id)) for app in shown]
+    apps = [app_view(app, known.get(app.id), state.time) for app in shown]
     index = {app.id: number for number, app in enumerate(apps)}
     nodes = [
         msgspec.structs.replace(node, containers=[Held(index[str(h.app)], *_counts(h)) for h in node.containers])
@@ -247,8 +248,8 @@ def _may_run(app: App) -> bool:
     return any(not generation.ended for generation in app.generations.values())
 
 
-def app_view(app: App, standing: Standing | None) -> AppView:
-    """`standing` is None for an app that is not in the policy's problem: it has ended, or pauses."""
+def app_view(app: App, standing: Standing | None, now: int) -> AppView:
+    """At `now` (UTC ns).  `standing` is None for an app that is not in the policy's problem: it has ended, or pauses."""
     current = None if app.ended else app.current
     return AppView(
         id=app.id,
@@ -268,7 +269,7 @@ def app_view(app: App, standing: Standing | None) -> AppView:
         generation=app.generation,
         since=time_of(_since(app, current)),
         submitted_at=rfc3339(app.submitted_at),
-        reason=None if app.ended else app.waiting,
+        reason=reason_of(app, now),
         live=is_live(app),
         adjustments=app.adjustments,
         failures=app.failures,

@@ -16,8 +16,10 @@ import msgspec
 
 from dorm.core.apps.admission import name_of
 from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.gates import closed_since
 from dorm.core.decide.asking import problem_of
 from dorm.core.query.batches import batch_now
+from dorm.core.query.gates import gate, reason_of
 from dorm.core.query.standing import standings
 from dorm.core.query.views import adjustment, sizes
 from replay import ReplayError
@@ -105,7 +107,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         dominant=standing.dominant if standing else "",
         share=standing.share if standing else None,
         fair_share=standing.fair if standing else None,
-        reason=Why(app.waiting.code, app.waiting.text, witness.reason_since) if app.waiting else None,
+        reason=_reason(witness, app, now),
         waiting_since=app.waiting_since or None if app.current is None else None,
         decision=_decision(witness.last),
         last_change=_change(witness.changed, app),
@@ -127,6 +129,13 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
     if (cause := witness.settings) is not None:
         text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
     return msgspec.structs.replace(found, text=text)
+
+
+def _reason(witness: Witness, app: App, now: int) -> Why | None:
+    reason, closed = reason_of(app, now), gate(app, now)
+    if reason is None:
+        return None
+    return Why(reason.code, reason.text, closed_since(app) if closed is not None else witness.reason_since)
 
 
 def _decision(decided: Decided | None) -> Decision | None:

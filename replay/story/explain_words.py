@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.query.gates import gate
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
     from dorm.core.state import App, LiveChange, State
-    from replay.story.explanation import Explanation, Witness
+    from replay.story.explanation import Explanation, Why, Witness
 
 
 MOST_CHANGES = 3
@@ -100,6 +101,8 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     if app.retry_at:
         why = f": {reason.text}" if reason else ""
         return [f"It failed{why}.  It is retried at {moment(app.retry_at)}."]
+    if reason is not None and gate(app, found.at) is not None:
+        return [_gated(app, reason, found)]
     if reason is None:
         if found.containers >= found.n_max:
             return []
@@ -109,6 +112,15 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     have = "is below its n_max" if found.containers else "waits"
     since = f"first given {_ago(reason.since, found)}, and last by {by}"
     return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
+
+
+def _gated(app: App, reason: Why, found: Explanation) -> str:
+    """Describe an app that may not run at all, whatever room there is."""
+    is_held = reason.code == "hold"
+    since = f"for {span(max(0, found.at - reason.since) / SECOND)} now"
+    text = f"It {'is ' if is_held else ''}{reason.text} ({reason.code}), {since}"
+    text += f"; `dorm release {app.name}` ends that." if is_held else "."
+    return text + ("  It gives its containers back." if found.containers else "")
 
 
 def _paused(state: State, found: Explanation) -> list[str]:

@@ -18,7 +18,7 @@ from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
 from replay.story.settings import SettingsWatch
-from replay.story.words import drain, forgotten, scheduling, settings, short_name
+from replay.story.words import drain, forgotten, gate, scheduling, settings, short_name
 from replay.words import containers
 
 if TYPE_CHECKING:
@@ -161,6 +161,11 @@ class Surroundings:
         app = app_of_request(state, event.app, event.by)
         if app is not None:
             self._note_cause(state, str(state.seq), f"{event.by} asked to retry {app.name} now", app=app.id)
+
+    def _gate(self, state: State, event: k.OfGates) -> None:
+        app = app_of_request(state, event.app, event.by)
+        if app is not None:
+            self._note_cause(state, str(state.seq), gate(event, app.name), app=app.id)
 
     def _settings(self, state: State, event: k.PolicyChanged) -> None:
         effect = self._set.record(state, event)
@@ -361,5 +366,7 @@ _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.NodeForgetRequested: Surroundings._forget,
     k.SchedulingResumed: Surroundings._resumed,
     k.AppRetryRequested: Surroundings._retry,
+    k.AppHoldRequested: Surroundings._gate,
+    k.AppReleaseRequested: Surroundings._gate,
     k.PolicyChanged: Surroundings._settings,
 }

@@ -111,7 +111,13 @@ def paused(pause: Pause) -> str:
     )
 
 
-Operated = k.AppRetryRequested | k.SchedulingPaused | k.SchedulingResumed
+def gate(event: k.OfGates, name: str = "it") -> str:
+    """`ann held it: wrong data`"""
+    done = "held" if isinstance(event, k.AppHoldRequested) else "released"
+    return f"{event.by} {done} {name}{why(event.reason)}"
+
+
+Operated = k.AppRetryRequested | k.AppHoldRequested | k.AppReleaseRequested | k.SchedulingPaused | k.SchedulingResumed
 """What people ask of one app, or of the whole cluster, beside settings."""
 
 
@@ -123,6 +129,9 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     if isinstance(event, k.AppRetryRequested):
         asked = app_of_request(state, event.app, event.by)
         return ("retry_requested", f"{event.by} asked to retry it now") if asked is app else None
+    if isinstance(event, k.AppHoldRequested | k.AppReleaseRequested):
+        asked = app_of_request(state, event.app, event.by)
+        return ("held" if isinstance(event, k.AppHoldRequested) else "let_go", gate(event)) if asked is app else None
     if app.current is not None:
         return None
     return "paused" if isinstance(event, k.SchedulingPaused) else "scheduling_resumed", scheduling(event)

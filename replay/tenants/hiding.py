@@ -13,12 +13,14 @@ import msgspec
 
 from dorm.core.app import AdjustmentRecord, App, SizeRequest
 from dorm.core.apps.admission import name_of
+from dorm.core.gates import Gates
 from dorm.core.generation import Container, Generation
 from dorm.core.state import Pause, ShortenedTime, State, Submission
 from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
 from events.spec import AppSpec, Group, can_be_read
+from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from replay.tenants.names import Names
 
 SHOWN = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
     k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
@@ -53,7 +56,7 @@ class Hiding(Disguise):
         more: dict[str, Any] = {"by": self._names.user(event.by)}
         if isinstance(event, k.AppSubmitted | k.AppUpdated):
             more["id"] = self._names.request(event.id)
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested) and app is not None:
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates) and app is not None:
             more["app"] = self._names.app(app)
         if isinstance(event, k.Round):
             more["by"] = event.by
@@ -68,7 +71,10 @@ class Hiding(Disguise):
         demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, user=self._names.user(user),
+            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold,
+            start_after=spec.start_after, max_runtime=spec.max_runtime,
+            after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
+            user=self._names.user(user),
             group=spec.group and self._group(spec.group, tenant),
         )  # fmt: skip
 
@@ -90,6 +96,7 @@ class Hiding(Disguise):
             app=self._names.app_of(event.spec.name, event.submission, tenant),
             spec=self.spec(event.spec, name, event.spec.user, tenant),
             submission=self._names.request(event.submission),
+            after=[self.name("app_references", other) for other in event.after],
             cause=self.cause(event.cause),
         )
 
@@ -181,7 +188,23 @@ class Hiding(Disguise):
             lost_steps=0,
             retries_used={},
             speeds=[],
+            gates=self._gates(app),
         )
+
+    def _gates(self, app: App) -> Gates | msgspec.UnsetType:
+        """Apps that wait for others wait for those of their own tenant."""
+        if not isinstance(app.gates, Gates):
+            return app.gates
+        made: Gates = super().struct(app.gates)
+        after = [
+            msgspec.structs.replace(
+                one,
+                app=self.name("app_references", one.app) if one.app else "",
+                name=self._names.app_name(one.name, app.tenant),
+            )
+            for one in app.gates.after
+        ]
+        return msgspec.structs.replace(made, after=after)
 
     def _submission(self, waiting: Submission) -> Submission:
         tenant, name = waiting.tenant or waiting.who, name_of(waiting.spec)

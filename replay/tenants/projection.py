@@ -115,7 +115,7 @@ class Projection:
         if folded in _WITHOUT_EFFECT:
             return Seen(record, event, None, frozenset(), self._author(record), self.names)
         named = None
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested):
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates):
             named = app_of_request(self.state, event.app, subjects.who_of(record.subject))
         refused = folded == "refused" and isinstance(event, k.AppUpdated)
         hidden = self._hiding.event(event, named) if isinstance(event, SHOWN) and not refused else None

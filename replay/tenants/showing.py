@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dorm.core.apps.admission import ID_DIGITS
+from dorm.core.gates import Gates
 from events import kinds as k
 from events.identities import tenant_in
 
@@ -167,8 +168,17 @@ class Showing:
 
     def _app(self, app: App) -> App:
         waiting = self.without_others(app.waiting) if app.waiting is not None else None
+        gates = self._gates(app.gates) if isinstance(app.gates, Gates) else app.gates
         reasons = {"end_reason": self.text(app.end_reason), "cancel_reason": self.text(app.cancel_reason)}
-        return msgspec.structs.replace(app, waiting=waiting, **reasons)
+        return msgspec.structs.replace(app, waiting=waiting, gates=gates, **reasons)
+
+    def _gates(self, gates: Gates) -> Gates:
+        """Of whoever holds an app of this tenant, an operator for one, it sees what it sees of other users."""
+        hold = gates.hold
+        if hold is None:
+            return gates
+        shown = msgspec.structs.replace(hold, by=self.user(hold.by), reason=self.text(hold.reason))
+        return msgspec.structs.replace(gates, hold=shown)
 
     def _identities(self, known: Identities, hidden: Identities) -> Identities:
         users = {self.user(name): one if self.is_own_user(name) else hidden.users[self._names.user(name)]

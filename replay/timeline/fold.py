@@ -12,6 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.query.gates import shown_reason
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
@@ -196,9 +197,8 @@ class Watcher:
         elif isinstance(event, k.SchedulingPaused | k.SchedulingResumed):
             self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
             return
-        elif isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested):
-            app = app_of_request(state, event.app, event.by)
-            if app is not None:
+        elif isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates):
+            if (app := app_of_request(state, event.app, event.by)) is not None:
                 self._look_at(app, cause)
         else:
             return
@@ -367,7 +367,7 @@ class Watcher:
         else:
             self._known[app.id] = app
         lane.n_min, lane.n_max = app.n_min, app.n_max
-        code, text = (app.waiting.code, app.waiting.text) if app.waiting else ("", app.end_reason)
+        code, text = shown_reason(app, self._time)
         was, phase = lane.phases.last, app.phase
         if was is None or (was.phase, was.generation, was.code) != (phase, app.generation, code):
             lane.phases.put(self._time, Phase(phase, app.generation, code, text, cause))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dorm.core.query.gates import reason_of
 from dorm.core.query.reported import shown
 from dorm.core.query.views import node_rows, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
@@ -94,7 +95,11 @@ def diff(
         apps=[
             thing
             for app in sorted(arrivals, key=arrivals.__getitem__)
-            if (thing := _thing(app, _app(before.apps.get(app), old), _app(after.apps.get(app), new)))
+            if (
+                thing := _thing(
+                    app, _app(before.apps.get(app), old, before.time), _app(after.apps.get(app), new, after.time)
+                )
+            )
         ],
         nodes=[
             thing
@@ -145,7 +150,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change
     ]
 
 
-def _app(app: App | None, newest: Newest) -> dict[str, Any] | None:
+def _app(app: App | None, newest: Newest, time: int) -> dict[str, Any] | None:
     if app is None:
         return None
     now = shown(app, newest)
@@ -153,7 +158,7 @@ def _app(app: App | None, newest: Newest) -> dict[str, Any] | None:
         "name": app.name,
         "user": app.user,
         "phase": app.phase,
-        "why": app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        "why": app.end_reason if app.ended else reason.text if (reason := reason_of(app, time)) is not None else "",
         "placement": sizes(app),
         "generation": app.generation,
         "n_min": app.n_min,

@@ -58,6 +58,13 @@ async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: Na
         assert (found["paused"], found["reason"]) == (True, "a switch")
         resumed = await api.send("POST", "/v1/scheduling/resume")
         assert (await api.get(f"/v1/scheduling?min_seq={resumed['position']}"))["paused"] is False
+        held = await api.send("POST", f"{path}/hold", {"reason": "wrong data"})
+        app = await api.get(f"{path}?min_seq={held['position']}")
+        assert (app["code"], app["note"], app["hold"]["reason"]) == ("hold", "held by tester: wrong data", "wrong data")
+        assert (await api.send("POST", f"{path}/hold", {}, 409))["code"] == "app.held"
+        let_go = await api.send("POST", f"{path}/release", {})
+        assert (await api.get(f"{path}?min_seq={let_go['position']}"))["hold"] is None
+        assert (await api.send("POST", f"{path}/release", {}, 409))["code"] == "app.not_held"
         cancelled = await api.send("POST", f"{path}/cancel", {"reason": "enough"})
         assert cancelled["id"] == submitted["id"]
         assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]

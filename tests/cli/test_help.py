@@ -24,6 +24,7 @@ COMMANDS = [
     "webhooks secret", "webhooks run",
     "wait", "scale",
     "logs", "events", "cancel", "nodes", "nodes maintenance", "nodes up", "nodes forget", "drain", "pause", "resume", "retry",
+    "hold", "release",
     "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key", "log rotate", "log show",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",

@@ -28,7 +28,7 @@ OF_OTHERS = {"build", "depends_on", "restart", "restartPolicy", "runtime_env", "
 
 def named(page: Path) -> Iterator[list[str]]:
     for span in _SPAN.findall(page.read_text()):
-        yield [word for word in shlex.split(span.replace("…", ""))[1:]]
+        yield shlex.split(span.replace("…", ""))[1:]
 
 
 def found(words: list[str]) -> tuple[Any, list[str]]:

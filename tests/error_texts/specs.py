@@ -8,9 +8,15 @@ from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 from events.spec import LARGEST_ARGUMENT, AppSpec, check_spec
+from events.spec.gates import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from events.spec import CheckedSpec
+
+
+FIELDS = ", ".join(AppSpec.__struct_encode_fields__)
 
 
 _FIELDS = ", ".join(AppSpec.__struct_fields__)
@@ -21,21 +27,60 @@ def spec(change: dict[Any, Any]) -> Callable[[], object]:
     return lambda: check_spec({"name": "digits", "command": ["python", "train.py"], "demand": {"cpu": 1}, **change})
 
 
+def one(name: str, after: str) -> CheckedSpec:
+    return check_spec({"name": name, "command": ["work"], "demand": {"cpu": 1}, "after": [after]})
+
+
 ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        f"'x y': unknown field; the fields are {_FIELDS}",
+        f"'x y': unknown field; the fields are {FIELDS}",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        f"7: unknown field; the fields are {_FIELDS}",
+        f"7: unknown field; the fields are {FIELDS}",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        f"a huge number: unknown field; the fields are {_FIELDS}",
+        f"a huge number: unknown field; the fields are {FIELDS}",
+    ),
+    (
+        "spec.start_after.no_zone",
+        spec({"start_after": "2026-11-24T08:00"}),
+        "start_after: '2026-11-24T08:00' has no time zone; add Z for UTC, or an offset such as +01:00",
+    ),
+    (
+        "spec.start_after.malformed",
+        spec({"start_after": "soon"}),
+        "start_after: 'soon' is neither a delay nor a time; write a delay such as 2h, or a time such as 2026-11-24T08:00Z or 2026-11-24T08:00+01:00",
+    ),
+    (
+        "spec.max_runtime.zero",
+        spec({"max_runtime": 0}),
+        "max_runtime: 0 would end it at once; write a time such as 2h, or leave it out",
+    ),
+    (
+        "spec.after.itself",
+        spec({"after": ["digits"]}),
+        "after: digits can't wait for itself; name an earlier app of this name by its id (`dorm ps -a`)",
+    ),
+    (
+        "spec.after.when.not_a_choice",
+        spec({"after": [{"app": "prep", "when": "never"}]}),
+        "after[0].when: expected completed, failed or ended, got 'never'",
+    ),
+    (
+        "spec.after.wrong_type",
+        spec({"after": [1]}),
+        "after[0]: expected text or a map, got 1",
+    ),
+    (
+        "spec.after.cycle",
+        lambda: in_order([one("a", "b"), one("b", "a")]),
+        "after: a waits for b, which waits for a; remove one of these",
     ),
     (
         "spec.name.malformed",

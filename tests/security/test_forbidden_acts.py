@@ -33,7 +33,10 @@ LOG, LEASE, SNAPSHOTS = f"DORM-{CLUSTER}", f"KV_DORM_leadership-{CLUSTER}", f"DO
 LEASE_KEY = f"$KV.DORM_leadership-{CLUSTER}.master"
 ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
-USER = {"AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "TokenAdded", "TokenRemoved"}
+USER = {
+    "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
+    "TokenAdded", "TokenRemoved",
+}  # fmt: skip
 OPERATOR = USER | {
     "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged", "SealRequested",
     "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",

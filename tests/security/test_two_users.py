@@ -32,6 +32,7 @@ async def attack(me: Credentials, victim: App) -> None:
     acts: list[k.Event] = [
         k.AppCancelRequested(id="m.1", by="alice", app=victim.id, reason="mine"),
         k.AppUpdated(id="m.2", by="alice", app=victim.id, n_max=1, weight=0.001),
+        k.AppHoldRequested(id="m.5", by="alice", app=victim.id, reason="mine"),
         k.AppSubmitted(id=victim.submission, by="alice", spec={**talker("hers"), "user": "alice"}),
         k.AppSubmitted(id="m.3", by="alice", spec=talker("theirs", lines=3)),
     ]

@@ -13,7 +13,8 @@ import pytest_asyncio
 from dorm.client.errors import NotFound
 from dorm.client.opening import open_client
 from events import subjects
-from events.log.records import LogRefused
+from events.files.messages import FILES, PUT, ListFiles, Place, Refusal, WriteBlock, answer_decoder, encode
+from events.log.records import LogRefused, LogUnavailable
 from events.nats.access.credentials import read_credentials
 from events.requests import LogQuestion, ViewQuestion
 from tests.e2e.commands import done, refused
@@ -192,3 +193,31 @@ async def test_one_user_who_asks_without_end_keeps_nobody_waiting(two: Two) -> N
         for _ in range(5):
             async with asyncio.timeout(10):
                 assert (await alice.state()).apps[two.apps["alice"].id].name == HERS
+
+
+async def test_files_are_their_tenants(two: Two) -> None:
+    """Outputs, checkpoints and containers' own folders: copied by the owner, and by nobody else whatever is asked."""
+    home, his = two.cluster.home, two.apps["bob"]
+    (two.folder / "mine.txt").write_text(CANARY)
+    said = await done(home, "cp", str(two.folder / "mine.txt"), f"{HIS}:runs/", *two.as_user("bob"))
+    assert "copied 1 file" in said
+    await done(home, "cp", f"{HIS}:runs", str(two.folder / "back"), *two.as_user("bob"))
+    assert (two.folder / "back" / "mine.txt").read_text() == CANARY
+    assert "progress.jsonl" in await done(home, "cp", "--list", f"{HIS}/0:work", *two.as_user("bob"))
+    assert "reported no checkpoint" in await done(home, "checkpoints", HIS, *two.as_user("bob"))
+    assert "there is no app" in await refused(home, "cp", f"{HIS}:runs", ".", *two.as_user("alice"), code=1)
+    stranger = await open_client(two.cluster.url, "local", credentials=two.who["alice"])
+    reader = await open_client(two.cluster.url, "local", credentials=two.who["rita"])
+    async with stranger as alice, reader as rita:
+        place = Place(his.id, "outputs", "runs/mine.txt")
+        asked = [(FILES, encode(ListFiles(place))), (PUT, encode(WriteBlock(place, "a" * 32, 0, b"x")))]
+        for what, question in asked:
+            for who, tenant in ((alice, "bob"), (rita, "bob"), (rita, "rita"), (alice, "")):
+                pieces = who.bus.ask(subjects.ask("local", "node-1", what, tenant), question)
+                with pytest.raises((LogRefused, LogUnavailable)):
+                    await anext(pieces)
+            pieces = alice.bus.ask(subjects.ask("local", "node-1", what, "alice"), question)
+            answer = answer_decoder.decode(await anext(pieces))
+            assert isinstance(answer, Refusal)
+            assert answer.code == "files.app_unknown"
+            await pieces.aclose()

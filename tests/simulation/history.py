@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agents.config import NodeConfig
+from dorm.core.query.gates import reason_of
 from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.policies import any_policy
-from tests.simulation.attack import misuse, neighbors, operators, replacing
+from tests.simulation.attack import gates, misuse, neighbors, operators, replacing
 from tests.simulation.attack.attack import Attack
 from tests.simulation.attack.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.checks import ending
@@ -383,7 +384,7 @@ class History:
         for app_id in whole.names.values():
             app = whole.apps[app_id]
             current = app.current
-            if app.retry_at or app.cancel_requested or (current is None and app.waiting is None):
+            if app.retry_at or app.cancel_requested or (current is None and reason_of(app, whole.time) is None):
                 return False
             for container in current.containers.values() if current else ():
                 key = (app_id, app.generation, container.slot)
@@ -401,6 +402,7 @@ class History:
         world.server.full = False
         replacing.settle_names(self)
         operators.come_to_rest(self)
+        gates.come_to_rest(self)
         world.after(0.0, misuse.settle_folders, self)
         for host in self.hosts.values():
             host.heal()

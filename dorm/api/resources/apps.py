@@ -11,10 +11,11 @@ from dorm.api.looking import Seen, seen
 from dorm.api.resources.pages import Limit, Page, paged
 from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
 from dorm.api.routes import Call, Header, Link, Parameters, Route
-from dorm.client import operating
+from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
+from dorm.core.query.gates import reason_of
 from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
@@ -86,6 +87,10 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     skipped_lines: dict[str, Any] | None
     """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
+    hold: dict[str, Any] | None
+    """Who holds it (`by`), since when (`at`), why, and whether an operator does; null where nobody does."""
+    runtime: dict[str, float] | None
+    """How long it has run (`ran_s`) and may run (`max_s`), in seconds; null without a limit."""
     held: str
     """Why it is held at a number of containers for a while."""
     asked: str
@@ -162,12 +167,12 @@ class Asked(Stored, frozen=True, kw_only=True):
     id: str
 
 
-def item_of(app: App, newest: Newest | None = None) -> AppItem:
-    return AppItem(**_fields(app, newest))
+def item_of(app: App, now: int, newest: Newest | None = None) -> AppItem:
+    return AppItem(**_fields(app, now, newest))
 
 
-def _fields(app: App, newest: Newest | None) -> dict[str, Any]:
-    row = app_row(app, app.submitted_at, newest)
+def _fields(app: App, now: int, newest: Newest | None) -> dict[str, Any]:
+    row, reason = app_row(app, now, newest), reason_of(app, now)
     return {
         "id": app.id,
         "name": app.name,
@@ -190,7 +195,7 @@ def _fields(app: App, newest: Newest | None) -> dict[str, Any]:
         "submitted_at": rfc3339(app.submitted_at),
         "ended_at": rfc3339(app.ended_at) if app.ended_at else None,
         "note": row.note,
-        "code": app.waiting.code if app.waiting is not None and not app.ended else "",
+        "code": reason.code if reason is not None else "",
     }
 
 
@@ -198,7 +203,9 @@ def details_of(app: App, now: int, newest: Newest | None = None) -> AppDetails:
     told = describe(app, now)
     known = {field: told[field] for field in AppDetails.__struct_fields__ if field in told}
     adjustments = [{**one, "decided_at": rfc3339(one["decided_at"])} for one in told["adjustments_done"]]
-    return AppDetails(**{**known, **_fields(app, newest), "adjustments_done": adjustments})
+    if known["hold"] is not None:
+        known["hold"] = {**known["hold"], "at": rfc3339(known["hold"]["at"])}
+    return AppDetails(**{**known, **_fields(app, now, newest), "adjustments_done": adjustments})
 
 
 async def list_apps(call: Call[AppsQuery, None]) -> Answer:
@@ -217,7 +224,9 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
     def build(state: State, newest: Newest) -> Page[AppItem]:
         found = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
         apps, after = paged(found, lambda app: str(app.seq), query.limit)
-        return Page(items=[item_of(app, newest) for app in apps], next=after, previous=None, position=str(state.seq))
+        return Page(
+            items=[item_of(app, state.time, newest) for app in apps], next=after, previous=None, position=str(state.seq)
+        )
 
     return await _with_newest(call, build)
 
@@ -302,6 +311,20 @@ async def retry_app(call: Call[Parameters, None]) -> Answer:
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
+async def hold_app(call: Call[Parameters, Why]) -> Answer:
+    """It gets no containers, or gives its containers back with a checkpoint, until it is released."""
+    async with requester(call) as client:
+        app = await gates.hold(client, call.path("app"), call.body.reason)
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
+async def release_app(call: Call[Parameters, Why]) -> Answer:
+    """One that is held goes on; an operator's hold is ended by operators."""
+    async with requester(call) as client:
+        app = await gates.release(client, call.path("app"), call.body.reason)
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
 _LISTED = "$response.body#/items/0/id"
 _APP = (
     Link("get_app", "app", "$response.body#/id"),
@@ -336,6 +359,14 @@ ROUTES = [
     ),
     Route(
         "POST", "/v1/apps/{app}/kill", kill_app, "Kill an app", body=Why, answer=Asked, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/hold", hold_app, "Hold an app", body=Why, answer=Asked, status=202, tag="apps",
+        problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/release", release_app, "Let a held app go on", body=Why, answer=Asked, status=202, tag="apps",
         problems=(409, 504), links=_APP[:1],
     ),
     Route(

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
+from dorm.core.query.gates import reason_of
 from events.errors import DormError
 from events.kinds import ContainerExited
 
@@ -47,6 +49,8 @@ class Attached:
         self._flows.set()
         self._printed = 0
         self._told = ""
+        self._resumed = 0, ""
+        """A generation, and from where it goes on; it may save more checkpoints later."""
 
     async def follow(self) -> None:
         """Return once the app has ended and its output is printed.  Raises BrokenPipeError where nobody reads it."""
@@ -97,12 +101,13 @@ class Attached:
         if app.phase not in _NAMED_PHASES:
             return
         running = sum(1 for _ in app.running_containers())
-        if app.phase == "waiting" and app.waiting is None:
+        reason = reason_of(app, time.time_ns())
+        if app.phase == "waiting" and reason is None:
             return  # It was just accepted: the next decision says more.
-        why = f": {app.waiting.text}" if app.waiting is not None else ""
-        line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{why}"
         if app.phase == "running":
-            line += self._continues()
+            line = f"running, {counted(running, 'container')}{self._continues()}"
+        else:
+            line = f"{app.phase}: {reason.text}" if reason is not None else app.phase
         if line != self._told:
             self._told = line
             progress_console.print(Text(f"{app.name}: {line}"))
@@ -111,17 +116,12 @@ class Attached:
         """After a restart: from where it goes on.  An app that saves nothing starts over with each resize, which its user
         should know."""
         app = self.app
-        if app.generation <= 1 or app.spec.elastic:
-            return ""
-        if app.checkpoint is None:
-            return ", from the start: it has reported no checkpoint"
-        return f", from its checkpoint at step {self._resumes_at()}"
-
-    def _resumes_at(self) -> int:
-        """Return the checkpoint with which the present generation began: it may have saved another one since."""
-        last = self.app.history[-1] if self.app.history else None
-        mine = last is not None and last.to_generation == self.app.generation
-        return (last.checkpoint if last is not None and mine else None) or self.app.checkpoint or 0
+        if app.generation != self._resumed[0]:
+            from_step = "from the start: it has reported no checkpoint"
+            if app.checkpoint is not None:
+                from_step = f"from its checkpoint at step {app.checkpoint}"
+            self._resumed = app.generation, "" if app.generation <= 1 or app.spec.elastic else f", {from_step}"
+        return self._resumed[1]
 
     async def _print(self) -> None:
         done = 0

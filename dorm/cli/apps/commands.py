@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -17,6 +17,8 @@ from dorm.cli.swept.lines import SweepArgument
 from dorm.cli.tables import show_apps, show_pause
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dorm.client.client import Client
     from dorm.core.state import App
     from events.spec import CheckedSpec
@@ -34,13 +36,15 @@ def register(app: typer.Typer) -> None:
 
 
 def submit(
-    spec: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="Spec file, YAML or TOML; - reads YAML from standard input.")
+    specs: Annotated[
+        list[Path],
+        typer.Argument(metavar="SPEC...", help="Spec files, YAML or TOML; - reads YAML from standard input."),
     ],
     name: Annotated[str | None, typer.Option(help="Use this name instead of the file's.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit with 1 unless it completed.")
+        bool, typer.Option("--wait", "-w", help="Wait until each app has ended; exit with 1 unless all completed.")
     ] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold it from the start, until `dorm release`.")] = False,
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
     ] = None,
@@ -52,7 +56,10 @@ def submit(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Submit an app.
+    """Submit an app, or several.
+
+    Several are submitted in an order in which each comes after those that it waits for (`after` in a spec).  The first that is
+    refused ends the command; those before it are submitted.
 
     [bold]Examples[/]
 
@@ -61,31 +68,46 @@ def submit(
       dorm submit app.yaml --name second --wait
 
       dorm submit app.yaml --dry-run
+      dorm submit app.yaml --hold && dorm release app
+
+      dorm submit train.yaml prep.yaml
 
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
+    if len(specs) > 1 and (name is not None or id is not None):
+        raise WrongUsage("--name and --id are for one spec; submit one file at a time", code="usage.conflict")
     from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
     from events.spec import document_of
+    from events.spec.gates import in_order
 
-    checked = load_spec(spec, {"name": name} if name else None, note=lambda text: progress_console.print(Text(text)))
-    _hint(checked, spec)
+    changes: dict[str, Any] = {**({"name": name} if name else {}), **({"hold": True} if hold else {})}
+    checked = [load_spec(spec, changes, note=lambda text: progress_console.print(Text(text))) for spec in specs]
+    files = [(checked[index], specs[index]) for index in in_order(checked)]
+    for one, file in files:
+        _hint(one, file)
     if dry_run:
-        show_document(document_of(checked), Format.json if output is Format.json else Format.yaml)
+        documents = [document_of(one) for one, _ in files]
+        kind = Format.json if output is Format.json else Format.yaml
+        show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            app = await _submit(connected, await with_workdir(connected, checked, spec.absolute().parent), spec, id)
+            apps = []
+            for one, file in files:
+                app = await _submit(connected, await with_workdir(connected, one, file.absolute().parent), file, id)
+                apps.append(app)
+                if output not in (Format.json, Format.yaml) and not wait:
+                    console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
+            rows = [app_row(app, time.time_ns()) for app in apps]
             if output in (Format.json, Format.yaml) and not wait:
-                show_document(app_row(app, time.time_ns()), output)
-            elif not wait:
-                console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
+                show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)
             if wait:
                 async with telling_who_is_missing(connected):
-                    await _wait(connected, app, output)
+                    await _wait_for_all(connected, apps, output)
 
     run(work())
 
@@ -99,6 +121,18 @@ def _hint(checked: CheckedSpec, file: Path) -> None:
     if script := unshipped(checked.command, file.absolute().parent):
         text = f"{checked.name}: {script} is beside {file.name}, and nothing brings it to the nodes; `workdir: .` would"
         progress_console.print(Text(text))
+
+
+async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:
+    """Wait for each, also where one before it failed.  Raises Fail for the first that did not complete."""
+    failed: Fail | None = None
+    for app in apps:
+        try:
+            await _wait(connected, app, output)
+        except Fail as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 async def _submit(connected: Client, checked: CheckedSpec, file: Path, id: str | None) -> App:

@@ -7,6 +7,9 @@
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
     offers      which nodes offer what an app needs beyond resources
+    gates       whether an app may run at all: holds, times, and other apps that have to end first
+    awaiting    which apps a new one waits for
+    limits      how long an app has run, against the longest time that it may
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured

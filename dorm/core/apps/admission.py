@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import name_key
+from dorm.core.apps.awaiting import awaited_apps
 from dorm.core.apps.offers import check_offered
 from dorm.core.round_size import MOST_CONTAINERS
 from events.identities import tenant_in
@@ -59,6 +60,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         spec = _checked(submission)
         _check_name(state, spec, submission, taken)
         check_room(state, spec, spec.n_min, submission.tenant)
+        after = awaited_apps(state, spec, submission, taken)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -69,7 +71,11 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             cause=str(submission.seq),
         )
     return AppAccepted(
-        app=app_id(spec.name, submission.id), spec=spec.stored(), submission=submission.id, cause=str(submission.seq)
+        app=app_id(spec.name, submission.id),
+        spec=spec.stored(),
+        submission=submission.id,
+        after=after,
+        cause=str(submission.seq),
     )
 
 

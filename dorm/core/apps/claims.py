@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.bounds import bounds, in_debt
+from dorm.core.apps.gates import closed
 from dorm.core.apps.offers import labels_of, require_of
 from dorm.policies.integer import satisfies
 from events.quantities import SECOND
@@ -51,7 +52,7 @@ class Claim(NamedTuple):
 
 def claims(state: State, now: int) -> dict[str, Claim]:
     """By app, in order of arrival, at `now` (UTC ns).  Places never overlap with each other's or with what runs."""
-    asking = [app for app in state.live_apps() if _may_claim(app)]
+    asking = [app for app in state.live_apps() if _may_claim(app) and not closed(app, now)]
     if not asking:
         return {}
     free = _free(state)
@@ -95,7 +96,8 @@ def first_until(state: State, app: App, for_s: int) -> int | None:
 def held_back_for(state: State, placed: dict[str, dict[str, int]], now: int) -> App | None:
     """The first interrupted app that has to wait in an answer, and for which those that never ran have to."""
     for app in state.live_apps():
-        until = first_until(state, app, HOLD_S) if not app.cancel_requested else None
+        may = not app.cancel_requested and not closed(app, now)
+        until = first_until(state, app, HOLD_S) if may else None
         if until is not None and now < until and not placed.get(app.id):
             return app
     return None

@@ -1,15 +1,17 @@
 """Which apps of a group may not start yet: at most `parallel` of them have a place at once.
 
 The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure.  The
-others wait in order of their arrival.  To policies they do not exist: nothing is reserved for them, and no share is computed
-for them.  Which ones they are follows from the apps alone.  The fold notes the reason, and that they do not wait for room:
-patience counts from when their turn comes (`dorm.core.fold.reasons`).
+others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gates`) takes no turn.  To policies they do not
+exist: nothing is reserved for them, and no share is computed for them.  Which ones they are follows from the apps alone.  The
+fold notes the reason, and that they do not wait for room: patience counts from when their turn comes
+(`dorm.core.fold.reasons`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.apps.gates import closed
 from events.kinds import Waiting
 
 if TYPE_CHECKING:
@@ -28,11 +30,11 @@ def held_back(state: State) -> dict[str, Waiting]:
             groups.setdefault((app.tenant, group.name), []).append(app)
     found: dict[str, Waiting] = {}
     for members in groups.values():
-        found |= _held_back(members)
+        found |= _held_back(members, state.time)
     return found
 
 
-def _held_back(members: list[App]) -> dict[str, Waiting]:
+def _held_back(members: list[App], now: int) -> dict[str, Waiting]:
     """Return those of one group.  Where its apps state different limits, the least of them holds."""
     limits = [app.spec.group.parallel for app in members if app.spec.group is not None and not app.ended]
     if not limits:
@@ -40,6 +42,7 @@ def _held_back(members: list[App]) -> dict[str, Waiting]:
     least = min(limits)
     waiting = [app for app in members if not (app.ended or app.generation)]
     free = max(0, least - (len(members) - len(waiting)))
+    waiting = [app for app in waiting if not closed(app, now)]
     waiting.sort(key=lambda app: (app.seq, app.id))
     reason = Waiting(code=CODE, text=f"at most {least} of its group run at once")
     return {app.id: reason for app in waiting[free:]}

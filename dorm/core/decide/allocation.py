@@ -10,6 +10,7 @@ import scipy
 from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.batches import batches_of
+from dorm.core.decide.gates import stops
 from dorm.core.decide.guarding import in_force
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
@@ -100,8 +101,11 @@ def _allocate(state: State, now: int) -> list[Decided]:
     )
     problem = asked.decided
     plans, without_plan = promises(problem, answer)
-    changes = changes_that_fit(problem, answer, [change for change in planned if change.app not in without_plan])
-    fitting = {change.app for change in changes}
+    stopped = stops(state, now)
+    possible = [change for change in planned if change.app not in without_plan]
+    by_answer = changes_that_fit(problem, answer, possible, beside=stopped.size)
+    fitting = {change.app for change in by_answer}
+    changes = [*stopped.changes, *by_answer]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
     said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
     reasons = _with_held(said_of, state, problem, answer, now)
@@ -131,7 +135,11 @@ def _allocate(state: State, now: int) -> list[Decided]:
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
             msgspec.structs.replace(
-                decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off), batches=batches
+                decided,
+                shortage=short,
+                unsaid=len(meant) - len(said),
+                put_off=len(put_off) + stopped.put_off,
+                batches=batches,
             )
         )
         facts += plans

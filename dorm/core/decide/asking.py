@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
+from dorm.core.apps.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
 from dorm.core.apps.planned import planned_ahead
@@ -99,7 +100,8 @@ def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Co
 
 def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
     """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
-    hold containers now, or that has a claim to some; without those that their group's limit keeps waiting.
+    hold containers now, or that has a claim to some; without those that their group's limit keeps waiting, and those with a
+    closed gate.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
@@ -108,7 +110,9 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
-        if not app.cancel_requested and app.id not in later and (claim is not None or not pausing(app, now)):
+        if app.cancel_requested or app.id in later or closed(app, now):
+            continue
+        if claim is not None or not pausing(app, now):
             apps.append(_demand_of(state, app, claim, alike, usual, now))
     nodes = tuple(
         NodeRoom(
@@ -161,7 +165,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
         tried=max((one.containers for one in known), default=0) if not app.spec.speed else 0,
         alike=alike.of(app) if not known and not app.spec.speed else (),
         alike_by_type=alike.of_types(app, known),
-        age_s=max(0, now - app.submitted_at) / SECOND,
+        age_s=age_ns(app, now) / SECOND,
         adjustments=app.adjustments,
         batch=_batch_of(app),
         **planned_ahead(app, now),

@@ -11,12 +11,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.admission import answer
+from dorm.core.apps.gates import broken, closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
+from dorm.core.decide.gates import over
 from dorm.core.decide.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
 from events.kinds import (
@@ -150,10 +153,14 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         if app.cancel_requested or app.ended:
             continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
+        end = over(app, now)
         if ran is None:
+            facts += [end] if end is not None else []
             continue
         if all(failures.done(container) for container in ran.containers.values()):
             facts.append(AppCompleted(app=app.id, generation=ran.number))
+        elif end is not None:
+            facts.append(end)
         elif ran.number == app.generation and not ran.failed:
             facts += live.committed(app, ran)
             facts += _failures(state, app, ran, now)
@@ -176,7 +183,7 @@ def _may_have_news(app: App) -> bool:
     deadline."""
     if app.ended:
         return app.kill == "requested"
-    if app.cancel_requested:
+    if app.cancel_requested or app.run_time is not UNSET or broken(app) is not None:
         return True
     for generation in app.generations.values():
         if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):
@@ -205,7 +212,7 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
     newcomers of live adjustments."""
     candidates = []
     for app in state.apps.values():
-        if app.ended or app.id in ended or app.current is None:
+        if app.ended or app.id in ended or app.current is None or closed(app, now):
             continue
         candidate = _candidate(state, app, app.current)
         if candidate is not None:

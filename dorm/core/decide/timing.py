@@ -2,6 +2,7 @@
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
+    starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.apps.limits`)
     rests      an app of which members failed may be resized again
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
@@ -19,7 +20,7 @@ filled decision by decision, and ticks take over where no events follow.
     end        a tick that changes nothing is the last, until there is a new cause
     failure    a policy that failed is asked again by a tick, then after twice the time, and so on (`_MOST_DOUBLINGS`)
 
-While scheduling is paused, only deadlines are due: they cost no allocation.
+While scheduling is paused, only deadlines and ends are due: they cost no allocation.
 
 All of it follows from the state alone, so a new master continues it and an audit decides the same.
 """
@@ -34,6 +35,8 @@ import msgspec
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.deadlines import due_at
+from dorm.core.apps.gates import starts_at, waits_for_record
+from dorm.core.apps.limits import ends_at
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
 from events.quantities import SECOND
@@ -57,6 +60,7 @@ def next_deadline(state: State, after: int) -> int | None:
     """
     due = [] if state.paused else [at for at in _ends_of_waits(state, after) if at > after]
     due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
+    due += [at for app_id in state.names.values() if (at := ends_at(state.apps[app_id])) is not None]
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)
 
@@ -96,7 +100,9 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
         app = state.apps[app_id]
         if app.retry_at:
             yield app.retry_at
-        if app.waiting_since and app.current is None:
+        if starts := starts_at(app):
+            yield starts
+        if app.waiting_since and app.current is None and not waits_for_record(app):
             waiting.append(app.waiting_since)
         if app.current is not None and app.current.rests_until:
             yield app.current.rests_until

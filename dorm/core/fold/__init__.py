@@ -6,6 +6,7 @@
     batches   the noise that apps report, and their batch sizes
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
     progress  what apps report: progress, checkpoints, and what size they ask for
+    gates/    what keeps apps from running, and what lets them go on
     trust/    whose records count: what an author may say, who is known
     submissions   what waits for an answer
     folded    what became of a record, and who watches

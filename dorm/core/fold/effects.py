@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.bounds import has_worked, settles_until
+from dorm.core.apps.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
 from dorm.core.generation import Mark
 from dorm.core.state import MOST
@@ -148,6 +149,7 @@ def end_container(
         app.changed_seq = state.seq
     if generation.ended:
         generation.stopped_at = state.time
+        note_ended(app, state.time)
         note_speed(state, app, generation)
         plan_drop(state, app)
     mark_dirty(state)

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from msgspec import UNSET
 
 from dorm.core.apps.admission import app_id, check_room, name_of
+from dorm.core.apps.limits import note_started
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,
@@ -26,6 +27,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.gates.requests import hold_requested, release_requested
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.operating import (
     drain_requested,
@@ -326,6 +328,8 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     if container.state != "desired":
         return ignored(state)
     container.state, container.started_at = "running", state.time
+    if app.run_time is not UNSET:
+        note_started(app, state.time)
     if generation.containers.get(event.slot) is not container:
         return "applied"
     generation.running += 1
@@ -374,6 +378,8 @@ _HANDLERS: dict[type, Handler] = {
     k.AppUpdated: _app_updated,
     k.AppCancelRequested: _app_cancel_requested,
     k.AppRetryRequested: retry_requested,
+    k.AppHoldRequested: hold_requested,
+    k.AppReleaseRequested: release_requested,
     k.NodeDrainRequested: drain_requested,
     k.NodeForgetRequested: forget_requested,
     k.SchedulingPaused: scheduling_paused,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
+from dorm.core.apps.gates import closed
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
@@ -22,6 +23,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.gates.awaiting import close_gates, note_end
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
@@ -98,6 +100,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_reason=submission.refused if submission else "",
     )
     state.names[state.apps[event.app].name_key] = event.app
+    close_gates(state, state.apps[event.app], event.after)
     mark_dirty(state)
 
 
@@ -117,6 +120,7 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
     if state.names.get(app.name_key) == app.id:
         del state.names[app.name_key]
     forget_ended(app)
+    note_end(state, app)
     plan_drop(state, app)
     request_rebalance(state)
     mark_dirty(state)
@@ -131,6 +135,9 @@ def _app_failed(state: State, event: k.AppFailed) -> None:
 
 
 def _app_cancelled(state: State, event: k.AppCancelled) -> None:
+    app = state.apps.get(event.app)
+    if event.code and app is not None and not app.ended:
+        app.end_code = event.code
     _end(state, event.app, "cancelled", event.reason)
 
 
@@ -372,8 +379,9 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
     """Note which apps in debt others made room for: those that gained containers, or are to get some, while others were
     resized by the policy's choice.  Where several gained, it counts for each, since the decision does not say for whom."""
-    others = {change.app for change in event.changes if change.adjustment in ("restart", "stop", "live")}
-    stopped = {change.app for change in event.changes if change.adjustment == "stop"}
+    chosen = [one for one in event.changes if one.app in state.apps and not closed(state.apps[one.app], state.time)]
+    others = {change.app for change in chosen if change.adjustment in ("restart", "stop", "live")}
+    stopped = {change.app for change in chosen if change.adjustment == "stop"}
     if not event.overhead and not stopped:
         return
     for app in debtors:

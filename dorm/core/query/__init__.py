@@ -14,6 +14,7 @@
     offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations
     batches    the batch size that an app has, and why
+    gates      why an app may not run at all
     concerns   which app, user and node an event is about
 
 Imports everything else of the core.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _ID = re.compile(rf"(.+)-({ID_DIGITS})")
-_REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppRejected)
+_REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates), k.AppRejected)
 """Events that may name an app by its name."""
 _AGENTS = (
     "NodeJoined",

@@ -25,6 +25,7 @@ from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.query.assumed_settings import change_for
+from dorm.core.query.gates import reason_of
 from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
@@ -40,7 +41,8 @@ from events.codec import encode
 from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
-from events.spec import CheckedSpec
+from events.spec import CheckedSpec, SpecError
+from events.spec.gates import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +195,7 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
                 adjust_s=cost[0] if cost else None,
                 measured=bool(cost and cost[1]),
                 end=app.ended,
-                reason=app.waiting if not app.ended else None,
+                reason=reason_of(app, after.time),
             )
         )
     return planned
@@ -285,7 +287,7 @@ class _Course:
         words += [self._cancel(app) for app in assumed.cancelled]
         words += [self._update(change) for change in assumed.updated]
         self.settle()
-        words += [self._submit(index, spec) for index, spec in enumerate(assumed.specs)]
+        words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
         self._restart_failed(running)
         return words
 
@@ -452,6 +454,13 @@ class _Course:
 
     def _heard(self, node: str) -> bool:
         return node in self.state.nodes and self.state.nodes[node].condition == "up"
+
+
+def _in_order(specs: Sequence[CheckedSpec]) -> list[int]:
+    try:
+        return in_order(specs)
+    except SpecError as error:
+        raise PlanError(str(error), code=error.code) from None
 
 
 def _place(app: str, generation: Generation, container: Container) -> dict[str, Any]:

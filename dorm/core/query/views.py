@@ -13,6 +13,7 @@ from dorm.core.apps.failures import limit_of
 from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
+from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
 from dorm.core.query.reported import shown
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -121,7 +122,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         adjustments=app.adjustments,
         failures=app.failures,
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
-        note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        note=app.end_reason if app.ended else reason.text if (reason := reason_of(app, now)) is not None else "",
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
@@ -208,7 +209,8 @@ def _next(state: State, app: App, node: str) -> str:
     if app.ended:
         return f"{app.ended}, and being stopped"
     if current is None:
-        return "being stopped" + (f", then it waits: {app.waiting.text}" if app.waiting else "")
+        reason = reason_of(app, state.time)
+        return "being stopped" + (f", then it waits: {reason.text}" if reason is not None else "")
     if node not in current.by_node():
         places = ", ".join(f"{other} ({count})" for other, count in current.by_node().items())
         return f"being stopped, and goes on at {places}"
@@ -276,6 +278,8 @@ def describe(
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
+        "hold": hold_shown(app),
+        "runtime": runtime_shown(app, app.ended_at or now),
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,

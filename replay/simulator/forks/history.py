@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 _CLIENTS = (
-    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.NodeDrainRequested, k.NodeForgetRequested,
+    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
 )  # fmt: skip
 _NOT_ITS_OWN = ("lost", "port")
@@ -332,7 +333,7 @@ class History:
     # --- others ---------------------------------------------------------------------------------------------------------
 
     def _client(self, state: State, event: k.Event) -> None:
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested):
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.OfGates):
             app = app_of_request(state, event.app, event.by)
             if app is None:
                 return

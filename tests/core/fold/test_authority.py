@@ -47,6 +47,8 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "update by name": (k.AppUpdated(app="app", weight=2.0), "ann op root"),
         "cancel": (k.AppCancelRequested(app=app), "ann op root"),
         "retry": (k.AppRetryRequested(app=app), "ann op root"),
+        "hold": (k.AppHoldRequested(app=app), "ann op root"),
+        "release": (k.AppReleaseRequested(app=app), "ann op root"),
         "drain": (k.NodeDrainRequested(node="n1"), operators),
         "forget": (k.NodeForgetRequested(node="n1"), operators),
         "pause": (k.SchedulingPaused(), operators),

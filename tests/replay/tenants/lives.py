@@ -44,8 +44,8 @@ class Life(Story):
         self.store(subjects.fact(CLUSTER, type(event).__name__, who), encode(event), f"{who}.{self.count}")
 
     def play(self, steps: int) -> Life:
-        acts = [self._submit, self._submit, self._update, self._cancel, self._operate, self._attack, self._report, self._exit,
-                self._nodes, self.work]  # fmt: skip
+        acts = [self._submit, self._submit, self._update, self._cancel, self._gate, self._operate, self._attack, self._report,
+                self._exit, self._nodes, self.work]  # fmt: skip
         self.by("alice", k.AppSubmitted(spec=document("plain-first", n_max=3)))
         self.settle()
         for _ in range(steps):
@@ -80,7 +80,17 @@ class Life(Story):
             spec["require"] = f'{secret} == "{secret}"'
         if self.random.random() < 0.1:
             spec["demand"] = {f"{secret}s": 1}
+        spec |= self._gates(who)
         self.by(who, k.AppSubmitted(id=self.random.choice(("", f"{who}//{self.random.randrange(3)}")), spec=spec))
+
+    def _gates(self, who: str) -> dict[str, Any]:
+        """What may keep it from running: mostly for a short time."""
+        known = self.state.known
+        own = [app for app in self.state.apps.values() if known is not None and app.tenant == known.tenant_of(who)]
+        other = self.random.choice(own) if own and self.random.random() < 0.5 else None
+        after = [{"app": self.random.choice((other.id, other.name)), "when": "ended"}] if other is not None else []
+        start, most = self.random.choice(("", "", "20s")), self.random.choice(("", "", "2s", "1h"))
+        return {"hold": self.random.random() < 0.2, "after": after, "start_after": start, "max_runtime": most}
 
     def _some(self, *tenants: str) -> Any:
         apps = [app for app in self.state.apps.values() if not tenants or app.tenant in tenants]
@@ -106,6 +116,14 @@ class Life(Story):
             # What an operator says about an app of hers is said to her.
             reason = "plain" if who in ALICES or (who == CARL and app.tenant == "alice") else CANARY
             self.by(who, k.AppCancelRequested(app=self.random.choice((app.id, app.name)), reason=reason))
+
+    def _gate(self) -> None:
+        app = self._some()
+        if app is not None:
+            who = self._who_changes(app)
+            reason = "plain" if who in ALICES or (who == CARL and app.tenant == "alice") else CANARY
+            kind = self.random.choice((k.AppHoldRequested, k.AppReleaseRequested))
+            self.by(who, kind(app=self.random.choice((app.id, app.name)), reason=reason))
 
     def _operate(self) -> None:
         counts = {app.id: 1 for app in self.state.apps.values() if self.random.random() < 0.5 and self.hostile}

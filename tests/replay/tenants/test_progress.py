@@ -24,7 +24,7 @@ class _Views:
 
 
 async def test_own_progress_and_nobody_elses() -> None:
-    life = Life(2, hostile=False).play(20)
+    life = Life(2, hostile=False).play(30)
     apps = {tenant: [app for app in life.state.apps.values() if app.tenant == tenant] for tenant in ("alice", BOB)}
     progress = MemoryProgress(lambda: life.now)
     for step in range(6):

@@ -6,6 +6,7 @@
 Families of faults, with what has to hold beside them:
 
     crowds       tenants that take more than their part
+    gates        holds, and apps that wait for others, at any moment
     misuse       operators' mistakes: settings that would destroy, a missing mount
     neighbors    a crash loop beside others, and a restart of the cluster
     operators    pauses, forgotten nodes, maintenance and retries at any moment

@@ -103,6 +103,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "node forgotten": (NODE, 0.15),
     "node in maintenance": (NODE, 0.1),
     "apps retried now": (NOBODY, 0.12),
+    "apps held": (NOBODY, 0.15),
+    "apps wait for others": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -137,6 +139,8 @@ HARMLESS: Final = frozenset(
         "scheduling paused",
         "node forgotten",
         "apps retried now",
+        "apps held",
+        "apps wait for others",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -176,6 +180,8 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "agent reads slowly": (3, 25),
     "scheduling paused": (5, 40),
     "node in maintenance": (5, 60),
+    "apps held": (0.5, 30),
+    "apps wait for others": (0.5, 20),
 }
 
 

@@ -20,6 +20,7 @@ from agents.runtime.interface import Key
 from events import kinds as k
 from events.codec import decode
 from tests.simulation.attack.crowds import Spoken, needless_wait
+from tests.simulation.attack.gates import Shut
 from tests.simulation.attack.operators import decided_while_paused
 from tests.simulation.machines.apps import PLAN
 
@@ -90,6 +91,7 @@ class Checks:
         self._plans: dict[str, str] = {}
         self._refused: set[str] = set()
         self._spoken = Spoken()
+        self._shut = Shut()
 
     @property
     def whole(self) -> State:
@@ -292,6 +294,7 @@ class Checks:
                     self.neighbors.joined()
             case _:
                 pass
+        self._shut.folded(self.whole)
 
     def _settings(self) -> None:
         """Whatever anybody asks for: a node is lost before its lease is over, and not for a single late heartbeat."""
@@ -326,6 +329,7 @@ class Checks:
         self.hold(event.epoch == max(self._epochs), f"epoch {event.epoch} goes on after {max(self._epochs)}")
         elected = (self.whole.leader, self.whole.epoch) == (event.by, event.epoch)
         self.hold(elected, f"{event.by} writes a round of epoch {event.epoch}, and the log has no election of it")
+        self.hold(not (wrong := self._shut.wrong(self.whole, event)), wrong)
         for fact in event.events:
             if isinstance(fact, k.Resized):
                 self.hold(not (wrong := decided_while_paused(self.whole, event)), wrong)

@@ -7,6 +7,7 @@ answer.
 
     submissions            users, operators, admins; in the own name
     updates, cancels, retries  the app's tenant, operators, admins
+    holds and releases     the same; a hold of somebody else's app is released by operators and admins alone
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
     rotations, pauses,
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
+from dorm.core.apps.gates import hold_of
 from dorm.core.fold.submissions import queue_refused
 from dorm.core.fold.trust.identities import refuse
 from events import kinds as k
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
     Rule = Callable[[State, Identities, Any, str], NotAllowed | None]
+    _OfApp = k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates
 
 
 def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
@@ -122,9 +125,7 @@ def _submits(state: State, known: Identities, event: k.AppSubmitted, who: str) -
     return None
 
 
-def _changes_app(
-    state: State, known: Identities, event: k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested, who: str
-) -> NotAllowed | None:
+def _changes_app(state: State, known: Identities, event: _OfApp, who: str) -> NotAllowed | None:
     """An app that does not exist is the handler's to refuse."""
     role = known.role_of(who)
     if role is None:
@@ -139,6 +140,16 @@ def _changes_app(
     return NotAllowed(
         "app.not_owner", f"{app.id} belongs to {app.tenant[:64]}; its tenant or an operator may change it"
     )
+
+
+def _releases(state: State, known: Identities, event: k.AppReleaseRequested, who: str) -> NotAllowed | None:
+    refused = _changes_app(state, known, event, who)
+    app = app_of_request(state, event.app, who) if refused is None else None
+    hold = hold_of(app) if app is not None else None
+    if app is None or hold is None or not hold.operator or known.operates(who):
+        return refused
+    text = f"an operator ({hold.by[:64]}) holds {app.name}, and only operators release it"
+    return NotAllowed("app.held_by_operator", text)
 
 
 def _operates(state: State, known: Identities, event: k.Event, who: str) -> NotAllowed | None:
@@ -254,6 +265,8 @@ _RULES: dict[type, Rule] = {
     k.AppUpdated: _changes_app,
     k.AppCancelRequested: _changes_app,
     k.AppRetryRequested: _changes_app,
+    k.AppHoldRequested: _changes_app,
+    k.AppReleaseRequested: _releases,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
     k.LogRotated: _rotates,

@@ -1,0 +1,51 @@
+"""`dorm hold`: keep apps from running until they are released."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppNames, ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(hold)
+
+
+def hold(
+    apps: AppNames,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log, and `dorm ps` shows it.")] = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Hold apps: they get no containers until `dorm release`.
+
+    An app that runs saves a checkpoint, gives its containers back, and goes on from there once it is released.  A held app
+    keeps its name, its place in the order of arrival and its retries, and reserves no share of the cluster.  You hold your
+    own apps, an operator all; what an operator holds is released by operators alone.
+
+    [bold]Examples[/]
+
+      dorm hold digits-mlp --reason "the data set is wrong"
+
+      dorm hold sweep-1 sweep-2
+
+      dorm submit app.yaml --hold
+    """
+
+    async def work() -> None:
+        from dorm.client import gates
+
+        async with client(url, cluster, user=user) as connected:
+            for name in dict.fromkeys(apps):
+                found = await gates.hold(connected, name, reason)
+                gives = "it gives its containers back" if found.current is not None else "it waits"
+                console.print(Text(f"{found.name} is held: {gives} until `dorm release {found.name}`"))
+
+    run(work())

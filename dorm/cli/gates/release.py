@@ -1,0 +1,44 @@
+"""`dorm release`: let held apps go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppNames, ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(release)
+
+
+def release(
+    apps: AppNames,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Release apps that are held: they wait for containers again, and go on from their checkpoints.
+
+    [bold]Examples[/]
+
+      dorm release digits-mlp
+
+      dorm release sweep-1 sweep-2 --reason "the data set is repaired"
+    """
+
+    async def work() -> None:
+        from dorm.client import gates
+
+        async with client(url, cluster, user=user) as connected:
+            for name in dict.fromkeys(apps):
+                found = await gates.release(connected, name, reason)
+                console.print(Text(f"{found.name} is released; `dorm ps` shows when it has its place"))
+
+    run(work())

@@ -1,0 +1,80 @@
+"""`dorm checkpoints`: what an app has saved, and from what it would go on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from dorm.cli.connect import AppName, ClusterName, Url, client
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, ago, console, counted, show, show_document
+from events.quantities import MEMORY, humanize
+
+if TYPE_CHECKING:
+    from dorm.client.files.checkpoints import CheckpointFile, Checkpoints
+
+_COLUMNS = [
+    ("PATH", "path"), ("STEP", "step"), ("SIZE", "size"), ("FILES", "files"), ("AGE", "age"), ("GENERATION", "generation"),
+    ("RESTART", "restart"),
+]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    app.command("checkpoints", rich_help_panel="Apps")(list_checkpoints)
+
+
+def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """What an app has saved: path, step, size and age of each checkpoint, which
+    generation wrote it, and from which a restart would go on.
+
+    The step follows from a file's name where that holds one that the app reported.
+    `~` marks a step that follows from the file's time instead. Only what the app
+    reported counts for a restart; which file it then reads is its own affair.
+
+    [bold]Examples[/]
+
+      dorm checkpoints digits-mlp
+
+      dorm checkpoints digits-mlp -o json
+    """
+
+    async def work() -> None:
+        from dorm.client.files.asking import Files
+        from dorm.client.files.checkpoints import checkpoints_of
+
+        async with client(url, cluster) as connected:
+            found = await checkpoints_of(connected, Files(connected), app)
+        if output in (Format.json, Format.yaml):
+            show_document(found, output)
+            return
+        now = time.time_ns()
+        if found.checkpoints:
+            show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
+        console.print(_restart(found, now))
+
+    run(work())
+
+
+def _row(one: CheckpointFile, now: int) -> dict[str, Any]:
+    step = f"~{one.step}" if one.step_by == "time" else one.step
+    return {
+        **msgspec.structs.asdict(one),
+        "step": step,
+        "size": humanize(MEMORY, one.size),
+        "age": ago(max(0, now - one.modified) / 1e9),
+        "restart": "goes on here" if one.used else None,
+    }
+
+
+def _restart(found: Checkpoints, now: int) -> str:
+    if found.restart_step is None:
+        said = "the app has reported no checkpoint" if not found.reports else "none that was reported counts"
+        return f"{said}, so a restart begins from nothing, with `command`"
+    by = ""
+    if found.restart_generation is not None and found.restart_at is not None:
+        by = f", which generation {found.restart_generation} reported {ago((now - found.restart_at) / 1e9)} ago"
+    more = "" if found.checkpoints else "; its folder holds no file"
+    return f"a restart would go on from step {found.restart_step}{by} ({counted(found.reports, 'report')} on the log){more}"

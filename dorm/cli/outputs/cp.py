@@ -1,0 +1,159 @@
+"""`dorm cp`: copy files and folders from an app, and to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from dorm.cli.connect import ClusterName, Url, client, complete_app
+from dorm.cli.errors import WrongUsage, run
+from dorm.cli.output import Format, Output, console, counted, progress_console, show
+from dorm.cli.outputs.naming import Named, named
+from dorm.cli.terminal import one_line, say
+from events.quantities import MEMORY, humanize
+
+if TYPE_CHECKING:
+    from dorm.client.files.copying import Copied
+
+_FILES = [("PATH", "path"), ("KIND", "kind"), ("SIZE", "bytes"), ("NOTE", "note")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("cp", rich_help_panel="Apps")(copy)
+
+
+def _places(context: typer.Context, incomplete: str) -> list[str]:
+    if "/" in incomplete or incomplete.startswith("."):
+        return []
+    return [f"{name}:" for name in complete_app(context, incomplete.partition(":")[0])]
+
+
+def copy(
+    source: Annotated[str, typer.Argument(help="APP\\[/RANK]:PATH, or a path here.", autocompletion=_places)],
+    target: Annotated[str, typer.Argument(help="Where to: a path here, or APP:PATH.", autocompletion=_places)] = "",
+    every: Annotated[bool, typer.Option("--list", "-l", help="List what is there; copy nothing.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Copy files and folders of an app to this machine, or from it to an app.
+
+    PATH begins with the folder that it is in: `outputs` (DORM_OUTPUTS, also meant
+    without any of these names), `checkpoints`, or `work`, the own folder of the
+    container with this rank, which is there while the container is kept.
+
+    A file appears under its name once all of it is there and its digest is right.
+    A copy that was interrupted goes on where it was when it is repeated, and files
+    that are there already with the same size and time are left alone. A target
+    that is a folder takes the copy into it.
+
+    You copy to your own tenant's apps only, into outputs and checkpoints.
+
+    [bold]Examples[/]
+
+      dorm cp digits-mlp:model.pt .
+
+      dorm cp digits-mlp:outputs results
+
+      dorm cp digits-mlp/1:work/trace.json .
+
+      dorm cp weights.pt digits-mlp:checkpoints/
+
+      dorm cp --list digits-mlp:checkpoints
+    """
+    from_app, to_app = named(source), named(target) if target else None
+    if every:
+        if from_app is None or target:
+            raise WrongUsage("--list takes one APP:PATH and no target", code="usage.conflict")
+        run(_list(from_app, output, url, cluster))
+        return
+    if not target:
+        raise WrongUsage("say where to copy it: `dorm cp APP:PATH .`; --list shows what is there", code="usage.missing")
+    if (from_app is None) == (to_app is None):
+        raise WrongUsage(
+            "one of the two is APP:PATH and the other a path on this machine; write ./ before a path that has a colon",
+            code="usage.conflict",
+        )
+    run(_copy(from_app, to_app, Path(source), Path(target), url, cluster))
+
+
+async def _list(place: Named, output: Format, url: str | None, cluster: str | None) -> None:
+    from dorm.client.files.asking import Files
+
+    async with client(url, cluster) as connected:
+        files = Files(connected)
+        where = await files.find(place.app, place.area, rank=place.rank)
+        entries = await files.listed(where, place.path)
+    rows: list[dict[str, Any]] = [
+        {**msgspec.to_builtins(entry), "bytes": humanize(MEMORY, entry.size) if entry.kind == "file" else None}
+        for entry in entries
+        if entry.path or entry.kind == "file"
+    ]
+    if output in (Format.json, Format.yaml):
+        show([{name: value for name, value in row.items() if name != "bytes"} for row in rows], _FILES, output)
+    elif rows:
+        named_rows = [{**row, "path": row["path"] or place.path.rpartition("/")[2]} for row in rows]
+        show(named_rows, _FILES if any(row.get("note") for row in rows) else _FILES[:3], output)
+    else:
+        say(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
+
+
+async def _copy(
+    from_app: Named | None, to_app: Named | None, source: Path, target: Path, url: str | None, cluster: str | None
+) -> None:
+    from dorm.client.files.asking import Files
+    from dorm.client.files.copying import copy_from, copy_to
+
+    place = from_app or to_app
+    assert place is not None
+    async with client(url, cluster) as connected:
+        files = Files(connected)
+        where = await files.find(place.app, place.area, rank=place.rank)
+        with _bar(place.app) as bar:
+            if from_app is not None:
+                done = await copy_from(files, where, place.path, target, bar)
+            else:
+                done = await copy_to(files, source, where, place.path, bar)
+    _say(done)
+
+
+def _say(done: Copied) -> None:
+    more = f"; {counted(done.unchanged, 'file')} already there" if done.unchanged else ""
+    more += f"; {done.skipped} left out" if done.skipped else ""
+    console.print(f"copied {counted(done.files, 'file')}, {humanize(MEMORY, done.size)}{more}")
+
+
+@contextlib.contextmanager
+def _bar(app: str) -> Iterator[Any]:
+    """Show a progress bar on standard error, if that is a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    from dorm.client.files.copying import Progress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as drawn:
+        task = drawn.add_task(app, total=None)
+
+        class Shown(Progress):
+            def plan(self, files: int, size: int) -> None:
+                drawn.update(task, total=size, description=f"{app}: {counted(files, 'file')}")
+
+            def done(self, size: int) -> None:
+                drawn.advance(task, size)
+
+            def skip(self, path: str, why: str) -> None:
+                say(f"left out: {one_line(path)}: {why}", error=True)
+
+        yield Shown()

@@ -1,0 +1,155 @@
+"""Which checkpoints an app has: what lies in its folder, and which report on the log speaks of it.
+
+Apps name their files as they like.  A file whose name holds a step that the app reported is of that step.  Any other is of the
+first report after it was written, as far as the clocks of the file server and of the log agree.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.client.files.asking import FilesRefused
+from dorm.client.tail import Filter, Tail
+from events.kinds import AppCheckpointed
+from events.positions import Position
+from events.quantities import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dorm.client.client import Client
+    from dorm.client.files.asking import Files
+    from dorm.core.app import App
+    from events.files.messages import FileEntry
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SLACK = SECOND
+"""Nanoseconds by which a file may seem younger than the report of it."""
+
+
+class CheckpointReport(msgspec.Struct, frozen=True):
+    """That a container said that it has saved."""
+
+    step: int
+    generation: int
+    at: int
+    """Log time, UTC ns."""
+
+
+class CheckpointFile(msgspec.Struct, frozen=True):
+    """A file or a folder among an app's checkpoints."""
+
+    path: str
+    size: int
+    """Bytes, of a folder with all in it."""
+    files: int
+    modified: int
+    """UTC ns; of a folder the latest of all in it."""
+    step: int | None
+    """None where no report follows it."""
+    step_by: str
+    """`name` or `time`: how the step is known."""
+    generation: int | None
+    """The generation that reported it."""
+    used: bool
+    """Whether a restart would go on from this step."""
+
+
+class Checkpoints(msgspec.Struct, frozen=True):
+    """All of an app's checkpoints."""
+
+    app: str
+    name: str
+    restart_step: int | None
+    """The step from which a restart would go on; None if it would begin with `command`."""
+    restart_generation: int | None
+    """The generation that reported it."""
+    restart_at: int | None
+    """When, as log time (UTC ns)."""
+    reports: int
+    """Reports of checkpoints on the log."""
+    checkpoints: list[CheckpointFile]
+
+
+async def checkpoints_of(client: Client, files: Files, name_or_id: str) -> Checkpoints:
+    """Return an app's checkpoints.  Raises NotFound, FilesRefused, and the errors of the bus and of the log."""
+    where = await files.find(name_or_id, "checkpoints")
+    try:
+        entries = await files.listed(where)
+    except FilesRefused as error:
+        if error.code not in ("files.not_found", "files.app_unknown"):
+            raise
+        entries = []
+    return _of(where.app, await _reports(client, where.app), entries)
+
+
+async def _reports(client: Client, app: App) -> list[CheckpointReport]:
+    wanted = Filter(kinds=(AppCheckpointed.__name__,), apps=(app.id,))
+    begin = Position(max(await client.log.start(), app.seq - 1))
+    async with aclosing(Tail(client.log, client.cluster, wanted, after=begin).events()) as events:
+        return [
+            CheckpointReport(one.event.step, one.event.generation, one.time)
+            async for one in events
+            if isinstance(one.event, AppCheckpointed)
+        ]
+
+
+def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEntry]) -> Checkpoints:
+    latest = {report.step: report for report in reports}
+    used = latest.get(app.checkpoint) if app.checkpoint is not None else None
+    return Checkpoints(
+        app=app.id,
+        name=app.name,
+        restart_step=app.checkpoint,
+        restart_generation=used.generation if used is not None else None,
+        restart_at=used.at if used is not None else None,
+        reports=len(reports),
+        checkpoints=rows(reports, entries, app.checkpoint),
+    )
+
+
+def rows(
+    reports: Sequence[CheckpointReport], entries: Iterable[FileEntry], restart: int | None
+) -> list[CheckpointFile]:
+    """Return what lies in the folder, the oldest first; files whose names begin with a dot are not complete and left out.
+    `reports` are in the order of the log, `restart` is the step from which a restart would go on."""
+    latest = {report.step: report for report in reports}
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for entry in entries:
+        top = entry.path.partition("/")[0]
+        if not top or top.startswith(".") or entry.kind == "other":
+            continue
+        size, files, modified = sizes.get(top, (0, 0, 0))
+        is_file = entry.kind == "file"
+        newer = max(modified, entry.modified) if is_file or top not in sizes else modified
+        sizes[top] = size + entry.size, files + is_file, newer
+    found = []
+    for path, (size, files, modified) in sizes.items():
+        report, by = _report_of(path, modified, reports, latest)
+        found.append(
+            CheckpointFile(
+                path=path,
+                size=size,
+                files=files,
+                modified=modified,
+                step=report.step if report is not None else None,
+                step_by=by,
+                generation=report.generation if report is not None else None,
+                used=report is not None and report.step == restart,
+            )
+        )
+    return sorted(found, key=lambda one: (one.modified, one.path))
+
+
+def _report_of(
+    path: str, modified: int, reports: Sequence[CheckpointReport], latest: dict[int, CheckpointReport]
+) -> tuple[CheckpointReport | None, str]:
+    named = [number for number in map(int, _NUMBER.findall(path)) if number in latest]
+    if named:
+        return latest[max(named)], "name"
+    after = next((report for report in reports if report.at >= modified - _SLACK), None)
+    return after, "time" if after is not None else ""

@@ -1,0 +1,7 @@
+"""The fold of gates: what keeps apps from running, and what lets them go on.
+
+    requests   holds and releases
+    awaiting   the gates of a new app, and what an end means for those that wait for it
+
+Imports the state, `dorm.core.apps.gates` and the fold's effects.  Start with `requests`.
+"""

@@ -1,0 +1,150 @@
+"""When an app may run: what it waits for, and when.
+
+After       another app, and how that has to end
+starts_at   from `start_after` to a moment: a time, or a delay from the submission on
+
+`after` holds maps, or names alone, which mean `when: completed`; `awaited` gives both as maps.  `in_order` sorts specs that
+are submitted together.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+import msgspec
+
+from events.quantities import SECOND, Quantity, QuantityError, duration, short
+from events.spec.faults import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+When = Literal["completed", "failed", "ended"]
+AppReference = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$",
+        description="the name or id of an app of the same tenant",
+        examples=["prep"],
+    ),
+]
+MOST_AWAITED = 100
+_DATE = re.compile(r"\s*\d{4}-")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST, _LATEST = 2000, 2100
+"""Years: moments of a log end in 2116."""
+
+
+class After(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Another app that it waits for."""
+
+    app: AppReference
+    when: Annotated[When, msgspec.Meta(description="how that app has to end; ended: in any way")] = "completed"
+
+
+class Gated(Protocol):
+    """What an app's spec says of when it may run (`events.spec.spec.AppSpec`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def after(self) -> list[After | str]: ...
+
+    @property
+    def start_after(self) -> Quantity: ...
+
+    @property
+    def max_runtime_s(self) -> float | None: ...
+
+
+def awaited(spec: Gated) -> list[After]:
+    """Return what the app waits for, short forms written out."""
+    return [one if isinstance(one, After) else After(one) for one in spec.after]
+
+
+@lru_cache(maxsize=4096)
+def _start(text: Quantity) -> tuple[int, int]:
+    """Return a time (UTC ns; 0 for none) and a delay (ns).  Raises QuantityError."""
+    if not isinstance(text, str) or not _DATE.match(text):
+        try:
+            return 0, int(duration(text) * SECOND)
+        except QuantityError as error:
+            how = "write a delay such as 2h, or a time such as 2026-11-24T08:00Z or 2026-11-24T08:00+01:00"
+            raise QuantityError(f"{short(text)} is neither a delay nor a time; {how}", code=error.code) from None
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise QuantityError(f"{short(text)} is not a time; write 2026-11-24T08:00Z or 2026-11-24T08:00+01:00") from None
+    if time.tzinfo is None:
+        text = f"{short(text)} has no time zone; add Z for UTC, or an offset such as +01:00"
+        raise QuantityError(text, code="quantity.no_zone")
+    if not _EARLIEST <= time.year <= _LATEST:
+        raise QuantityError(f"{short(text)} is not between {_EARLIEST} and {_LATEST}", code="quantity.out_of_range")
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1000, 0
+
+
+def starts_at(spec: Gated, submitted_at: int) -> int:
+    """Return before when an app that was submitted at `submitted_at` gets no containers; both in UTC ns.  0 where its spec
+    says nothing.  Raises QuantityError."""
+    if spec.start_after == "":
+        return 0
+    time, delay = _start(spec.start_after)
+    return time or submitted_at + delay
+
+
+def check_gates(spec: Gated) -> None:
+    """Refuse a start that is no time, and an app that waits for itself, or twice for the same.  Raises SpecError."""
+    try:
+        starts_at(spec, 0)
+    except QuantityError as error:
+        raise SpecError.at("start_after", error) from None
+    if spec.max_runtime_s == 0:
+        text = "max_runtime: 0 would end it at once; write a time such as 2h, or leave it out"
+        raise SpecError(text, code="spec.max_runtime.zero")
+    seen: dict[str, None] = {}
+    for one in awaited(spec):
+        if one.app.endswith("\n"):
+            raise SpecError("after: the name of an app can't hold a line end", code="spec.after.malformed")
+        if one.app == spec.name:
+            text = (
+                f"after: {spec.name} can't wait for itself; name an earlier app of this name by its id (`dorm ps -a`)"
+            )
+            raise SpecError(text, code="spec.after.itself")
+        if one.app in seen:
+            raise SpecError(f"after: {one.app} is listed twice; list it once", code="spec.after.repeated")
+        seen[one.app] = None
+
+
+def in_order(specs: Sequence[Gated]) -> list[int]:
+    """Return the indexes of specs in an order in which each comes after those that it waits for, otherwise as they are.
+
+    Raises SpecError where some wait for each other."""
+    names = {spec.name for spec in specs}
+    left, ordered, done = list(range(len(specs))), list[int](), set[str]()
+    while left:
+        able = [index for index in left if not _missing(specs[index], names, done)]
+        if not able:
+            raise SpecError(_cycle([specs[index] for index in left]), code="spec.after.cycle")
+        ordered.append(able[0])
+        done.add(specs[able[0]].name)
+        left.remove(able[0])
+    return ordered
+
+
+def _missing(spec: Gated, names: set[str], done: set[str]) -> list[str]:
+    return [one.app for one in awaited(spec) if one.app in names and one.app not in done and one.app != spec.name]
+
+
+def _cycle(specs: Sequence[Gated]) -> str:
+    """`after: prep waits for train, which waits for prep; remove one of these`"""
+    names = {spec.name: spec for spec in specs}
+    way, at = list[str](), specs[0].name
+    while at not in way:
+        way.append(at)
+        at = _missing(names[at], set(names), set())[0]
+    way = [*way[way.index(at) :], at]
+    return f"after: {way[0]} waits for {', which waits for '.join(way[1:])}; remove one of these"

@@ -1,0 +1,1 @@
+"""Commands about when apps may run, on real clusters."""
