@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.cli.signals import Stops
     from dorm.client.client import Client
     from dorm.client.output import Ran
-    from dorm.core.generation import Generation
+    from dorm.core.generation import Container, Generation
     from dorm.core.state import App
     from events.kinds import Event
 
@@ -181,7 +181,7 @@ class Attached:
         generation = self.app.generations.get(number)
         slots = sorted(generation.containers) if generation is not None else []
         for rank, slot in enumerate(slots):
-            if generation is not None and generation.containers[slot].state != "desired":
+            if generation is not None and _wrote(generation.containers[slot]):
                 yield slot, rank
 
     async def _print_rank(self, number: int, rank: int, printer: Printer | None, slot: int | None = None) -> None:
@@ -216,7 +216,12 @@ class Attached:
 
 def _has_output(generation: Generation) -> bool:
     """Return whether a container has started: the log of one that has not is empty, and ends at once."""
-    return any(container.state != "desired" for container in generation.containers.values())
+    return any(_wrote(container) for container in generation.containers.values())
+
+
+def _wrote(container: Container) -> bool:
+    """Return whether it may have written anything: not one that could not be started at all."""
+    return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 
 
 async def attend(connected: Client, app: App, signals: Stops) -> int:

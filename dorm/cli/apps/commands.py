@@ -116,11 +116,12 @@ def _hint(checked: CheckedSpec, file: Path) -> None:
     """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
     from dorm.local.scripts import unshipped
 
-    if checked.workdir or checked.image or not file.is_file():
+    if checked.workdir or not file.is_file():
         return
     if script := unshipped(checked.command, file.absolute().parent):
-        text = f"{checked.name}: {script} is beside {file.name}, and nothing brings it to the nodes; `workdir: .` would"
-        progress_console.print(Text(text))
+        unless = ", unless the image has it" if checked.image else ""
+        text = f"{script} is beside {file.name}, and nothing brings it to the nodes{unless}; `workdir: .` would"
+        progress_console.print(Text(f"{checked.name}: {text}"))
 
 
 async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:
