@@ -1,6 +1,7 @@
 """The nodes' side: an agent applies the master's decisions to its node, and reports its state.
 
     desired      pure: what should run here, from the node's part or the master's rounds, and from the node's own facts
+    subscriptions  the subjects of the log that an agent reads
     reconcile    pure: compares desired with seen containers, and returns actions
     contract     pure: what a container finds in its environment and its folder, and which command starts it
     announcements  pure: what running containers read about their app's membership and batch size
@@ -13,10 +14,13 @@
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
+    answering    all that this node is asked
 
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output
+    sessions/    commands, shells and forwarded connections of people in its containers
     engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
+    environment/ packages and commands of apps, built once on a node
     volumes/     folders of the node that apps may name
     runtime/     the interface to an engine;  docker/ and process/ implement it
 

@@ -16,8 +16,10 @@ from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
+from agents.environment import plan
+from agents.environment.watching import Building
 from agents.fetching import Fetching
-from agents.outputs import folders
+from agents.outputs import folders, origins
 from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
+    from agents.environment.cache import Environments
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
@@ -51,6 +54,7 @@ class Actions:
         reporter: Reporter,
         looks: Looks,
         offers: Offers,
+        environments: Environments,
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
@@ -71,6 +75,7 @@ class Actions:
         """What was last written for each container; empty after a restart."""
         self.prepared: dict[Key, str] = {}
         """Containers for which all was done that can be before their release, with the reason where they are not created."""
+        self._bringing = asyncio.Lock()
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -78,6 +83,8 @@ class Actions:
         self._reporter = reporter
         self._looks = looks
         self._offers = offers
+        self._environments = environments
+        self._building = Building(wake.set)
         self._port_taken = port_taken
         self._may_launch = may_launch
         self._seen = seen
@@ -85,9 +92,17 @@ class Actions:
         self._fetching = Fetching(files, runtime.blobs)
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
-        """Begin an action on a container that has none under way."""
+        """Begin an action on a container that has none under way.  One that still builds its environment is not reported as
+        started."""
+        if isinstance(action, r.ReportStarted) and self._builds(action.key, tasks):
+            return
         self.busy.add(action.key)
         tasks.create_task(self._do(action))
+
+    def _builds(self, key: Key, tasks: asyncio.TaskGroup) -> bool:
+        app = self._desired.apps.get(key.app)
+        needed = app is not None and app.spec.needs_environment
+        return needed and self._building.waits(key, self._runtime.run_dir(key), tasks)
 
     def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
         """Kill containers of killed apps that have their grace time already: no action starts on them while that lasts."""
@@ -151,7 +166,7 @@ class Actions:
             case r.Announce(key):
                 await self._announce(key)
             case r.ReportStarted(seen):
-                await self._reporter.started(seen)
+                await self._reporter.started(seen, self._building.seconds(seen.key))
             case r.ReportExited(key, seen):
                 await self._empty_secrets(key)
                 await self._reporter.exited(key, seen)
@@ -160,6 +175,7 @@ class Actions:
                 await self._reporter.forget(key)
                 self.announced.pop(key, None)
                 self.prepared.pop(key, None)
+                self._building.forget(key)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen()):
                     await self._forget_ended(key.app)
 
@@ -186,16 +202,21 @@ class Actions:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         try:
+            await self._bring_origin(key.app, app)
             here = await self._folders(key.app, app, resume=app.resume)
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
+            return
+        except Refused as error:
+            await self._reporter.refused(key, error.cause, str(error))
             return
         spec = self._spec(key, app, here, devices)
         await self._drop_other(key, spec)
         try:
             await self._fetching.have(app)
             await self._offers.check(app.spec, app.owner)
+            await self._have_environment(app)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
@@ -206,8 +227,16 @@ class Actions:
             await self._reporter.refused(key, "unknown", str(error))
         else:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
-            if seen.state == "running" and key not in self._desired.started:
+            if seen.state == "running" and key not in self._desired.started and not app.spec.needs_environment:
                 await self._reporter.started(seen)
+
+    async def _bring_origin(self, name: str, app: DesiredApp) -> None:
+        """Copy the checkpoint that a new app starts from, which may take long: not in the turn of the looks.  Raises Refused,
+        NotShared, OSError, Unavailable."""
+        if app.spec.origin and app.resume:
+            await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
+            async with self._bringing:
+                await asyncio.to_thread(origins.bring, self._config.checkpoints, name, app.spec.origin)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, OSError, and Unavailable where the shared folder does not answer."""
@@ -226,8 +255,13 @@ class Actions:
             outputs_mount=self._runtime.outputs_mount,
             run_dir=self._runtime.run_mount(key),
             devices=devices,
+            environment=self._environments.of(app.spec, app.owner),
             mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
+
+    async def _have_environment(self, app: DesiredApp) -> None:
+        environment = self._environments.of(app.spec, app.owner)
+        await self._environments.have(environment, self._runtime.owner_of(app.owner))
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
         """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.
@@ -254,6 +288,7 @@ class Actions:
                 expected = msgspec.structs.replace(app, resume=True)
                 await self._fetching.have(app)
                 await self._offers.check(app.spec, app.owner)
+                await self._have_environment(app)
                 await self._runtime.prepare(self._spec(key, expected, here, ()))
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)
@@ -268,7 +303,7 @@ class Actions:
         """Its logs are kept for a while; its secrets need not be."""
         app = self._desired.apps.get(key.app)
         with contextlib.suppress(KeyError, Unavailable):
-            for name in secrets.emptied(app.spec) if app is not None else ():
+            for name in secrets.emptied(app.spec_of(key.generation)) if app is not None else ():
                 await self._runtime.put(key, name, b"")
 
     async def _announce(self, key: Key) -> None:
@@ -294,12 +329,14 @@ class Actions:
             await self._kill(key)
             return
         app = self._desired.apps.get(key.app)
-        spec = app.spec if app else None
+        spec = app.spec_of(key.generation) if app else None
         await self._reporter.asking(key)
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
             with contextlib.suppress(KeyError):  # it has ended by itself
-                code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
+                environment = self._environments.of(spec, app.owner)
+                command = plan.inside(tuple(spec.checkpoint), environment, self._runtime.run_mount(key))
+                code = await self._runtime.run(key, command, spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
         if await self._runtime.stop(key, spec.grace_s if spec else 10.0):

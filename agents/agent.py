@@ -21,8 +21,10 @@ import structlog
 
 from agents import reconcile as r
 from agents.actions import Actions
+from agents.answering import answer_all
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
+from agents.environment.cache import Environments
 from agents.following.follower import Follower
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
@@ -30,10 +32,9 @@ from agents.ledger import Ledger
 from agents.ports import listens
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.heartbeat import Heartbeat
-from agents.reporting.logs import answer_questions
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
-from agents.reporting.status import StatusAnswerer, answer_if_allowed
+from agents.reporting.status import StatusAnswerer
 from agents.reporting.usage import Usage
 from agents.reporting.vitals import Vitals
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
@@ -99,7 +100,8 @@ class Agent:
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
-        self._offers = Offers(config.volumes, config.name)
+        self._offers = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
+        environments = Environments(root / "environments", mounted=runtime.mounts)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         usage = Usage()
@@ -116,8 +118,8 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, port_taken=port_taken,
-            may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
+            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, environments,
+            port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
         self._idle = False
@@ -158,8 +160,8 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
-                tasks.create_task(answer_questions(self._bus, self._cluster, self._runtime, self.desired, self._folder))
-                tasks.create_task(answer_if_allowed(self._bus, subjects.ask_agents(self._cluster), self._status))
+                asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
+                tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock))
                 await self._converge(tasks)
         finally:
             self._follower.save()
@@ -294,7 +296,7 @@ class Agent:
             id=f"{name}.joined.{secrets.token_hex(8)}", at=self._clock(), by=name, node=name, address=config.address,
             capacity=config.capacity, ports=config.ports, labels=config.labels, runtime=config.announced(self._runtime.name),
             build=self._build, lease_s=self._announced_s, identity=self.identity.value, checkpoints=self._folder.id,
-            prepares=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
+            prepares=True, revises=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
         async with self._changed:

@@ -100,6 +100,20 @@ class CheckpointFolder:
     def of_app(self, app: str, *, resume: bool, cluster: str = "") -> Path:
         """Return the app's folder, created for its first start.  `cluster` is the id of the cluster's folder when the
         start was decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
+        self.check(cluster)
+        folder = self.path / app
+        if resume and not folder.is_dir():
+            raise NotShared(
+                f"{folder} is not there, and the app has saved a checkpoint: mount the folder that holds it, or put it back; "
+                "to start from nothing, cancel the app and submit it again",
+                code="checkpoints.app_missing",
+            )
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def check(self, cluster: str) -> None:
+        """Raises NotShared if the folder is not the one of id `cluster`, or not the one that was announced; OSError if its
+        marker is unreadable."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
                 f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again",
@@ -110,15 +124,6 @@ class CheckpointFolder:
                 f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that",
                 code="checkpoints.differs",
             )
-        folder = self.path / app
-        if resume and not folder.is_dir():
-            raise NotShared(
-                f"{folder} is not there, and the app has saved a checkpoint: mount the folder that holds it, or put it back; "
-                "to start from nothing, cancel the app and submit it again",
-                code="checkpoints.app_missing",
-            )
-        folder.mkdir(exist_ok=True)
-        return folder
 
 
 class Looks:

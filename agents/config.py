@@ -54,6 +54,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`UID:GID` of all containers; None for one user per tenant."""
     volumes: dict[str, OfferedVolume] = {}
     """Folders that it offers to apps, by name."""
+    pythons: tuple[str, ...] = ()
+    """Versions of Python that plain processes may choose."""
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):

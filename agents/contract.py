@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agents.engines import registry
 from agents.engines.interface import Place
+from agents.environment import plan
 from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key, Mount
 from events.quantities import CPU
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agents.desired import DesiredApp
+    from agents.environment.plan import Environment
     from events.kinds import Placed
     from events.spec import AppSpec
 
@@ -39,12 +41,13 @@ def container_spec(
     outputs_dir: str = "",
     outputs_mount: str = "",
     mounts: tuple[Mount, ...] = (),
+    environment: Environment | None = None,
 ) -> ContainerSpec:
     """Return everything that a runtime needs for one slot of the app's released generation.
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
     same path), `outputs_dir` and `outputs_mount` the same of its outputs, `run_dir` the container's private folder as the
-    container sees it, `mounts` its volumes.
+    container sees it, `mounts` its volumes, `environment` what has to be built before its command can run.
     """
     spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
@@ -63,7 +66,7 @@ def container_spec(
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
         image=spec.image,
-        command=launch.command,
+        command=plan.wrapped(launch.command, environment, run_dir),
         env={
             **_defaults(spec),
             **launch.defaults,
@@ -81,8 +84,8 @@ def container_spec(
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
         devices=devices,
-        files=launch.files,
-        mounts=mounts,
+        files={**launch.files, **plan.files(spec, environment, f"{app_id}-{app.generation}")},
+        mounts=(*mounts, *plan.mounts(environment)),
         tenant=app.owner,
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
         outputs_dir=outputs_dir,

@@ -15,6 +15,7 @@ import msgspec
 
 from agents.progress.file import TOLD, Told
 from agents.runtime.interface import Key
+from agents.subscriptions import OF_NODE
 from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
@@ -24,40 +25,15 @@ from events.identities import Identities, NotAllowed, after, claims_too_much, ta
 from events.kinds import Placed
 from events.log.records import Record
 from events.spec import AppSpec, can_be_read
-from events.times import HarmfulTimes, Times, times_after
+from events.spec.editing import differing
+from events.times import HarmfulTimes, Times, retentions_after, times_after
 
 if TYPE_CHECKING:
     from agents.progress.file import ProgressFact
 
 BEATS = 3
 """Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
-_IDENTITIES = (k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled)
-"""Tokens of the HTTP API are none of an agent's business."""
-_OF_NODE = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
 _NUMBER = re.compile(r"[0-9]{1,15}")
-
-
-def subjects_of(cluster: str, node: str) -> list[str]:
-    """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
-    server filter; otherwise it sends every agent the whole log."""
-    return [
-        subjects.rounds(cluster),
-        subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
-        subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
-        *subjects_of_identities(cluster),
-        *own_subjects(cluster, node),
-    ]
-
-
-def own_subjects(cluster: str, node: str) -> list[str]:
-    """Return the subjects of the node's own facts: all that an agent reads of the log where it follows its part."""
-    own = (*_OF_NODE, *TOLD)
-    return [subjects.fact(cluster, kind.__name__, node) for kind in own]
-
-
-def subjects_of_identities(cluster: str) -> list[str]:
-    """Return the subjects that say whose signature counts."""
-    return [subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES]
 
 
 class Held(msgspec.Struct):
@@ -102,6 +78,31 @@ class DesiredApp(msgspec.Struct):
     """Its batch size as decided last, in samples; 0 while it has its initial one, or none."""
     tenant: str = ""
     """Who owns it; "" on an open cluster."""
+    next: AppSpec | None = None
+    """What its next generation starts with, where its owner has edited it."""
+    earlier: AppSpec | None = None
+    """What the generations up to `earlier_until` were started with, where that is not `spec`."""
+    earlier_until: int = 0
+
+    def spec_of(self, generation: int) -> AppSpec:
+        """Return what the containers of a generation were started with."""
+        return self.earlier if self.earlier is not None and generation <= self.earlier_until else self.spec
+
+    def revise(self, fact: k.AppRevised) -> None:
+        """Note an edit: its next generation starts with the new spec."""
+        readable = can_be_read(fact.spec) and can_be_read(fact.next or fact.spec)
+        if readable and (fact.next is not None or not differing(self.spec, fact.spec).by_restart):
+            self.spec, self.next = fact.spec, fact.next
+        elif readable:
+            self.next = fact.spec
+
+    def take_next(self) -> None:
+        """Its latest generation has the spec that was edited last."""
+        if self.next is not None:
+            if self.earlier is None:
+                self.earlier, self.earlier_until = self.spec, self.generation - 1
+            self.batch = self.batch if self.next.batch == self.spec.batch else 0
+            self.spec, self.next = self.next, None
 
     @property
     def batch_size(self) -> int:
@@ -146,6 +147,8 @@ class Desired(msgspec.Struct):
     held_at: str = ""
     """The holder's address."""
     times: Times = Times()
+    retentions: dict[str, float] = {}
+    """Of tenants whose ended apps are kept for a time of their own, in seconds."""
     apps: dict[str, DesiredApp] = {}
     due: set[Key] = set()
     started: set[Key] = set()
@@ -205,7 +208,7 @@ class Desired(msgspec.Struct):
         if isinstance(event, k.NodeJoined) and event.node == self.node and who == subjects.token(self.node):
             self.joined_seq = record.seq
             self.refused = self._refusal(event)
-        if self.by_part and isinstance(event, _OF_NODE):
+        if self.by_part and isinstance(event, OF_NODE):
             if record.seq <= self.part_seq:
                 return
             self.later.append(record)
@@ -249,6 +252,7 @@ class Desired(msgspec.Struct):
             case k.PolicyChanged() if self.known is None or self.known.operates(who):
                 with contextlib.suppress(HarmfulTimes):  # The master refuses it too, and remembers why.
                     self.times = times_after(self.times, event)
+                    self.retentions = retentions_after(self.retentions, event)
             case _:
                 pass
         if subjects.kind_of(record.subject) == k.Round.__name__:
@@ -310,6 +314,8 @@ class Desired(msgspec.Struct):
                 case k.Resized():
                     for change in fact.changes:
                         self._resize(change, record.time)
+                        if change.adjustment != "live" and (app := self._current(change.app, change.to_generation)):
+                            app.take_next()
                     for name, size in fact.batches.items():
                         if name in self.apps:
                             self.apps[name].batch = size
@@ -325,6 +331,10 @@ class Desired(msgspec.Struct):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
                     self._end_app(fact.app, record.time)
+                case k.AppRevised() if app := self.apps.get(fact.app):
+                    app.revise(fact)
+                case k.AppRestarted() if fact.spec is not None and can_be_read(fact.spec):
+                    self._revive(fact, fact.spec)
                 case k.AppKilled() if fact.app in self.apps:
                     self.apps[fact.app].killed = True
                 case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded():
@@ -334,9 +344,7 @@ class Desired(msgspec.Struct):
 
     def _node(self, fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded) -> None:
         if isinstance(fact, k.NodeLost):
-            for (
-                app
-            ) in self.apps.values():  # Nothing more is prepared there, and the next decision places the app again.
+            for app in self.apps.values():  # Nothing more is prepared there; the next decision places the app again.
                 if app.held is not None and fact.node in app.held.waits_for:
                     app.held = None
         if fact.node != self.node:
@@ -377,6 +385,7 @@ class Desired(msgspec.Struct):
         if app.released:
             return
         app.released, app.resume, app.checkpoints, app.held = True, fact.resume, fact.checkpoints, None
+        app.earlier = None
         app.members, app.membership = app.placement, 1
         app.founders = sorted(placed.slot for placed in app.placement)
         for placed in app.placement:
@@ -393,6 +402,11 @@ class Desired(msgspec.Struct):
         if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
             # It was never here: an agent must not remember every app of the cluster.
             del self.apps[name]
+
+    def _revive(self, fact: k.AppRestarted, spec: AppSpec) -> None:
+        """An app that had ended goes on.  One that was never here was forgotten then."""
+        app = self.apps.setdefault(fact.app, DesiredApp(spec, generation=fact.generation, tenant=fact.tenant))
+        app.ended_at, app.killed, app.failed = 0, False, True
 
     # --- memberships ----------------------------------------------------------------------------------------------------
 
@@ -417,9 +431,9 @@ class Desired(msgspec.Struct):
     def lease_s(self) -> float:
         return self.times.node_lease_s
 
-    @property
-    def retention_s(self) -> float:
-        return self.times.retention_s
+    def retention_of(self, app: str) -> float:
+        """Return how long (s) what an ended app left is kept."""
+        return self.retentions.get(self.owner_of(app) or "", self.times.retention_s)
 
     def pace(self, interval_s: float) -> float:
         """Return seconds between two heartbeats of a node configured to send one every `interval_s`."""

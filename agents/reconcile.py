@@ -139,4 +139,4 @@ def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
         return True
     # The engine uses this machine's clock, which may have been ahead.
     ended = max(min(seen.exited_at, now), app.ended_at if app is not None else desired.ended.get(key.app, 0))
-    return ended > 0 and now - ended > int(desired.retention_s * 1e9)
+    return ended > 0 and now - ended > int(desired.retention_of(key.app) * 1e9)

@@ -15,6 +15,7 @@
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
     files/        questions about apps' files, and a file's digest
+    sessions/     what clients and agents say to each other in sessions: commands and connections in containers
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership

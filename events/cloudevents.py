@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "application/cloudevents+json"
 """For one event; a file with one event per line has no registered type."""
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
-_NOUNS = ("App", "Node", "Container", "Generation", "Policy", "Master", "Log", "Webhook")
+_NOUNS = ("App", "Node", "Container", "Generation", "Policy", "Master", "Log", "Webhook", "Session")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _LATEST = 253_402_300_799_999_999_999
 """The last nanosecond with a four-digit year."""

@@ -10,6 +10,8 @@
     dorm.<cluster>.file.<tenant>.<hash>         a part of a shipped folder: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
     dorm.<cluster>.ask.<node>.<what>.<tenant>   the same where identities count: the tenant that is asked about
+    dorm.<cluster>.ask.<node>.session.<tenant>.<who>  a person enters a container of this tenant there; `input` for what
+                                                follows (`events.sessions`): not kept
     dorm.<cluster>.view.<who>.log               questions for a tenant's view of the log: not kept
     dorm.<cluster>.masters.all.status           a question to all masters, how they are: not kept; `agents.all` to agents
 
@@ -136,6 +138,14 @@ def ask(cluster: str, node: str, what: str, tenant: str = "") -> str:
 def asked_of(cluster: str, node: str, what: str) -> str:
     """Return the pattern of questions to an agent about any tenant's apps."""
     return f"{ask(cluster, node, what)}.*"
+
+
+def session(cluster: str, node: str, what: str, tenant: str, who: str) -> str:
+    """Return the subject on which `who` enters a tenant's container on a node (`what` is `session`), and on which what follows
+    goes (`input`).  A server that guards subjects decides by it who may enter whose containers, and agents know by it who
+    does; `*` stands for any node, tenant and person."""
+    where, whose, who = (one if one == "*" else token(one) for one in (node, tenant, who))
+    return f"dorm.{cluster}.ask.{where}.{what}.{whose}.{who}"
 
 
 def view(cluster: str, who: str) -> str:

@@ -14,6 +14,8 @@ import msgspec
 from events.errors import DormError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from events.kinds import PolicyChanged
 
 LEAST_LEASE_S = 3.0
@@ -114,6 +116,12 @@ def times_after(times: Times, change: PolicyChanged) -> Times:
     if after != times and (rule := broken_rule(after)):
         raise HarmfulTimes(f"{rule.text} does not hold, so {rule.otherwise}", code=rule.code)
     return after
+
+
+def retentions_after(known: Mapping[str, float], change: PolicyChanged) -> dict[str, float]:
+    """Return the retention of each tenant that has its own, once the change is folded."""
+    after = {**known, **(change.tenant_retention_s or {})}
+    return {tenant: seconds for tenant, seconds in sorted(after.items()) if seconds is not None}
 
 
 def written(seconds: float) -> str:

@@ -4,6 +4,7 @@
     audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
     usage/      what was given, used and lost over a span of time
     comparison/  two apps beside each other
+    past/       apps of the past, each as one row
     incident/   one folder about what happened, for a ticket
     story/      why an app has what it has, and what happened to it
     timeline/   a log as a picture
@@ -42,6 +43,7 @@ once; the first divergence is that of the first slice that has one.
     ├── SealError      the expected seal or key cannot be read
     ├── OutcomeError   an outcome that cannot be read;  BisectError: one that this log cannot answer
     ├── SearchError    a stepper's filter that cannot be read
+    ├── SelectError    a condition on apps of the past that cannot be read
     ├── UsageError     a span of time without length, or a name that nobody has
     ├── IncidentError  a span of time without records
     ├── TimelineError  nothing to draw, or no library to draw it with

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from events.cloudevents import rfc3339
+
 if TYPE_CHECKING:
     from events.kinds import Event
 
@@ -18,6 +20,8 @@ _CHANGES = 40
 """Changes of a decision that are named."""
 _HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission"))
 """The line already has the time, and people can't read the others."""
+_MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
+"""UTC nanoseconds; 0 for none."""
 
 
 def gist(event: Event, *, whole: bool = False) -> str:
@@ -31,9 +35,11 @@ def _fields(event: Any, whole: bool) -> str:
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
     return " ".join(
-        f"{name}={_short(value, whole)}"
+        f"{name}={rfc3339(value)[:-7] + 'Z' if name in _MOMENTS else _short(value, whole)}"
         for name, value in fields.items()
-        if value not in (None, "", [], {}) and not (name in ("kill", "maintenance") and value is False)
+        if value not in (None, "", [], {})
+        and not (name in _MOMENTS and value == 0)
+        and not (name in ("kill", "maintenance") and value is False)
     )
 
 
@@ -51,6 +57,19 @@ def _resized(event: Any, whole: bool) -> str:
         parts.append(f"and {len(event.changes) - len(shown)} more")
     changed = "; ".join(parts) or "no change, new reasons"
     return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
+
+
+def _revised(event: Any, whole: bool) -> str:
+    changed = _short(", ".join(event.changed), whole)
+    when = "from its next generation on" if event.next is not None else "at once"
+    return f"app={event.app} revision={event.revision} by {event.editor}: {changed}, {when}"
+
+
+def _restarted(event: Any, whole: bool) -> str:
+    ended = " although it had ended" if event.spec is not None else ""
+    fresh = " without its checkpoint" if event.fresh else ""
+    why = f": {_short(event.reason, whole)}" if event.reason else ""
+    return f"app={event.app} after generation {event.generation} by {event.editor}{ended}{fresh}{why}"
 
 
 def _membership(event: Any, whole: bool) -> str:
@@ -83,6 +102,8 @@ def _refused(event: Any, whole: bool) -> str:
 
 _WORDS = {
     "AppPlanned": _planned,
+    "AppRestarted": _restarted,
+    "AppRevised": _revised,
     "MembershipChanged": _membership,
     "PolicyFailed": _policy_failed,
     "RecordsRefused": _refused,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agents.desired import Desired, own_subjects, subjects_of
+from agents.desired import Desired
 from agents.following.desired_file import DesiredFile, Doubt, still_there
 from agents.following.keys import Keys
 from agents.following.parts import install
+from agents.subscriptions import own_subjects, subjects_of
 from events.log.records import LogDamaged, LogError
 from events.log.waiting import until_answered
 from events.parts.document import PartUnreadable, unpacked
@@ -205,7 +206,7 @@ class Follower:
         """Change over when the leading master begins or ceases to write parts, or where they do not reach this node."""
         waited = 0
         while True:
-            await asyncio.sleep(_LOOK_S if self._desired.fresh else _HURRIED_LOOK_S)
+            await self._until_a_look()
             written = None
             with contextlib.suppress(LogError):
                 written = await self._log.parts.written()
@@ -222,6 +223,13 @@ class Follower:
                 self._follow_part()
                 self._changed_over.set()
                 await take(self._part)
+
+    async def _until_a_look(self) -> None:
+        """Wait as usual, or shorter where this node waits for a part; it may begin to while this waits."""
+        for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
+            await asyncio.sleep(_HURRIED_LOOK_S)
+            if not self._desired.fresh:
+                return
 
     def _follow_part(self) -> None:
         """What was folded of the rounds is as good as a part of the record up to which it was folded."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from agents.desired import subjects_of_identities
 from agents.following.parts import known_of
+from agents.subscriptions import subjects_of_identities
 from events import kinds as k
 from events.codec import decode
 from events.identities import FOUNDING, Identities, after, takes

@@ -28,6 +28,7 @@ def install(desired: Desired, part: NodePart) -> bool:
     desired.part_seq, desired.epoch, desired.time = part.seq, part.epoch, max(desired.time, part.time)
     desired.condition, desired.lease_ended = part.condition, part.lease_ended
     desired.holder, desired.held_at, desired.times = part.holder, part.held_at, part.times
+    desired.retentions = dict(part.retentions)
     desired.known = known_of(part.masters, part.node)
     desired.apps = {name: _app(app) for name, app in part.apps.items()}
     desired.ended, desired.owners = dict(part.ended), dict(part.owners)
@@ -83,5 +84,7 @@ def _app(part: AppPart) -> DesiredApp:
         ahead=part.ahead,
         held=Held(held.generation, held.until, held.waits_for) if held is not None else None,
         batch=part.batch,
+        earlier=part.earlier,
+        earlier_until=part.earlier_until,
         tenant=part.tenant,
     )

@@ -18,6 +18,7 @@ from agents.outputs import reading, uploads
 from agents.outputs.folders import APPS, is_app, owner_of
 from agents.outputs.opening import FilesError
 from agents.runtime.interface import Key, RuntimeFault
+from agents.runtime.run_dirs import work_beside
 from agents.runtime.secrets import PREFIX
 from events import subjects
 from events.files.messages import (
@@ -138,9 +139,11 @@ class _Answerer:
             raise self._unknown(place.app)
         if place.area == "work":
             try:
-                return self._runtime.run_dir(Key(place.app, place.generation, place.slot)), PREFIX
+                run = self._runtime.run_dir(Key(place.app, place.generation, place.slot))
             except RuntimeFault as error:
                 raise FilesError(str(error), code=error.code) from None
+            copied = work_beside(run)
+            return (copied, "") if await self._pool.run(copied.is_dir) else (run, PREFIX)
         if not await self._pool.run(self._folder.shared):
             raise FilesError(
                 f"node {self._desired.node} does not have the cluster's folder of checkpoints; mount it there",

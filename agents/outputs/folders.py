@@ -45,6 +45,12 @@ def folders_of(folder: CheckpointFolder, app: str, owner: str, *, resume: bool, 
     return AppFolders(checkpoints, _make(folder.path, app, owner))
 
 
+def prepare(folder: CheckpointFolder, app: str, owner: str, *, cluster: str) -> None:
+    """Make the folders of an app but that of its checkpoints.  Raises as `CheckpointFolder.check` does."""
+    folder.check(cluster)
+    _make(folder.path, app, owner)
+
+
 def _make(root: Path, app: str, owner: str) -> Path:
     own = root / APPS / app
     for made in (root / APPS, own):

@@ -121,7 +121,7 @@ class Reporter:
         except OSError as error:
             _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
 
-    async def started(self, seen: Seen) -> None:
+    async def started(self, seen: Seen, environment_s: float = 0.0) -> None:
         self._desired.announced.add(seen.key)
         self._lived.add(seen.key)
         app, generation, slot = seen.key
@@ -136,6 +136,7 @@ class Reporter:
                 node=self._config.name,
                 started_at=seen.started_at,
                 identity=self._identity.value,
+                environment_s=environment_s,
             )
         )
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
+    from agents.runtime.execution import Command, Execution
+    from agents.runtime.listeners import Listener
     from agents.runtime.workdir.cache import BlobCache
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -247,6 +249,10 @@ class Runtime(Protocol):
     mounts: bool
     """Whether a container sees each mount at its target; otherwise at `volumes/NAME` in its private directory."""
 
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return (uid, gid) of a tenant's containers, None for the agent's own user."""
+        ...
+
     async def open(self) -> None: ...
     async def close(self) -> None:
         """Detach from the engine; containers run on."""
@@ -296,6 +302,21 @@ class Runtime(Protocol):
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command inside (the app's checkpoint command) and return its exit code, 124 on timeout, 127 if there is no
         such command.  KeyError if no such container runs."""
+        ...
+
+    async def runs(self, key: Key) -> bool:
+        """Return whether it runs, as far as the engine can say at once; False for an unknown key."""
+        ...
+
+    async def execute(self, key: Key, command: Command) -> Execution:
+        """Run a command inside for a person, as the container's user, in its folder and with its environment; it ends with the
+        container, and with this process.  KeyError if no such container runs; `Refused` ("command") if there is no such
+        command."""
+        ...
+
+    async def listener(self, key: Key, port: int) -> Listener | None:
+        """Return the socket on which a process of the container listens at this port, None if none does.  KeyError if no such
+        container runs."""
         ...
 
     async def remove(self, key: Key) -> None:

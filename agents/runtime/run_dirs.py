@@ -43,6 +43,11 @@ _LOCK_S: Final = 0.3
 """Seconds to wait for a killed agent's lock: a child that it was just starting may still hold it for a moment."""
 
 
+def work_beside(run_dir: Path) -> Path:
+    """Return where the copy of the project folder is, if there is one, of the container with this private directory."""
+    return run_dir.with_name("work")
+
+
 class RunDirs:
     """The folders below one root."""
 
@@ -182,7 +187,7 @@ class RunDirs:
 
     def work_dir(self, key: Key) -> Path:
         """Return its copy of the project folder, which is there if its app ships one."""
-        return self.container_dir(key) / "work"
+        return work_beside(self.run_dir(key))
 
     def found(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""

@@ -18,7 +18,7 @@ from events.kinds import NodeOffers, VolumeOffer
 from events.spec import volumes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agents.volumes.configuration import OfferedVolume
     from events.spec import AppSpec
@@ -29,10 +29,11 @@ _PATIENCE_S = 2.0
 
 
 class Offers:
-    """The volumes of one node, by name."""
+    """What one node offers: volumes by name, and versions of Python where its containers have no other."""
 
-    def __init__(self, volumes: Mapping[str, OfferedVolume], node: str) -> None:
+    def __init__(self, volumes: Mapping[str, OfferedVolume], node: str, pythons: Sequence[str] = ()) -> None:
         self._volumes = volumes
+        self._pythons = list(pythons)
         self._node = node
         self._missing: dict[str, bool] = {}
         self._at = ""
@@ -40,8 +41,8 @@ class Offers:
         self._looking: asyncio.Task[None] | None = None
         self._announced: NodeOffers | None = None
 
-    async def announce(self) -> NodeOffers | None:
-        """Return what to announce, None where nothing is offered."""
+    async def announce(self) -> NodeOffers:
+        """Return what to announce."""
         await self._look()
         found = self._found()
         for name, offer in found.volumes.items():
@@ -50,7 +51,7 @@ class Offers:
                 path = self._volumes[name].path
                 _log.error("the folder of a volume is missing", node=self._node, volume=name, folder=str(path))
         self._announced = found
-        return found if found != NodeOffers() else None
+        return found
 
     async def changed(self) -> bool:
         """Return whether what is there differs from what was announced last."""
@@ -104,7 +105,9 @@ class Offers:
                     writable=volume.writable, tenants=list(volume.tenants), missing=self._missing.get(name, True)
                 )
                 for name, volume in self._volumes.items()
-            }
+            },
+            environments=True,
+            pythons=self._pythons,
         )
 
     async def _look(self) -> None:

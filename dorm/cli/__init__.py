@@ -17,9 +17,12 @@
     project/     the folder that an app starts in: shipped by run and submit; files
     apps/        submit, ps, describe, explain, story, plan
     outputs/     cp, checkpoints
+    containers/  exec, shell, port-forward
+    lifecycle/   scale, edit, restart, retry
     cluster/     up, demo, master, masters, agent, policy
     sweeps/      sweep;  swept/: what commands about apps say of sweeps
     gates/       hold, release
+    past/        history
     operating/   doctor, nodes, drain, pause, resume
     trust/       init, user, node, context
     deploy/      deploy, backup

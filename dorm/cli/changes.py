@@ -11,8 +11,8 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.assumed_settings import settings_of
-from dorm.core.query.in_force import CHECKPOINTS, POLICY, TIMES, in_force, words
+from dorm.core.query.in_force import CHECKPOINTS, POLICY, RETENTION, TIMES, in_force, words
+from dorm.core.query.planning.assumed_settings import settings_of
 from dorm.core.settings import policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse
@@ -53,6 +53,9 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
         if name in change:
             raise SpecError(f"{TIMES[name].word} is given twice", code="settings.given_twice")
         change[name] = _time(name, key, given.pop(key))
+    kept = [key for key in given if key.startswith(f"{TIMES[RETENTION].word}.")]
+    if kept:
+        change["tenant_retention_s"] = {key.partition(".")[2]: _retention(given.pop(key)) for key in kept}
     if CHECKPOINTS in given:
         change["checkpoints"] = _folder(given.pop(CHECKPOINTS))
     if chosen is not None and chosen != settings.policy:
@@ -117,6 +120,11 @@ def _folder(text: str) -> str:
             code="settings.checkpoints.malformed",
         )
     return text
+
+
+def _retention(text: str) -> float | None:
+    """Return a tenant's retention in seconds; None for the cluster's.  Raises SpecError."""
+    return None if text == DEFAULT else _time(RETENTION, TIMES[RETENTION].word, text)
 
 
 def _time(name: str, key: str, text: str) -> float | int:

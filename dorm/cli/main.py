@@ -21,15 +21,21 @@ _COMMANDS = {
     "apps.logs": ("logs",),
     "outputs.cp": ("cp",),
     "outputs.checkpoints": ("checkpoints",),
+    "containers.exec": ("exec",),
+    "containers.shell": ("shell",),
+    "containers.port_forward": ("port-forward",),
     "apps.wait": ("wait",),
-    "apps.scale": ("scale",),
-    "apps.retry": ("retry",),
+    "lifecycle.scale": ("scale",),
+    "lifecycle.edit": ("edit",),
+    "lifecycle.restart": ("restart",),
+    "lifecycle.retry": ("retry",),
     "gates.hold": ("hold",),
     "gates.release": ("release",),
     "apps.describe": ("describe",),
     "apps.explain": ("explain",),
     "apps.story": ("story",),
     "apps.compare": ("compare",),
+    "past.history": ("history",),
     "apps.plan": ("plan",),
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
@@ -96,6 +102,18 @@ class _OnDemand(TyperGroup):
                 _say_who(one)
                 _show_no_type(one.get_params(ctx))
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from dorm.cli.apps.verbs import meant
+
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.BadParameter:
+            raise
+        except Exception as error:  # The library's class for an unknown command is not public.
+            if args and (instead := meant(args[0])) and hasattr(error, "message"):
+                error.message = f"No such command {args[0]!r}; here it is {instead}"
+            raise
 
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import ctypes
 import os
 import sys
@@ -31,6 +32,19 @@ class Format(StrEnum):
 
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.", envvar="DORM_OUTPUT")]
+
+
+class SheetFormat(StrEnum):
+    """How to print what may become a sheet."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+    csv = "csv"
+
+
+SheetOutput = Annotated[SheetFormat, typer.Option("--output", "-o", help="Output format.", envvar="DORM_OUTPUT")]
 
 
 class SafeConsole(Console):
@@ -200,3 +214,22 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def write_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows as CSV (RFC 4180), with the columns of all rows in the order in which they come."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(sys.stdout, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _field(value) for name, value in row.items()})
+
+
+def _field(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula, and no terminal for a command."""
+    if isinstance(value, dict | list):
+        value = msgspec.json.encode(value).decode()
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

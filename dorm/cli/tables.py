@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,8 @@ from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
-from events.quantities import CPU, MEMORY, humanize
+from events.quantities import CPU, MEMORY, SECOND, humanize
+from events.spec.notify import ON_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +36,7 @@ _NODES = [
     ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
     ("CONTAINERS", "containers"),
 ]  # fmt: skip
-_NODES_WIDE = [("LABELS", "labels"), ("VOLUMES", "volumes"), ("CHECKPOINTS", "checkpoints")]
+_NODES_WIDE = [("VOLUMES", "volumes"), ("LABELS", "labels"), ("CHECKPOINTS", "checkpoints")]
 _CONTAINERS = [
     ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
     ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
@@ -115,15 +117,18 @@ def show_app(d: dict[str, Any]) -> None:
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
+        ("sweep", _sweep(d["spec"].get("group"))), ("notify", _notify(d["spec"].get("notify"))),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
-        ("workdir", _workdir(d["workdir"])), ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
+        ("workdir", _workdir(d["workdir"])), ("environment", d["environment"]),
+        ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
-        ("generation", d["generation"]), ("elastic", _elastic(d)),
+        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
-        ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
+        ("adjustments", _adjusted(d)),
+        ("kept until", when(d["kept_until"]) if d["kept_until"] else ""),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))
     for label, value in lines:
@@ -135,6 +140,27 @@ def show_app(d: dict[str, Any]) -> None:
     _titled("adjustments", [_in_seconds(row) for row in done], [*_ADJUSTMENTS, *live])
 
 
+def _sweep(group: dict[str, Any] | None) -> str:
+    """Return `lr, 3 of 20: seed=2` for an app of a sweep."""
+    if not group:
+        return ""
+    parameters = ", ".join(f"{name}={value}" for name, value in group.get("parameters", {}).items())
+    place = f"{group['name']}, {group.get('index', 0) + 1} of {group.get('count', 1)}"
+    return f"{place}: {parameters}" if parameters else place
+
+
+def _notify(notify: dict[str, Any] | None) -> str:
+    """Return where its owner hears of it, and of what."""
+    if not notify:
+        return ""
+    return f"{notify['url']} when {', '.join(notify.get('on') or ON_DEFAULT)}"
+
+
+def when(ns: int) -> str:
+    """Return `2026-11-24 08:00:00 UTC`."""
+    return f"{datetime.fromtimestamp(ns // SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _progress(d: dict[str, Any]) -> str:
     """Return `step 120 of 500, loss 0.31, 950 samples/s, 3s ago`."""
     loss = d["loss_is"] or (f"{d['loss']:.6g}" if d["loss"] is not None else "")
@@ -144,6 +170,28 @@ def _progress(d: dict[str, Any]) -> str:
         f"{ago(d['progress_age_s'])} ago" if d["progress_age_s"] is not None else "",
     ]  # fmt: skip
     return ", ".join(part for part in parts if part)
+
+
+def _adjusted(d: dict[str, Any]) -> str:
+    """Return `3, 12 steps lost`; what an app has lost that reports no progress, nobody knows."""
+    if d["adjustments"] and not d["reports_progress"]:
+        return f"{d['adjustments']}, lost work unknown: it reports no progress"
+    return f"{d['adjustments']}, {d['lost_steps']} steps lost" if d["adjustments"] or d["lost_steps"] else "0"
+
+
+def _revision(d: dict[str, Any]) -> str:
+    """Return `3, of image and env by ann; generation 4 runs with 2`, and what is about to follow; "" for what was submitted."""
+    parts = []
+    if d["revisions"]:
+        last = d["revisions"][-1]
+        parts.append(f"{last['number']}, of {', '.join(last['changed'])} by {last['by']}")
+        running = d["revision_running"]
+        if d["next_spec"] is not None and running is not None:
+            parts.append(f"generation {d['generation']} runs with revision {running} until it is restarted")
+    if d["restart"] is not None:
+        fresh = " without its checkpoint" if d["restart"]["fresh"] else ""
+        parts.append(f"{d['restart']['by']} asked for a restart{fresh}")
+    return "; ".join(parts)
 
 
 def _skipped(skipped: dict[str, Any] | None) -> str:

@@ -3,6 +3,7 @@
     client   submit an app, watch it, change it, cancel it
     operating  requests of operators: forget a node, pause and resume scheduling, retry an app now
     gates    hold an app, and release it
+    steering  edits and restarts of an app
     opening  a client with credentials
     finding  which app a user means by a name
     tail     events in order, filtered, from any position
@@ -14,6 +15,7 @@
     identities  changes of who may do what
     rotation    have the log's past moved into archives
     sweeps/  many apps from one spec: submitted and found together
+    sessions/   commands, shells and forwarded connections in containers
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

@@ -325,9 +325,9 @@ class Client:
             raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
         try:
-            check_gang(app.spec.gang, **given)
+            check_gang(app.next_spec.gang, **given)
             if n_min is not None:
-                check_roles(app.spec, n_min)
+                check_roles(app.next_spec, n_min)
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
         lower = n_min if n_min is not None else app.n_min

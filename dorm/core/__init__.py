@@ -4,6 +4,7 @@
     app          one app in it
     generation   one partition of an app, and who joins and leaves it
     gates        what keeps an app from running
+    revisions    what is remembered of its edits and restarts
     fold/        `evolve(state, record)` brings the state one record further
     apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs
     decide/      `decide(state, now)` gives the facts of the next round; when it is due

@@ -8,6 +8,7 @@ import msgspec
 
 from dorm.core.gates import Gates, RunTime
 from dorm.core.generation import Container, Generation
+from dorm.core.revisions import Restart, Revisions
 from events.identities import tenant_in
 from events.kinds import LossIs, PlannedSlot, Waiting
 from events.spec import AppSpec
@@ -49,6 +50,8 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     barrier_s: float = 0.0
     pause_s: float = 0.0
     bytes_moved: int = 0
+    revision: int | msgspec.UnsetType = msgspec.UNSET
+    """Of the new generation, as `Generation.revision`."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
@@ -230,6 +233,10 @@ class App(msgspec.Struct):
     """Live apps that wait for its end, by id in order of their acceptance.  Unset where there are none."""
     end_code: str | msgspec.UnsetType = msgspec.UNSET
     """Why the master cancelled it without a request (`AppCancelled.code`).  Unset for all other ends."""
+    revisions: Revisions | msgspec.UnsetType = msgspec.UNSET
+    """Unset until its spec is edited, as for `kill`."""
+    restart: Restart | msgspec.UnsetType = msgspec.UNSET
+    """A restart that its owner asked for, until the generation that satisfies it is released."""
 
     @property
     def tenant(self) -> str:
@@ -248,6 +255,49 @@ class App(msgspec.Struct):
         if generation is None or generation.void or generation.failed or not generation.containers:
             return None
         return generation
+
+    @property
+    def revision(self) -> int:
+        """The number of its latest spec; 1 is the submitted one."""
+        return self.revisions.latest if isinstance(self.revisions, Revisions) else 1
+
+    @property
+    def next_spec(self) -> AppSpec:
+        """What its next generation starts with."""
+        pending = self.revisions.pending if isinstance(self.revisions, Revisions) else None
+        return pending if pending is not None else self.spec
+
+    @property
+    def next_demand(self) -> dict[str, int]:
+        """Resources of one container of its next generation."""
+        return self.demand if self.next_spec is self.spec else self.next_spec.resources()
+
+    @property
+    def owners_spec(self) -> AppSpec:
+        """Its latest spec as an editor shows it: with the bounds and the weight that updates have set since."""
+        return msgspec.structs.replace(self.next_spec, n_min=self.n_min, n_max=self.n_max, weight=self.weight)
+
+    @property
+    def restart_wanted(self) -> bool:
+        """Whether the generation that it has is to be replaced, with whatever the policy gives it."""
+        current = self.current
+        if current is None:
+            return False
+        if self.next_spec is not self.spec:
+            return True
+        return isinstance(self.restart, Restart) and current.decided_seq <= self.restart.seq
+
+    def starts_fresh(self, generation: Generation) -> bool:
+        """Return whether this generation starts without a checkpoint, as its owner asked."""
+        restart = self.restart
+        return isinstance(restart, Restart) and restart.fresh and generation.decided_seq > restart.seq
+
+    def needs(self, generation: Generation) -> dict[str, int]:
+        """Return the resources of one container of this generation: a revision may have changed them since it started."""
+        earlier = self.revisions.earlier if isinstance(self.revisions, Revisions) else None
+        if earlier is None or (generation.revision or 1) > earlier.upto:
+            return self.demand
+        return earlier.spec.resources()
 
     @property
     def stopping(self) -> bool:

@@ -122,8 +122,12 @@ class Generation(msgspec.Struct):
     """Nodes that have not prepared their containers yet."""
     prepared_at: int = 0
     """When the last of them had."""
+    environment_s: float | msgspec.UnsetType = msgspec.UNSET
+    """The longest time, in seconds, that one of its containers built its environment; unset where none had to."""
     rests_until: int = 0
     """Before then it is not resized, since members of it failed."""
+    revision: int | msgspec.UnsetType = msgspec.UNSET
+    """Which revision of the spec it was started with; unset where the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
     """Of a live app: the slots of its first membership.  Unset for others, whose members never change."""
 

@@ -81,7 +81,7 @@ def _used_by_node(
         for container in containers:
             if exited or container.state != "exited":
                 node = container.node
-                _add(used.setdefault(node, {}), app.demand)
+                _add(used.setdefault(node, {}), app.needs(generation))
                 since[node] = min(since.get(node, generation.decided_seq), generation.decided_seq)
     return used, since
 

@@ -9,13 +9,14 @@ import msgspec
 from dorm.core.state import can_be_kept
 from dorm.policies.registry import built_in, policy
 from events.errors import code_of
-from events.quantities import short
-from events.times import NAMES, SettingRefused, Times, asked, times_after
+from events.identities import tenant_in
+from events.quantities import SECOND, short
+from events.times import NAMES, SettingRefused, Times, asked, retentions_after, times_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.core.state import Settings
+    from dorm.core.state import App, Settings
     from events.kinds import PolicyChanged, PolicyPlugin
 
     Plugins = Mapping[str, PolicyPlugin]
@@ -29,6 +30,27 @@ TIMES = NAMES
 
 def times_of(settings: Settings) -> Times:
     return Times(**{name: getattr(settings, name) for name in TIMES})
+
+
+def retentions_of(settings: Settings) -> dict[str, float]:
+    """Return the retention of each tenant that has its own, in seconds."""
+    return {} if isinstance(settings.tenant_retention_s, msgspec.UnsetType) else settings.tenant_retention_s
+
+
+def retention_of(settings: Settings, tenant: str) -> float:
+    """Return how long what an ended app of this tenant left is kept, in seconds."""
+    return retentions_of(settings).get(tenant, settings.retention_s)
+
+
+def kept_until(settings: Settings, app: App) -> int:
+    """Return until when (UTC ns) an ended app and what it left are kept; 0 while it has not ended."""
+    owner = tenant_in(app.submission) or app.spec.user  # As agents know it, which remove the files.
+    return app.ended_at + int(retention_of(settings, owner) * SECOND) if app.ended else 0
+
+
+def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
+    """Return `Settings.tenant_retention_s` once the change is folded."""
+    return retentions_after(retentions_of(settings), change) or msgspec.UNSET
 
 
 def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> tuple[str, dict[str, Any]]:
@@ -50,7 +72,8 @@ def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _
                 # The state keeps the text, so it must not depend on what this build has.
                 text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
                 raise SettingRefused(text, code="policy.unknown")
-            policy(chosen).check_params(params)
+            if params:  # Each policy accepts its own defaults, and to load one takes longer than most commands.
+                policy(chosen).check_params(params)
         if not can_be_kept(params):
             raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
     except SettingRefused:
@@ -72,7 +95,10 @@ def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE
     chosen, params = policy_after(settings, change, plugins)
     folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
     known = msgspec.structs.asdict(asked(times_of(settings), change))
-    return msgspec.structs.replace(settings, policy=chosen, params=params, checkpoints=folder, **known)
+    kept = tenant_retention_after(settings, change)
+    return msgspec.structs.replace(
+        settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept, **known
+    )
 
 
 def parameters_in_force(settings: Settings, plugins: Plugins = _NONE) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import msgspec
 
 from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
+from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
 from events.kinds import NodeOffers, PolicyPlugin
 
@@ -74,6 +75,8 @@ class Settings(msgspec.Struct):
     retention_s: float = 86_400.0
     checkpoints: str = ""
     """The folder that an operator named, "" if none did."""
+    tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """The retention of tenants that have their own.  Unset where none has, as for `App.kill`."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
@@ -144,9 +147,11 @@ class Submission(msgspec.Struct):
     """Why it is refused already: set where the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
-    """The app of a refused update, "" for a submission."""
+    """The app of a refused update, or of what is asked; "" for a submission."""
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
+    asked: Asked | msgspec.UnsetType = msgspec.UNSET
+    """What is asked of an app that exists (`dorm.core.apps.steering`); unset for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -213,6 +218,8 @@ class Node(msgspec.Struct):
 
     offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
     """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
+    revises: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set where its agent follows edits and restarts of apps."""
 
     @property
     def type(self) -> str:

@@ -19,6 +19,7 @@ import structlog
 
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
+from agents.environment.pythons import detect_pythons
 from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
@@ -339,6 +340,7 @@ class LocalCluster:
             secrets=self.options.data / "secrets",
             trust_apps=self.options.trust_apps,
             volumes=self.options.volumes,
+            pythons=detect_pythons(),
         )
 
     # --- ends -----------------------------------------------------------------------------------------------------------

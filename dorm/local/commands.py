@@ -51,6 +51,8 @@ class Typed(msgspec.Struct, frozen=True):
     engine: str = "plain"
     env: dict[str, str] = {}
     retries: int = 0
+    origin: str = ""
+    """The app from whose checkpoint it starts."""
 
     @property
     def here(self) -> bool:
@@ -78,6 +80,7 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     }
     given = {
         "workdir": typed.workdir,
+        "from": typed.origin,
         "image": typed.image,
         "env": typed.env,
         "engine": typed.engine if typed.engine != "plain" else "",

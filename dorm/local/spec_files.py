@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dorm.local.spec_includes import ENV_FILE_SCHEMA, included
+from dorm.local.spec_includes import ENV_FILE_SCHEMA, REQUIREMENTS_FILE_SCHEMA, included
 from events.errors import code_of
 from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec, spec_schema
 from events.spec.sweeps.expanding import is_sweep
@@ -96,7 +96,14 @@ def _count(value: Any, known: dict[int, int]) -> int:
 def file_schema() -> dict[str, Any]:
     """Return the JSON Schema of a spec in a file, which may name other files."""
     schema = spec_schema()
-    return {**schema, "properties": {**schema["properties"], "env_file": ENV_FILE_SCHEMA}}
+    return {
+        **schema,
+        "properties": {
+            **schema["properties"],
+            "env_file": ENV_FILE_SCHEMA,
+            "requirements_file": REQUIREMENTS_FILE_SCHEMA,
+        },
+    }
 
 
 def load_spec(

@@ -1,6 +1,7 @@
 """Fields of a spec file that name other files: the client reads them, and the log gets what they hold.
 
-    env_file    variables in the syntax of `.env` files, for `env`; variables of `env` itself come first
+    env_file             variables in the syntax of `.env` files, for `env`; variables of `env` itself come first
+    requirements_file    a requirements.txt, or a uv.lock beside its pyproject.toml, for `requirements`
 
 Paths are relative to the spec file.  A variable that looks like a secret is left out, with a note: everyone who reads the log
 would see it.
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dotenv.parser import parse_stream
 
-from events.errors import code_of
+from dorm.local.files_beside import read_beside
+from dorm.local.requirements import requirements_of
 from events.quantities import short
 from events.spec import SpecError
 from events.spec.secrets import why_secret
@@ -33,12 +35,27 @@ ENV_FILE_SCHEMA: dict[str, Any] = {
 }
 
 
+REQUIREMENTS_FILE_SCHEMA: dict[str, Any] = {
+    "type": "string",
+    "description": "a requirements.txt, or a uv.lock with its pyproject.toml, beside the spec; in spec files only: the client "
+    "reads it and sends its lines in `requirements`",
+    "examples": ["requirements.txt", "uv.lock"],
+}
+
+
 def included(document: dict[str, Any], folder: Path, note: Callable[[str], None]) -> dict[str, Any]:
     """Return a spec without fields that name files: their contents are in other fields.  `folder` is that of the spec file;
     `note` takes what its author should know.  Raises SpecError."""
+    rest = {name: value for name, value in document.items() if name not in ("env_file", "requirements_file")}
+    if isinstance(rest.get("python"), float) and f"{rest['python']:g}" not in ("3", "3.1"):
+        rest["python"] = f"{rest['python']:g}"  # 3.1 may have been 3.10: the check of the spec says so.
+    if "requirements_file" in document:
+        if "requirements" in rest:
+            text = "requirements_file: the spec has requirements as well; leave one of them out"
+            raise SpecError(text, code="spec.requirements_file.twice")
+        rest["requirements"] = requirements_of(document["requirements_file"], folder)
     if "env_file" not in document:
-        return document
-    rest = {name: value for name, value in document.items() if name != "env_file"}
+        return rest
     env = rest.get("env", {})
     if not isinstance(env, dict):
         return rest  # The check of the spec says what is wrong with it.
@@ -73,21 +90,6 @@ def _variables(paths: list[str], folder: Path, own: set[str], note: Callable[[st
             else:
                 found[name] = value
     return found
-
-
-def read_beside(folder: Path, path: str, most: int, field: str) -> str:
-    """Return the text of a file that a field names, of at most `most` bytes.  Raises SpecError."""
-    try:
-        with (folder / path).open("rb") as file:
-            body = file.read(most + 1)
-    except OSError as error:
-        raise SpecError(f"{field}: {path}: {error.strerror}", code=code_of(error)) from None
-    if len(body) > most:
-        raise SpecError(f"{field}: {path}: more than {most:,} bytes", code=f"spec.{field}.too_large")
-    try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SpecError(f"{field}: {path}: this is not a text file (in UTF-8)", code=f"spec.{field}.not_text") from None
 
 
 def _parsed(path: str, text: str) -> dict[str, str]:

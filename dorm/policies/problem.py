@@ -137,6 +137,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     absent: bool = False
     """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
     away.  It comes before apps that never ran, and is not part of θ2's |P|."""
+    again: bool = False
+    """It is restarted whatever the answer gives it, since its owner asked for that: another place costs it nothing more."""
     require: str = ""
     """Which nodes it may use: an expression over their labels (`events.spec.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""

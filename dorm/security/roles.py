@@ -2,8 +2,9 @@
 
     role       account   may
     reader     USERS     read the log, and all containers' output
-    user       USERS     read the own tenant's view of the log, output of its containers and files of its apps, and put files
-                         there; submit apps, change, cancel and retry those of the tenant, and ship folders for them
+    user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
+                         enter containers; submit apps, change, edit, restart, cancel and retry those of the tenant, and ship
+                         folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
@@ -57,6 +58,7 @@ _OF_READERS = _OF_TOKENS
 _OF_USERS = (
     *_OF_READERS,
     *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates)),
+    *_names(k.AppEditRequested, k.AppRestartRequested),
 )
 _OF_OPERATORS = (
     *_OF_USERS,
@@ -77,6 +79,8 @@ _OF_NODES = _names(
     k.AppResizeRequested,
     k.MembershipChanged,
     k.EpochCompleted,
+    k.SessionStarted,
+    k.SessionEnded,
 )
 PUBLISHES: dict[str, tuple[str, ...]] = {
     "reader": _OF_READERS,
@@ -90,6 +94,8 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 """The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
 count is for the fold."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
+ENTERS = ("user", "operator", "admin")
+"""Roles that enter containers: users those of their tenant.  A reader changes nothing, and the API asks for nobody."""
 _READ_PARTS = ("master", "node", "reader", "operator", "api")
 
 
@@ -194,6 +200,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
                 names.file(cluster, "*", "*"),
                 _asking(cluster, "*"),
                 *_copying(cluster, role, tenant or name),
+                *_entering(cluster, who=name),
                 *_status(cluster),
                 _RESPONSES,
             ],
@@ -209,6 +216,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
         listens += [names.asked_of(cluster, name, what) for what in (FILES, PUT)]
+        listens += _entering(cluster, node=name)
         return Access([*publish, _RESPONSES], listens)
     publish += [*_status(cluster), *_copying(cluster, role, tenant or name)]
     if role in ("operator", "api"):
@@ -217,7 +225,10 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish.append(names.view(cluster, name))
     if role in ("user", "operator"):
         publish += _of_shippers(cluster, role, tenant or name)
-    return Access([*publish, _asking(cluster, (tenant or name) if role == "user" else "*"), _RESPONSES], [inbox])
+    tenant = (tenant or name) if role == "user" else "*"
+    if role in ENTERS:
+        publish += _entering(cluster, tenant=tenant, who=name)
+    return Access([*publish, _asking(cluster, tenant), _RESPONSES], [inbox])
 
 
 def _of_shippers(cluster: str, role: str, tenant: str) -> list[str]:
@@ -246,6 +257,11 @@ def _copying(cluster: str, role: str, tenant: str) -> list[str]:
         return []
     whose = tenant if role == "user" else "*"
     return [f"dorm.{cluster}.ask.*.{FILES}.{whose}", f"dorm.{cluster}.ask.*.{PUT}.{names.token(tenant)}"]
+
+
+def _entering(cluster: str, *, node: str = "*", tenant: str = "*", who: str = "*") -> list[str]:
+    """Return the subjects on which somebody enters containers: the server answers for whose they are, and who it is."""
+    return [names.session(cluster, node, what, tenant, who) for what in ("session", "input")]
 
 
 def _of_lease(cluster: str) -> list[str]:
@@ -294,7 +310,7 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]
     of_nodes += [names.reports(cluster), names.progress_of(cluster)]
     copying = [f"dorm.{cluster}.ask.*.{what}.*" for what in (FILES, PUT)]
-    asking = Services([], [_asking(cluster, "*"), *copying, names.ask_agents(cluster)])
+    asking = Services([], [_asking(cluster, "*"), *copying, *_entering(cluster), names.ask_agents(cluster)])
     return {
         LOG: {
             USERS: Services(

@@ -5,6 +5,8 @@
     keys        the file that keys are derived from, and signatures
     addresses   which addresses may be connected to
     sending     one request
+    notifying   pure: what apps ask to be notified of, and whether it may be sent
+    notifier    a worker for those
     worker      one webhook: from its place in the log to its endpoint, with retries
     waiting     which apps wait long, as events of their own
     deliverer   runs a worker for each webhook

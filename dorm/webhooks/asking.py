@@ -13,17 +13,18 @@ import re
 import secrets
 import time
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from dorm.webhooks import endpoints
 from dorm.webhooks.endpoints import TOPICS, Endpoints
+from dorm.webhooks.notifying import TOPIC
 from events import subjects
 from events.appending import append_event
 from events.codec import decode
 from events.errors import DormError
 from events.kinds import Event, WebhookRemoved, WebhookSet, WebhookTested, WebhookTestRequested
+from events.spec.notify import url_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from dorm.webhooks.keys import Keys
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_LONGEST_URL = 2000
 Made = TypeVar("Made", bound=Event)
 
 
@@ -65,17 +65,10 @@ def check_name(name: str) -> str:
 
 def check_url(url: str) -> str:
     """Return the URL.  Raises WebhookError: the log is no place for a password."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    del port
-    if parts.scheme not in ("http", "https") or not parts.hostname or len(url) > _LONGEST_URL or not url.isprintable():
-        raise WebhookError(f"{url[:100]!r} is no URL; write https://HOST/PATH", code="webhook.url.malformed")
-    if parts.username is not None or parts.password is not None:
-        text = "the URL holds a user name or a password, which everybody who reads the log would see; leave it out"
-        raise WebhookError(text, code="webhook.url.secret")
+    fault = url_fault(url)
+    if fault is not None:
+        text, problem = fault
+        raise WebhookError(text, code=f"webhook.url.{problem}")
     return url
 
 
@@ -85,6 +78,9 @@ def check_events(events: Sequence[str]) -> list[str]:
         if topic not in TOPICS:
             text = f"there is no {topic[:60]!r} to deliver; there are {', '.join(TOPICS)}"
             raise WebhookError(text, code="webhook.event.unknown")
+    if TOPIC in events and set(events) != {TOPIC}:
+        text = f"{TOPIC} stands alone: its URL is the place under which apps name theirs; add another webhook for the others"
+        raise WebhookError(text, code="webhook.event.not_alone")
     return [topic for topic in TOPICS if topic in events]
 
 

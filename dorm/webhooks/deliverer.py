@@ -10,10 +10,13 @@ import asyncio
 import contextlib
 import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dorm.webhooks import choosing, endpoints
 from dorm.webhooks.measured import Measured
+from dorm.webhooks.notifier import SCHEDULE_S as NOTIFY_SCHEDULE_S
+from dorm.webhooks.notifier import Notifier
+from dorm.webhooks.notifying import TOPIC
 from dorm.webhooks.sending import TIMEOUT_S, Sender
 from dorm.webhooks.waiting import Watch
 from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
@@ -182,18 +185,17 @@ class Deliverer:
             most=MOST_PENDING,
             again_s=self._again_s,
         )
-        return Worker(
-            endpoint,
-            place,
-            self._sender,
-            self._keys,
-            self._cluster,
-            clock=self._clock,
-            left_out=self._watch.left_out,
-            reports=self,
-            measured=self._measured,
-            schedule_s=self._schedule_s,
-        )
+        given = (endpoint, place, self._sender, self._keys, self._cluster)
+        common: dict[str, Any] = {
+            "clock": self._clock,
+            "left_out": self._watch.left_out,
+            "reports": self,
+            "measured": self._measured,
+        }
+        if TOPIC in endpoint.events:
+            schedule_s = self._schedule_s[: len(NOTIFY_SCHEDULE_S)]
+            return Notifier(*given, **common, schedule_s=schedule_s, find=self._watch.app_after)
+        return Worker(*given, **common, schedule_s=self._schedule_s)
 
     # --- places ---------------------------------------------------------------------------------------------------------
 

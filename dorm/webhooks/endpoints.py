@@ -21,6 +21,7 @@ TOPICS: dict[str, str] = {
     "app.waits": "an app has waited for long",
     "node.lost": "a node is silent",
     "adjustment": "a decision that changes apps, or a live adjustment that failed",
+    "app.notify": "what apps ask for in their specs (`notify`), at URLs under this one",
 }
 """What a webhook can deliver."""
 MOST = 200

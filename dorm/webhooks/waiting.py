@@ -30,6 +30,7 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from dorm.core.app import App
     from events.log.interface import EventLog
     from events.log.records import Record
     from events.positions import Logged
@@ -98,6 +99,12 @@ class Watch:
         if isinstance(one.event, AppWaitsLong):
             return self._said.get(_wait_of(one.event), seq) != seq
         return seq in self._voids
+
+    async def app_after(self, seq: int, app_id: str) -> App | None:
+        """Return an app once this record is folded; None where the cluster keeps it no longer."""
+        async with self._folded:
+            await self._folded.wait_for(lambda: self._reached >= seq)
+        return self._state.apps.get(app_id)
 
     async def run(self) -> None:
         """Follow the log until cancelled.  Raises LogClosed, LogDamaged, LogRefused."""

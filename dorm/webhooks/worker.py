@@ -179,7 +179,13 @@ class Worker:
             del self._partly[next(iter(self._partly))]
 
     async def _send(self, one: Logged) -> Outcome:
-        message, body, now = choosing.message_id(self._cluster, one), choosing.body(one), self._clock()
+        return await self._post(
+            self.endpoint.url, choosing.message_id(self._cluster, one), choosing.body(one), one.time
+        )
+
+    async def _post(self, url: str, message: str, body: bytes, time: int) -> Outcome:
+        """Sign and send; `time` is when the event was stored (UTC ns)."""
+        now = self._clock()
         headers = {
             "Content-Type": "application/cloudevents+json; charset=utf-8",
             "User-Agent": _USER_AGENT,
@@ -188,9 +194,9 @@ class Worker:
             "webhook-signature": self._keys.signatures(self.endpoint, message, body, now),
         }
         began = asyncio.get_running_loop().time()
-        outcome = await self._sender.send(self.endpoint.url, headers, body)
+        outcome = await self._sender.send(url, headers, body)
         took_s = asyncio.get_running_loop().time() - began
-        self._measured.attempted(outcome, took_s, (self._clock() - one.time) / SECOND)
+        self._measured.attempted(outcome, took_s, (self._clock() - time) / SECOND)
         _log.debug("webhook", webhook=self.endpoint.name, id=message, status=outcome.status, reason=outcome.reason)
         return outcome
 

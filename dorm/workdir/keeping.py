@@ -45,4 +45,4 @@ async def _keep(files: Files, state: Callable[[], State], leads: Callable[[], bo
             _log.info("the store of shipped folders can't be looked at", reason=str(error))
         else:
             if removed.parts:
-                _log.info("parts of shipped folders are removed", parts=removed.parts, bytes=removed.bytes)
+                _log.info("parts of shipped folders are removed", count=removed.parts, bytes=removed.bytes)

@@ -1,15 +1,18 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
     clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested AppHoldRequested AppReleaseRequested
+               AppEditRequested AppRestartRequested
     operators  NodeDrainRequested NodeForgetRequested SchedulingPaused SchedulingResumed PolicyChanged SealRequested
                RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
+               SessionStarted SessionEnded
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized AppPlanned RecordsRefused NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed;
+               Resized AppPlanned RecordsRefused AppRevised AppRestarted NodeLost NodeRecovered NodeLeaseEnded
+               MasterElected LogSealed;
                beside its rounds LogRotated RotationFailed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
@@ -17,9 +20,10 @@ raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are 
 devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
-what operators configure and what the process that delivers webhooks publishes, `identities` who may do what, `rotation` how
-the log's past moves into archives, `base` the fields of every event and the shared types, `messages` the round and what one
-message on the log may hold, `offers` what nodes offer, `gates` holds.  Import the names from here.
+what operators configure and what the process that delivers webhooks publishes, `revisions` edits and restarts, `identities`
+who may do what, `rotation` how the log's past moves into archives, `sessions` who entered which container, `base` the fields
+of every event and the shared types, `messages` the round and what one message on the log may hold, `offers` what nodes offer,
+`gates` holds.  Import the names from here.
 """
 
 from __future__ import annotations
@@ -106,7 +110,9 @@ from events.kinds.master import (
 from events.kinds.messages import Published, Round, Unknown, Unreadable
 from events.kinds.offers import MOST_OFFERED, NodeOffers, VolumeOffer
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.revisions import AppEditRequested, AppRestarted, AppRestartRequested, AppRevised
 from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
+from events.kinds.sessions import OfSessions, SessionEnded, SessionIs, SessionStarted
 from events.kinds.webhooks import (
     AppWaitsLong,
     OfWebhooks,
@@ -132,6 +138,7 @@ __all__ = [
     "AppCancelled",
     "AppCheckpointed",
     "AppCompleted",
+    "AppEditRequested",
     "AppFailed",
     "AppHoldRequested",
     "AppKilled",
@@ -140,7 +147,10 @@ __all__ = [
     "AppRejected",
     "AppReleaseRequested",
     "AppResizeRequested",
+    "AppRestartRequested",
+    "AppRestarted",
     "AppRetryRequested",
+    "AppRevised",
     "AppSubmitted",
     "AppUpdated",
     "AppWaitsLong",
@@ -185,6 +195,7 @@ __all__ = [
     "OfGates",
     "OfIdentities",
     "OfRotation",
+    "OfSessions",
     "OfWebhooks",
     "Placed",
     "PlannedSlot",
@@ -206,6 +217,9 @@ __all__ = [
     "SchedulingPaused",
     "SchedulingResumed",
     "SealRequested",
+    "SessionEnded",
+    "SessionIs",
+    "SessionStarted",
     "Step",
     "TokenAdded",
     "TokenRemoved",

@@ -41,6 +41,9 @@ class NodeJoined(Event, frozen=True):
     """What this agent can do that agents before it could not (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
     """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.5.1."""
+    revises: bool = False
+    """Whether this agent follows `AppRevised` and `AppRestarted`; False from agents before 0.5.1, which would start what an
+    edited app was submitted with."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +90,8 @@ class ContainerStarted(Event, frozen=True):
     node: Name
     started_at: Moment = 0
     identity: Identity = ""
+    environment_s: Duration = 0.0
+    """How long it built its app's environment before, or waited for that; it counts as started after that alone."""
 
 
 class ContainersPrepared(Event, frozen=True):

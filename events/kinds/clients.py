@@ -77,7 +77,13 @@ class PolicyChanged(Event, frozen=True):
     checkpoints: FolderId | None = None
     """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
-    """How long an ended app, its containers and its logs are kept."""
+    """How long an ended app, its containers, logs, checkpoints and outputs are kept."""
+    tenant_retention_s: (
+        Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None], msgspec.Meta(max_length=1000)]
+        | None
+    ) = None
+    """The same for apps of some tenants, on an open cluster of some users.  It changes only these; None returns one to
+    `retention_s`."""
 
 
 class SealRequested(Event, frozen=True):

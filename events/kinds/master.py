@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
+from events.kinds.revisions import OfSteering
 from events.limits import LONGEST_TEXT, Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
 from events.spec import AppSpec, BatchSize
 
@@ -434,6 +435,7 @@ MasterFact = (
     | Resized
     | AppPlanned
     | RecordsRefused
+    | OfSteering
     | MasterElected
     | LogSealed
 )

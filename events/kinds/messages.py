@@ -33,7 +33,9 @@ from events.kinds.gates import OfGates
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
 from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.revisions import Steering
 from events.kinds.rotation import OfRotation
+from events.kinds.sessions import OfSessions
 from events.kinds.webhooks import OfWebhooks
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
@@ -76,6 +78,7 @@ Published = (
     | AppCancelRequested
     | AppRetryRequested
     | OfGates
+    | Steering
     | NodeDrainRequested
     | NodeForgetRequested
     | SchedulingPaused
@@ -97,6 +100,7 @@ Published = (
     | AppResizeRequested
     | MembershipChanged
     | EpochCompleted
+    | OfSessions
     | Round
 )
 """What one message on the log may hold."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 USED: Mapping[str, tuple[str, ...]] = {
     "Client": (
-        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps"),
+        *("_connect_to_server", "_pending", "_pending_data_size", "_pongs", "_process_msg", "_process_pong", "_ps"),
         *("_resp_map", "_server_info", "_transport"),
     ),
     "Parser": ("buf", "nc", "parse", "reset"),
@@ -122,6 +122,8 @@ class AbortingClient(Client):
     Why it stops: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as its future ends.  The client's
     task that reconnects then survives `close`, or a second such task beside it, and goes on without end.
     Instead: a `close` that waits until these tasks have ended.
+    Why its own pongs: the answer to a `flush` that was cancelled ends nats-py's reading of the connection.
+    Instead: a `flush` that can be cancelled.
     """
 
     on_request: Callable[[str, str], None] = staticmethod(lambda subject, reply: None)
@@ -137,6 +139,13 @@ class AbortingClient(Client):
         if reply:
             self.on_request(subject, reply)
         await super().publish(subject, payload, reply, headers)
+
+    async def _process_pong(self) -> None:
+        """Take the answer to a ping.  Nobody may wait for it any more: nats-py would take that for an error of the
+        connection, and stop reading."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _connect_to_server(self, s: Srv) -> None:
         if self.abandoned:

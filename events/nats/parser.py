@@ -7,6 +7,8 @@ subscriptions to their takers at once, as bytes.  All others take the usual path
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from nats.errors import ProtocolError
@@ -79,7 +81,10 @@ class DirectParser(Parser):
             else:
                 self.buf = bytearray(data[position:end])
                 try:
-                    await super().parse()
+                    # The PONG for a flush that was cancelled or given up: nats-py sets its result all the same, and would
+                    # end its reading by that.
+                    with contextlib.suppress(asyncio.InvalidStateError):
+                        await super().parse()
                 except (ValueError, AttributeError):  # INFO that is not JSON, -ERR that is not text, or is empty.
                     raise ProtocolError("nats: malformed line") from None
             if connection != self._connections:

@@ -76,6 +76,9 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether containers of a generation that is not released yet are prepared."""
     held: HeldPart | None = None
     batch: int = 0
+    earlier: AppSpec | None = None
+    """What the generations up to `earlier_until` were started with, where that is not `spec`: its owner has edited it."""
+    earlier_until: int = 0
     containers: list[ContainerPart] = []
     """All that were released to this node, of every generation that may still have one."""
 
@@ -111,6 +114,8 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_s: float = 0.0
     """The longest lease that the master believes its agent to assume, in seconds."""
     times: Times = Times()
+    retentions: dict[str, float] = {}
+    """Of tenants whose ended apps are kept for another time than `times.retention_s`, in seconds."""
     masters: Masters | None = None
     """None while the cluster is open."""
     apps: dict[str, AppPart] = {}

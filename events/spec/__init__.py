@@ -6,13 +6,15 @@
     texts         commands, variables, labels
     secrets       what must not be on a log
     engines       the engines, and their options
-    volumes       folders of the nodes that it reads or writes
+    editing       what of an edited spec holds at once, and what needs a restart
+    origin        the app from whose checkpoint it starts
     value         what its completion is worth, and how much work it has
-    workdir       the project folder that its containers start in
+    provided/     what its containers find: the project folder, volumes, packages
     abilities     what its nodes' agents have to be able to do
     groups        the sweep or array that an app belongs to
     sweeps/       one document as the specs of many apps
     gates         when it may run: which apps it waits for
+    notify        where its owner wants to hear of it
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -26,6 +28,8 @@ from events.spec.checking import LARGEST_SPEC, check_gang, check_roles, check_sp
 from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
 from events.spec.groups import Group
+from events.spec.provided.volumes import Volume, volumes_of
+from events.spec.provided.workdir import Workdir, as_shipped, check_shipped, shipped
 from events.spec.spec import (
     OWN_LIMITS,
     AppSpec,
@@ -39,8 +43,6 @@ from events.spec.spec import (
 )
 from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
-from events.spec.volumes import Volume, volumes_of
-from events.spec.workdir import Workdir, check_shipped, shipped
 
 __all__ = [
     "ENGINES",
@@ -62,6 +64,7 @@ __all__ = [
     "Volume",
     "Work",
     "Workdir",
+    "as_shipped",
     "can_be_read",
     "check_gang",
     "check_roles",

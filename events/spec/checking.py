@@ -18,11 +18,13 @@ from events.spec.engines import ENGINES, check_command, check_options, check_rol
 from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
+from events.spec.notify import as_map, check_notify
+from events.spec.provided.environment import check_environment, check_environment_form
+from events.spec.provided.volumes import check_volumes, check_volumes_form
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
 from events.spec.spec import PARTS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts
-from events.spec.volumes import check_volumes, check_volumes_form
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -37,10 +39,12 @@ _FORMATS = {
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
     "elastic": "live",
+    "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
     "group.parameters": "a parameter's name (letters, digits and _, at most 63)",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+    "python": "a version in quotes such as '3.12', or an absolute path",
     "volumes": "a volume's name (lower-case letters, digits and dashes, at most 48)",
 }
 
@@ -50,8 +54,10 @@ def check_spec(document: object) -> CheckedSpec:
     if not isinstance(document, dict):
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
+    document = as_map(document)
     _check_fields(document)
     check_volumes_form(document)
+    check_environment_form(document)
     try:
         spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
@@ -77,11 +83,13 @@ def check_spec(document: object) -> CheckedSpec:
         raise SpecError.at("require", error) from None
     check_amounts(spec)
     check_gates(spec)
+    check_notify(spec.notify)
     check_group(spec.group)
     spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
     check_texts(spec)
     spec = msgspec.structs.replace(spec, env=completed(spec.group, spec.env))
     check_volumes(spec.volumes)
+    check_environment(spec.requirements, spec.python)
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")

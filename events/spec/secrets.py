@@ -60,6 +60,16 @@ def why_secret(name: str, value: str) -> str:
     return "looks like a secret by its name" if _NAMED.search(name) and _looks_secret(name, value) else ""
 
 
+def hide_secrets(text: str, instead: str) -> str:
+    """Return a text with everything that has the format of a well-known credential replaced."""
+    return _ANY.sub(lambda _: instead, text)
+
+
+def names_secret(name: str) -> bool:
+    """Return whether the value of a variable or option of this name is likely to be a secret."""
+    return _NAMED.search(name) is not None
+
+
 def _looks_secret(name: str, value: str) -> bool:
     if _PASSWORD.search(name):  # People also choose words.
         return bool(value.strip()) and not _PATH_OR_REFERENCE.match(value)

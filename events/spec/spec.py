@@ -15,11 +15,14 @@ from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
 from events.spec.gates import MOST_AWAITED, After, AppReference
 from events.spec.groups import Group
+from events.spec.notify import LONGEST_URL, Notify
+from events.spec.origin import OriginText
+from events.spec.provided.environment import PythonVersion, Requirements, Setup
+from events.spec.provided.volumes import Volumes
+from events.spec.provided.workdir import Field as WorkdirField
+from events.spec.provided.workdir import Workdir
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
-from events.spec.volumes import Volumes
-from events.spec.workdir import Field as WorkdirField
-from events.spec.workdir import Workdir
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -236,6 +239,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = ""
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
+    origin: OriginText = msgspec.field(default="", name="from")
     checkpoint: Annotated[
         Command,
         msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
@@ -251,6 +255,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
         ),
     ] = {}
+    python: PythonVersion = ""
+    requirements: Requirements = []
+    setup: Setup = []
     volumes: Annotated[
         Volumes,
         msgspec.Meta(
@@ -292,6 +299,12 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=["12h"],
         ),
     ] = ""
+    notify: Annotated[
+        Notify | None,
+        msgspec.Meta(
+            description="where its owner hears of its end: a URL, or a map with `url` and `on`; default: nowhere"
+        ),
+    ] = None
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -306,6 +319,11 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def max_runtime_s(self) -> float | None:
         return _seconds(self.max_runtime) if self.max_runtime != "" else None
+
+    @property
+    def needs_environment(self) -> bool:
+        """Whether something has to be built before its command can run."""
+        return bool(self.requirements or self.setup or self.python)
 
 
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):
@@ -330,8 +348,8 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
 
 def _differing(struct: msgspec.Struct, defaults: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: msgspec.to_builtins(value, str_keys=True)
-        for name in struct.__struct_fields__
+        written: msgspec.to_builtins(value, str_keys=True)
+        for name, written in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
         if (value := getattr(struct, name)) != defaults.get(name, msgspec.NODEFAULT)
     }
 
@@ -347,7 +365,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work, "workdir": Workdir, "group": Group,
+    "work": Work, "workdir": Workdir, "group": Group, "notify": Notify,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 
@@ -363,6 +381,7 @@ def spec_schema() -> dict[str, Any]:
     top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1])
     for follows in ("n_min", "n_max"):
         top["properties"][follows].pop("default")
+    top["properties"]["notify"]["anyOf"].append({"type": "string", "maxLength": LONGEST_URL})
     for strict in (top, *definitions.values()):
         strict["additionalProperties"] = False
     return {

@@ -63,6 +63,8 @@ def free_texts(spec: AppSpec) -> list[tuple[str, str]]:
     texts = [("image", spec.image)]
     for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
         texts += [(f"{path}[{index}]", part) for index, part in enumerate(command)]
+    for path, lines in (("requirements", spec.requirements), ("setup", spec.setup)):
+        texts += [(f"{path}[{index}]", line) for index, line in enumerate(lines)]
     for path, entries in (("env", spec.env), ("labels", spec.labels)):
         texts += [(path, name) for name in entries]
         texts += [(f"{path}.{short(name)[1:-1]}", f"{name}={value}") for name, value in entries.items()]

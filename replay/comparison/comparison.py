@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-__all__ = ["Comparison", "Differs", "Side", "compare"]
+__all__ = ["Comparison", "Differs", "Side", "compare", "sides"]
 
 
 class Differs(msgspec.Struct, frozen=True):
@@ -60,17 +60,20 @@ async def compare(
     Raises StoryError where there is no such app, and as `replay.travel.travel.state_at`.
     """
     if other is None:
-        one, two = await _watch(log, (a, b), moment, progress)
+        one, two = await sides(log, (a, b), moment, progress)
     else:
-        (one,) = await _watch(log, (a,), moment, progress)
-        (two,) = await _watch(other, (b,), None, progress)
+        (one,) = await sides(log, (a,), moment, progress)
+        (two,) = await sides(other, (b,), None, progress)
     return Comparison(a=one[0], b=two[0], spec=differences(one[1], two[1]))
 
 
-async def _watch(
-    log: ReadableLog, names: Sequence[str], moment: Moment | None, progress: Progress | None
+async def sides(
+    log: ReadableLog, names: Sequence[str], moment: Moment | None = None, progress: Progress | None = None
 ) -> list[tuple[Side, dict[str, Any]]]:
-    """Follow apps by one fold, from the submission of the first one on if they are in the state, else from the log's start."""
+    """Return apps (names or ids) at a moment, by default at the log's end, each with its spec.  One fold follows them, from
+    the submission of the first one on if they are in the state, else from the log's start.
+
+    Raises StoryError where there is no such app, and as `replay.travel.travel.state_at`."""
 
     async def at(seq: int) -> State:
         return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
@@ -95,16 +98,17 @@ async def _watch(
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[Differs]:
     """Return the fields that differ between two specs, without the name."""
-    one, other = _flat(a), _flat(b)
+    one, other = flat(a), flat(b)
     names = sorted({*one, *other} - {"name"})
     return [Differs(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
 
 
-def _flat(document: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(document: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Return a document's values by their paths, such as `demand.cpu`."""
+    values: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{name}.")
+            values |= flat(value, f"{before}{name}.")
         else:
-            flat[f"{before}{name}"] = value
-    return flat
+            values[f"{before}{name}"] = value
+    return values

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _AGENTS = (
     k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited,
     k.AppCheckpointed, k.AppProgressed, k.ProgressLinesSkipped, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
+    k.SessionStarted, k.SessionEnded,
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _MASTERS = frozenset((k.LogRotated.__name__, k.RotationFailed.__name__))
@@ -127,7 +128,7 @@ class Survey:
                 names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
                 names.kinds.add(_kind(parts))
-        if isinstance(event, k.AppUpdated) or submission_of(event):
+        if isinstance(event, k.AppUpdated | k.AppEditRequested | k.AppRestartRequested) or submission_of(event):
             names.requests.add(event.id)
         if isinstance(event, k.AppSubmitted):
             self._submitted(event.id, event.spec)

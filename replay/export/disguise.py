@@ -73,14 +73,16 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
+    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
+    "SessionStarted.what", "SessionEnded.what",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url", "public_key", "about",
+    "subject", "test", "url", "public_key", "about", "session", "made_from",
 }  # fmt: skip
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
@@ -90,9 +92,19 @@ _NAMES = {
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
-    "token": "tokens", "Token.name": "tokens",
+    "editor": "users", "Revision.by": "users", "Restart.by": "users", "AppRestarted.tenant": "users",
+    "token": "tokens", "Token.name": "tokens", "SessionStarted.user": "users", "SessionEnded.user": "users",
 }  # fmt: skip
-_TEXTS = {"reason", "message", "example", "text", "cancel_reason", "end_reason", "Submission.refused"}
+_TEXTS = {
+    "reason",
+    "message",
+    "example",
+    "text",
+    "cancel_reason",
+    "end_reason",
+    "Submission.refused",
+    "SessionStarted.command",
+}
 
 
 class Disguise:
@@ -130,6 +142,11 @@ class Disguise:
 
     def name(self, kind: str, value: str) -> str:
         return self._naming.name(kind, value) if value else value
+
+    def origin(self, value: str) -> str:
+        """Return the app from whose checkpoint another one starts, with the step."""
+        app, at, step = value.partition("@")
+        return self.name("app_references", app) + at + step
 
     def keys(self, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return a map that is keyed by names."""
@@ -333,28 +350,31 @@ _RULES: dict[str, Rule] = {
     "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
     "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"), "App.awaited_by": _list("app_references"),
+    "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
     "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
     "cause": Disguise.cause, "LogRotated.archive": _nothing, "LogRotated.place": _nothing, "LogRotated.snapshot": _nothing,
-    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
+    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document, "AppEditRequested.spec": Disguise.document,
     "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
 }  # fmt: skip
 _SPEC: dict[str, Rule] = {
     "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),
+    "from": lambda disguise, value: disguise.origin(value),
     "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
     "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
     "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
     "after": Disguise.after,
     "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
     "workdir": lambda disguise, value: _workdir(value),
+    "notify": lambda disguise, value: None,
     "group": lambda disguise, value: (
         value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
     ),
     "volumes": _volumes,
+    "requirements": _list("arguments"), "setup": _list("arguments"), "python": _nothing,
 }  # fmt: skip
 
 

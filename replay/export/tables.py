@@ -47,6 +47,7 @@ _CLIENTS = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
     k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
+    k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 

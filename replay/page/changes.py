@@ -57,7 +57,7 @@ LARGE = 400_000
 """Apps times nodes from which on fair shares are computed less often."""
 _SILENT = (
     k.AppProgressed, k.AppCheckpointed, k.ProgressLinesSkipped, k.AppResizeRequested, k.EpochCompleted, k.ContainersPrepared,
-    k.NodeReported, k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.Unknown,
+    k.NodeReported, k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.SessionStarted, k.SessionEnded, k.Unknown,
 )  # fmt: skip
 """Kinds that change no entry of a view: what follows from them, a round brings."""
 _OF_AN_APP = (k.ContainerStarted, k.ContainerExited, k.MembershipChanged)

@@ -1,8 +1,8 @@
 """The story of one app, written by an observer of the fold.
 
-Every change of the app's partition is in a chapter, and so is everything that took time: waits and their reasons, the phases
-of adjustments, containers that failed, nodes that left, and requests with their authors.  Progress is summed up by generation.
-The story is that of the newest app of a name, from its submission on; refused submissions of the name are included.
+A chapter has each change of the app's partition, and what took time: waits and their reasons, phases of adjustments,
+containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story is that
+of the newest app of a name, from its submission on; refused submissions of the name are included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from events import kinds as k
 from events.quantities import SECOND
 from replay.story import live, policies, words
 from replay.story.app_nodes import AppNodes
-from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
+from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained, kind_of
 from replay.story.settings import blaming, killed_because, settings_changed
 from replay.story.spent import Spent
 from replay.story.surroundings import Surroundings, closed, name_in, placed_by
@@ -188,7 +188,7 @@ class AppTeller:
 
     def _operated(self, state: State, event: words.Operated) -> None:
         if self._app is not None and (told := words.operated(state, event, self._app)) is not None:
-            self._tell(state, str(state.seq), *told, by=event.by)
+            self._tell(state, str(state.seq), *told, by=getattr(event, "user", event.by))
 
     # --- containers and progress ----------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class AppTeller:
             self._accepted(state, position, fact)
         elif kind is k.AppRejected:
             self._rejected(state, position, fact)
-        elif not self.id or self._ended:
+        elif not self.id or (self._ended and kind is not k.AppRestarted):
             return
         elif kind is k.Resized:
             self._resized(state, event, position, fact)
@@ -301,8 +301,9 @@ class AppTeller:
             self._tell(state, position, "policy_failed", policies.failed(fact))
         elif getattr(fact, "app", "") != self.id:
             return
-        elif kind is k.AppPlanned:
-            self._tell(state, position, "planned", policies.planned(fact))
+        elif kind in (k.AppPlanned, k.AppRevised, k.AppRestarted):
+            self._ended = bool(self._found.ended)
+            self._tell(state, position, *words.answered(fact))
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
         elif kind in (k.MembersReleased, k.MembersLost, k.LiveResizeFailed):
@@ -382,7 +383,7 @@ class AppTeller:
             overtaken=app.generations[change.to_generation].void,
             why=change.why,
         )
-        what = _what(found, first=not self._sizes)
+        what = kind_of(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)
         there = {cause.position for cause in causes}
         if self._owed is not None and self._owed.position not in there and str(app.seq) not in there:
@@ -489,12 +490,3 @@ def _applied(generation: Generation, change: k.Resize, seq: int) -> bool:
     if change.adjustment == "live":
         return generation.change is not None and generation.change.decided_seq == seq
     return generation.decided_seq == seq
-
-
-def _what(change: Changed, *, first: bool) -> str:
-    before, after = sum(change.before.values()), sum(change.after.values())
-    if not after:
-        return "stopped"
-    if not before or change.before == change.after:
-        return "started" if first else "restarted"
-    return "moved" if before == after else "grown" if after > before else "shrunk"

@@ -167,3 +167,13 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def gained(before: Mapping[str, int], after: Mapping[str, int]) -> Places:
     """Return the nodes with more containers afterwards, and how many more."""
     return {node: count - before.get(node, 0) for node, count in sorted(after.items()) if count > before.get(node, 0)}
+
+
+def kind_of(change: Changed, *, first: bool) -> str:
+    """Return what a decision did to a partition; `first` of its first generation."""
+    before, after = sum(change.before.values()), sum(change.after.values())
+    if not after:
+        return "stopped"
+    if not before or change.before == change.after:
+        return "started" if first else "restarted"
+    return "moved" if before == after else "grown" if after > before else "shrunk"

@@ -113,6 +113,9 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         last_change=_change(witness.changed, app),
         adjustments=app.adjustments,
         lost_steps=app.lost_steps,
+        reports_progress=app.reports_progress,
+        revision=app.revision,
+        revision_running=_running(app),
         adjust_s=adjust_s(app),
         speed=speed_curve(demand, problem.nodes) if demand is not None else None,
         batch=_batch(witness, app, state),
@@ -136,6 +139,11 @@ def _reason(witness: Witness, app: App, now: int) -> Why | None:
     if reason is None:
         return None
     return Why(reason.code, reason.text, closed_since(app) if closed is not None else witness.reason_since)
+
+
+def _running(app: App) -> int | None:
+    """Return the revision of the spec with which its containers run, None while it has none."""
+    return (app.current.revision or 1) if app.current is not None and not app.ended else None
 
 
 def _decision(decided: Decided | None) -> Decision | None:

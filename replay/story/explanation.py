@@ -299,6 +299,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     last_change: Change | None = None
     adjustments: int = 0
     lost_steps: int = 0
+    reports_progress: bool = True
+    """Whether it has ever reported any; of one that has not, nobody knows what it has lost."""
+    revision: int = 1
+    """Counts its specs: the submitted one is 1 (`dorm edit`)."""
+    revision_running: int | None = None
+    """With which its containers run; None while it has none."""
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
     speed: SpeedCurve | None = None

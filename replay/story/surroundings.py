@@ -353,6 +353,8 @@ _APPS: dict[type, str] = {
     k.AppCompleted: "completed",
     k.AppFailed: "failed",
     k.AppCancelled: "was cancelled",
+    k.AppRevised: "was edited",
+    k.AppRestarted: "was restarted by its owner",
 }
 _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.AppUpdated: Surroundings._updated,

@@ -10,6 +10,7 @@ from dorm.core.fold.trust.authority import app_of_request
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
+from replay.story.policies import planned
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
@@ -117,13 +118,22 @@ def gate(event: k.OfGates, name: str = "it") -> str:
     return f"{event.by} {done} {name}{why(event.reason)}"
 
 
-Operated = k.AppRetryRequested | k.AppHoldRequested | k.AppReleaseRequested | k.SchedulingPaused | k.SchedulingResumed
-"""What people ask of one app, or of the whole cluster, beside settings."""
+Operated = (
+    k.AppRetryRequested
+    | k.AppHoldRequested
+    | k.AppReleaseRequested
+    | k.SchedulingPaused
+    | k.SchedulingResumed
+    | k.OfSessions
+)
+"""What people ask of one app, or of the whole cluster, beside settings; and who entered the app's containers."""
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
+    if isinstance(event, k.OfSessions):
+        return entered(event, app)
     if app.ended:
         return None
     if isinstance(event, k.AppRetryRequested):
@@ -137,10 +147,55 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     return "paused" if isinstance(event, k.SchedulingPaused) else "scheduling_resumed", scheduling(event)
 
 
+def answered(fact: k.AppPlanned | k.AppRevised | k.AppRestarted) -> tuple[str, str]:
+    """Return the kind and the text of a chapter about what the master has answered to this app's owner, or planned for it."""
+    if isinstance(fact, k.AppPlanned):
+        return "planned", planned(fact)
+    if isinstance(fact, k.AppRestarted):
+        fresh = "from the start, without its checkpoint" if fact.fresh else "from its checkpoint"
+        lives = ", though it had ended" if fact.spec is not None else ""
+        return (
+            "restart_requested",
+            f"{fact.editor} restarted it{lives}: {fresh}, with its retries reset{why(fact.reason)}",
+        )
+    when = "from its next generation on" if fact.next is not None else "at once"
+    what = ", ".join(fact.changed[:SHOWN]) + (
+        f" and {len(fact.changed) - SHOWN} more" if len(fact.changed) > SHOWN else ""
+    )
+    return "edited", f"{fact.editor} edited its spec ({what}): revision {fact.revision}, {when}"
+
+
 def user_of(document: Any) -> str:
     """Return the user that a submission names, checked or not; '' if it names none or the name is not printable."""
     user = document.get("user") if isinstance(document, dict) else None
     return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------------
+
+_DID = {"exec": "ran a command in", "shell": "opened a shell in", "forward": "forwarded connections to"}
+
+
+def entered(event: k.OfSessions, app: App) -> tuple[str, str] | None:
+    """Return the kind and the text of a chapter; None for another app."""
+    if event.app != app.id:
+        return None
+    where = f"slot {event.slot} on {event.node}"
+    if isinstance(event, k.SessionStarted):
+        port = f", port {event.port}" if event.port else ""
+        command = f": {event.command}" if event.command and event.what == "exec" else ""
+        return "entered", f"{event.user} {_DID[event.what]} {where}{port}{command}"
+    return "session_ended", f"{event.user} left {where}{_how(event)}"
+
+
+def _how(event: k.SessionEnded) -> str:
+    if event.exit_code is not None:
+        return f": the {'shell' if event.what == 'shell' else 'command'} ended with exit code {event.exit_code}"
+    reason = " ".join(event.reason.split())
+    connections = (
+        f" after {event.connections} connection{'' if event.connections == 1 else 's'}" if event.connections else ""
+    )
+    return connections + (f": {reason}" if reason else "")
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------------

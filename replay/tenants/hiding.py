@@ -15,6 +15,7 @@ from dorm.core.app import AdjustmentRecord, App, SizeRequest
 from dorm.core.apps.admission import name_of
 from dorm.core.gates import Gates
 from dorm.core.generation import Container, Generation
+from dorm.core.revisions import Earlier, Revisions
 from dorm.core.state import Pause, ShortenedTime, State, Submission
 from events import kinds as k
 from events.identities import Identities, tenant_in
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SHOWN = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
+    k.AppEditRequested, k.AppRestartRequested,
     k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
@@ -37,6 +39,11 @@ SHOWN = (
     k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
 )  # fmt: skip
 """Kinds that the fold of an app's share depends on.  Of all others a stranger sees only that there was a record."""
+REQUESTS = (
+    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
+    k.AppHoldRequested, k.AppReleaseRequested,
+)  # fmt: skip
+"""Kinds that name an app as their author does."""
 
 
 class Hiding(Disguise):
@@ -54,9 +61,9 @@ class Hiding(Disguise):
         """Return an event.  `app` is the one that a request names, which its author may have named by name."""
         made = self.struct(event)
         more: dict[str, Any] = {"by": self._names.user(event.by)}
-        if isinstance(event, k.AppSubmitted | k.AppUpdated):
+        if isinstance(event, k.AppSubmitted | k.AppUpdated | k.AppEditRequested | k.AppRestartRequested):
             more["id"] = self._names.request(event.id)
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates) and app is not None:
+        if isinstance(event, REQUESTS) and app is not None:
             more["app"] = self._names.app(app)
         if isinstance(event, k.Round):
             more["by"] = event.by
@@ -99,6 +106,16 @@ class Hiding(Disguise):
             after=[self.name("app_references", other) for other in event.after],
             cause=self.cause(event.cause),
         )
+
+    def _edit_requested(self, event: k.AppEditRequested) -> k.AppEditRequested:
+        return k.AppEditRequested(at=event.at, app=self.name("app_references", event.app))
+
+    def _revised(self, event: k.AppRevised) -> k.AppRevised:
+        made: k.AppRevised = super().struct(event)
+        app = self._names.state.apps.get(event.app)
+        name = self._names.app_name(event.spec.name, app.tenant if app is not None else "")
+        later = self.spec(event.next, name, event.next.user) if event.next is not None else None
+        return msgspec.structs.replace(made, spec=self.spec(event.spec, name, event.spec.user), next=later, changed=[])
 
     def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
         """What an operator or an agent says about a node is said to all whose containers have to leave it."""
@@ -159,6 +176,18 @@ class Hiding(Disguise):
             made, master_port=0, pace=None, same_since=None, preparing=list(generation.preparing)
         )
 
+    def _revisions(self, known: Revisions, name: str) -> Revisions:
+        pending, earlier = known.pending, known.earlier
+        by = self._names.user
+        return msgspec.structs.replace(
+            known,
+            pending=self.spec(pending, name, pending.user) if pending is not None else None,
+            earlier=Earlier(self.spec(earlier.spec, name, earlier.spec.user), earlier.upto)
+            if earlier is not None
+            else None,
+            history=[msgspec.structs.replace(one, by=by(one.by), changed=[]) for one in known.history],
+        )
+
     def _adjusted(self, record: AdjustmentRecord) -> AdjustmentRecord:
         return msgspec.structs.replace(record, checkpoint=None, lost_steps=0, resumed_step=0, steps_per_s=0.0)
 
@@ -189,6 +218,7 @@ class Hiding(Disguise):
             retries_used={},
             speeds=[],
             gates=self._gates(app),
+            revisions=self._revisions(app.revisions, name) if app.revisions is not msgspec.UNSET else msgspec.UNSET,
         )
 
     def _gates(self, app: App) -> Gates | msgspec.UnsetType:
@@ -214,12 +244,13 @@ class Hiding(Disguise):
             seq=waiting.seq,
             at=waiting.at,
             by=self._names.user(waiting.by),
-            spec={"name": self._names.app_name(name, tenant)} if name else None,
+            spec={"name": self._names.app_name(name, tenant)} if name and not waiting.app else None,
             size=waiting.size,
             refused=WITHHELD if waiting.refused else "",
             refused_code=waiting.refused_code,
             app=app,
             who=self._names.user(waiting.who),
+            asked=self.struct(waiting.asked) if waiting.asked is not msgspec.UNSET else msgspec.UNSET,
         )
 
     def _identities(self, known: Identities) -> Identities:
@@ -247,6 +278,8 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     AppSpec: lambda hiding, spec: hiding.spec(spec, hiding.name("app_references", spec.name), spec.user),
     k.AppSubmitted: Hiding._submitted,
     k.AppAccepted: Hiding._accepted,
+    k.AppEditRequested: Hiding._edit_requested,
+    k.AppRevised: Hiding._revised,
     k.NodeDrainRequested: Hiding._drain,
     k.SchedulingPaused: Hiding._scheduling,
     k.SchedulingResumed: Hiding._scheduling,

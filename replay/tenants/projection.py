@@ -27,7 +27,7 @@ from events import subjects
 from events.codec import decode, encode
 from events.identities import tenant_in
 from events.log.records import Record
-from replay.tenants.hiding import SHOWN, Hiding
+from replay.tenants.hiding import REQUESTS, SHOWN, Hiding
 from replay.tenants.names import KEY_BYTES, Names
 from replay.tenants.showing import Showing
 
@@ -115,9 +115,9 @@ class Projection:
         if folded in _WITHOUT_EFFECT:
             return Seen(record, event, None, frozenset(), self._author(record), self.names)
         named = None
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates):
+        if isinstance(event, REQUESTS):
             named = app_of_request(self.state, event.app, subjects.who_of(record.subject))
-        refused = folded == "refused" and isinstance(event, k.AppUpdated)
+        refused = folded == "refused" and isinstance(event, REQUESTS)
         hidden = self._hiding.event(event, named) if isinstance(event, SHOWN) and not refused else None
         own = self._author(record)
         owners |= self._tenants_of_identities(record) | self._tenants_of(event, named)

@@ -70,6 +70,8 @@ class Showing:
             return msgspec.structs.replace(made, masters=[])
         if isinstance(event, k.UserAdded):
             return self._user_added(made)
+        if isinstance(event, k.OfSessions):  # An operator may have entered it.
+            made = msgspec.structs.replace(made, user=self.user(event.user))
         return self.without_others(made)
 
     def _offers(self, offers: T) -> T:

@@ -62,7 +62,7 @@ _NODE_WORDS = {
 }
 _APP_FACTS = (
     k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased, k.MembersReleased,
-    k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed,
+    k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed, k.AppRevised, k.AppRestarted,
 )  # fmt: skip
 
 

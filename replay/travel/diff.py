@@ -15,12 +15,16 @@ from dorm.core.query.reported import shown
 from dorm.core.query.views import node_rows, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
+from events.spec import document_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dorm.core.query.reported import Newest
     from dorm.core.state import App, Settings, State
+
+_UPDATED = ("n_min", "n_max", "weight")
+"""Fields of a spec that have lines of their own, since updates change them too."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -171,6 +175,8 @@ def _app(app: App | None, newest: Newest, time: int) -> dict[str, Any] | None:
         "loss": now.loss,
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
+        "revision": app.revision,
+        "spec": {name: value for name, value in document_of(app.next_spec).items() if name not in _UPDATED},
     }
 
 

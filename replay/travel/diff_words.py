@@ -24,6 +24,9 @@ _CLUSTER = {
     "void_rounds": "void rounds of earlier masters",
 }
 
+_LONGEST = 60
+"""Characters of one value of a spec."""
+
 
 def headline(found: Diff) -> str:
     """Return the two points and the distance between them."""
@@ -70,12 +73,28 @@ def _of_app(change: Changed, changes: Mapping[str, Changed]) -> str:
             return _more(before, after, "failed {} time{}")
         case "lost_steps":
             return _more(before, after, "{} step{} lost")
+        case "revision" if "spec" in changes:
+            return f"revision {before} -> {after} of its spec"
+        case "spec":
+            return _of_spec(before, after)
         case "loss":
             return f"loss {_number(before)} -> {_number(after)}"
         case "checkpoint":
             return f"checkpoint {'none' if before is None else before} -> {'none' if after is None else after}"
         case field:
             return f"{field} {_number(before)} -> {_number(after)}"
+
+
+def _of_spec(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return `image 'a' -> 'b', env {'LR': 1} -> none` for the fields that differ."""
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    said = [f"{name} {_value(before.get(name))} -> {_value(after.get(name))}" for name in names]
+    return ", ".join(said)
+
+
+def _value(value: Any) -> str:
+    text = "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def of_node(thing: Thing) -> str:

@@ -28,10 +28,12 @@ class Held:
 class Account:
     """One app that holds room, or may soon."""
 
-    __slots__ = ("_live", "_redone", "_resumed", "app", "awaits", "held", "nodes", "paused_from", "since")
+    __slots__ = ("_live", "_redone", "_resumed", "app", "awaits", "demand", "held", "nodes", "paused_from", "since")
 
     def __init__(self, app: App, now: int) -> None:
         self.app = app
+        self.demand = dict(app.demand)
+        """Resources of one container."""
         self.since = now
         self.held: dict[str, int] = {}
         """Containers by node for which there is room, from `since` on."""

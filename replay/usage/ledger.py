@@ -32,12 +32,14 @@ _REPORTS = (k.AppProgressed, k.AppCheckpointed)
 _OF_ONE = (k.ContainerStarted, k.ContainerExited, k.ContainersPrepared, k.MembershipChanged)
 _OF_NONE = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppResizeRequested, k.EpochCompleted, k.SealRequested,
+    k.AppEditRequested, k.AppRestartRequested,
     k.NodeReported, k.Unknown, k.Unreadable,
 )  # fmt: skip
 """Kinds that change no app's places; others, also those that later releases add, may change all."""
 _FACTS_OF_ONE = (
     k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppKilled, k.AppPlanned, k.GenerationFailed,
     k.GenerationReleased, k.MembersReleased, k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed,
+    k.AppRevised, k.AppRestarted,
 )  # fmt: skip
 _FACTS_OF_NONE = (k.AppRejected, k.MasterElected, k.LogSealed, k.IdleTicked, k.PolicyFailed, k.RecordsRefused)
 
@@ -245,6 +247,9 @@ class Ledger:
                 return
             account = self._open[app.id] = Account(app, self._time)
         account.run_to(self._time)
+        if account.demand != app.demand:  # Its spec was edited: what was held until now was of the earlier demand.
+            self._put(account)
+            account.demand = dict(app.demand)
         account.look(app, self._time)
         if app.ended and not account.held:
             self._close(account)
@@ -266,7 +271,7 @@ class Ledger:
         for node, held in account.take().items():
             self._note(app)
             if self._wanted.app(app) and self._wanted.node(node):
-                self._add(app, node, held)
+                self._add(app, node, held, account.demand)
 
     def _note(self, app: App) -> None:
         self.known_users[app.tenant] = None
@@ -275,10 +280,10 @@ class Ledger:
             if app.id in self._wanted.apps:
                 self.known_apps[app.id] = None
 
-    def _add(self, app: App, node: str, held: Held) -> None:
+    def _add(self, app: App, node: str, held: Held, demand: dict[str, int]) -> None:
         key = self._key(app, node)
         period = self.periods[-1]
-        for resource, amount in app.demand.items():
+        for resource, amount in demand.items():
             into = period.of(key, resource)
             into.container += held.given
             into.given += held.given * amount

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from agents.desired import Desired, subjects_of
+from agents.desired import Desired
 from agents.runtime.interface import Key
+from agents.subscriptions import subjects_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
@@ -124,7 +125,7 @@ class TestLease:
         bench.add(k.PolicyChanged(node_lease_s=60, heartbeat_s=2.5, node_grace_s=6, retention_s=5))
         bench.add(k.PolicyChanged(policy="none such", node_lease_s=70))
         desired = fold(bench)
-        assert (desired.lease_s, desired.retention_s) == (70, 5)
+        assert (desired.lease_s, desired.retention_of("any")) == (70, 5)
         assert bench.state.settings.node_lease_s == 70
         # Were a node heard no more often than its grace time is long, it would be lost again and again.
         assert [desired.pace(interval_s) for interval_s in (0.5, 5, 60)] == [0.5, 2, 2]

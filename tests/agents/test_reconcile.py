@@ -82,6 +82,15 @@ class TestDiscarding:
         wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 10 * SECOND)
         assert reconcile(wish, [seen("exited", exited_at=NOW - 61 * SECOND)], NOW) == []
 
+    def test_an_app_of_a_tenant_with_a_retention_of_its_own_stays_for_that(self) -> None:
+        wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 100 * SECOND)
+        ended = [seen("exited", exited_at=NOW - 100 * SECOND)]
+        owner = wish.owner_of("app")
+        assert owner is not None
+        for retentions, kept in (({}, False), ({"other": 200.0}, False), ({owner: 200.0}, True)):
+            wish.retentions = retentions
+            assert reconcile(wish, ended, NOW) == ([] if kept else [Discard(KEY)])
+
     def test_never_before_its_end_is_on_the_log(self) -> None:
         """After a crash of the agent nobody else knows how it ended."""
         told = desired(wanted=False, due=True, exited=True)

@@ -96,7 +96,7 @@ async def test_light_commands_load_nothing_heavy_and_only_their_own(tmp_path: Pa
 _ASKED = """
 import sys
 from dorm.cli.main import main
-sys.argv = ["dorm", "ps", "--url", sys.argv[1]]
+sys.argv[0] = "dorm"
 try:
     main()
 except SystemExit:
@@ -104,10 +104,19 @@ except SystemExit:
 """
 
 
-@pytest.mark.parametrize(("scheme", "loaded"), [("nats", ["nats"]), ("ws", ["aiohttp", "nats"])])
-async def test_a_connection_loads_what_its_kind_needs(tmp_path: Path, scheme: str, loaded: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "loaded"),
+    [
+        (("ps", "--url", "nats://127.0.0.1:1"), ["nats"]),
+        (("ps", "--url", "ws://127.0.0.1:1"), ["aiohttp", "nats"]),
+        (("run", "--url", "nats://127.0.0.1:1", "--", "true"), ["nats"]),
+    ],
+)
+async def test_a_connection_loads_what_its_kind_needs(
+    tmp_path: Path, words: tuple[str, ...], loaded: list[str]
+) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _ASKED, f"{scheme}://127.0.0.1:1",
+        sys.executable, "-c", _ASKED, *words,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=environment(tmp_path),
     )  # fmt: skip
     assert (await process.communicate())[0].decode().split() == loaded

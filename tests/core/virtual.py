@@ -36,9 +36,17 @@ NAMES = ("ant", "bee", "cat", "dog", "eel")
 
 RETRIES: list[dict[str, Any]] = [
     {"limit": 0, "backoff": "2s"},
-    {"limit": 2, "backoff": "2s", "exit": 4, "out_of_memory": 0},
-    {"limit": 5, "backoff": "1s", "longest": "10s", "reset": "30s", "fatal_exit_codes": [2], "stalled": 1},
-    {"limit": 9, "backoff": "1s", "reset": "0s"},
+    {"limit": 2, "backoff": "2s", "exit": 4, "command": 2, "out_of_memory": 0},
+    {
+        "limit": 5,
+        "backoff": "1s",
+        "longest": "10s",
+        "reset": "30s",
+        "fatal_exit_codes": [2],
+        "stalled": 1,
+        "command": 5,
+    },
+    {"limit": 9, "backoff": "1s", "reset": "0s", "command": 9},
 ]
 
 

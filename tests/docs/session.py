@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from dorm.client.opening import open_client
+from dorm.core.query.gates import reason_of
 from dorm.local.home import Running
 from events.nats.access.credentials import read_credentials
 from tests.docs.shown import Command, File
@@ -133,4 +135,6 @@ def _settled(state: State) -> bool:
 def _has_what_it_gets(app: App) -> bool:
     if app.ended:
         return True
-    return not app.cancel_requested and (app.settled or (app.phase == "waiting" and app.waiting is not None))
+    return not app.cancel_requested and (
+        app.settled or (app.phase == "waiting" and reason_of(app, time.time_ns()) is not None)
+    )

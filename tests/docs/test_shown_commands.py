@@ -9,7 +9,13 @@ from tests.docs.shown import Page, pages, sessions
 from tests.e2e.local_up import leaving_nothing
 
 _SESSIONS = sessions()
-_LONG = ("docs/accounting.md", "docs/simulation.md", "docs/sweeps.md", "docs/tutorial.md")
+_LONG = (
+    "docs/accounting.md",
+    "docs/changing-apps.md",
+    "docs/simulation.md",
+    "docs/sweeps.md",
+    "docs/tutorial.md",
+)
 """They take a quarter of a minute or more each."""
 
 

@@ -43,6 +43,8 @@ from events.codec import decode, document, encode
 from events.kinds import AppCheckpointed, AppProgressed, LogSealed, ProgressLinesSkipped
 from events.log.records import LogDamaged, LogError, Record
 from events.log.snapshots import SnapshotInfo, content_of
+from events.workdir import Link, ManifestError
+from events.workdir import decode as read_manifest
 from tests.fuzz import samples
 from tests.fuzz.edits import changed, encoded, json_of, spliced, strange
 from tests.fuzz.target import Target, one_line
@@ -248,10 +250,49 @@ def _check_progress(data: bytes) -> None:
         assert isinstance(read, AppProgressed | AppCheckpointed | ProgressLinesSkipped), read
 
 
+# --- shipped folders ----------------------------------------------------------------------------------------------------
+
+_FOLDER: dict[str, Any] = {
+    "version": 1,
+    "blobs": [bytes(32), b"\x01" * 32],
+    "entries": [
+        ["folder", "data"],
+        ["file", "src/a.py", False, [[0, 0, 9]]],
+        ["file", "src/run.sh", True, [[0, 9, 4], [1, 0, 7]]],
+        ["link", "to", "src/a.py"],
+    ],
+}
+
+
+def _manifests(source: Source) -> bytes:
+    data: bytes = msgspec.msgpack.encode(_FOLDER)
+    return (
+        spliced(source, data) if source.one_in(4) else encoded(source, changed(source, _FOLDER, alike=source.one_in(2)))
+    )
+
+
+def _check_manifest(data: bytes) -> None:
+    """What is taken stays within its folder: each path is one that only descends, and each link ends within."""
+    try:
+        manifest = read_manifest(data)
+    except ManifestError as error:
+        one_line(error)
+        return
+    root = "/root"
+    for entry in manifest.entries:
+        place = os.path.normpath(f"{root}/{entry.path}")
+        assert place == f"{root}/{entry.path}"
+        if isinstance(entry, Link):
+            assert f"{os.path.normpath(f'{os.path.dirname(place)}/{entry.target}')}/".startswith(f"{root}/")
+    paths = [entry.path for entry in manifest.entries]
+    assert paths == sorted(set(paths))
+
+
 TARGETS = [
     Target("archive", 1, _archives, _check_archive),
     Target("block", 14, _changed_blocks, _check_block),
     Target("snapshot", 4, _changed_snapshots, _check_snapshot),
     Target("seal", 4, _seals, _check_seal),
     Target("progress", 6, _progress, _check_progress),
+    Target("manifest", 2, _manifests, _check_manifest),
 ]

@@ -173,3 +173,9 @@ def test_a_node_that_pinned_apps_overfill_is_no_fault_of_the_answer() -> None:
     problem = Problem((node("n1", 4, 4, gpu=1),), (pinned, other))
     assert checking.faults(problem, answered(counts={"p": {"n1": 2}, "q": {"n1": 1}})) == []
     assert checking.faults(problem, answered(counts={"p": {"n1": 2}, "q": {"n1": 2}})) != []
+
+
+def test_each_policy_accepts_its_own_defaults() -> None:
+    """The fold relies on it: it loads no policy to check that nothing was set."""
+    for name in names():
+        policy(name).check_params({})

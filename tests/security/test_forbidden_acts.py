@@ -35,6 +35,7 @@ ROUND = f"dorm.{CLUSTER}.round.master"
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
 USER = {
     "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
+    "AppEditRequested", "AppRestartRequested",
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {
@@ -44,7 +45,7 @@ OPERATOR = USER | {
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
     "AppCheckpointed", "AppProgressed", "ProgressLinesSkipped", "AppResizeRequested", "MembershipChanged",
-    "EpochCompleted",
+    "EpochCompleted", "SessionStarted", "SessionEnded",
 }  # fmt: skip
 OWN = {
     "reader": {"TokenAdded", "TokenRemoved"}, "user": USER, "operator": OPERATOR, "api": OPERATOR, "node": NODE,

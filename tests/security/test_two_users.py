@@ -34,6 +34,8 @@ async def attack(me: Credentials, victim: App) -> None:
         k.AppUpdated(id="m.2", by="alice", app=victim.id, n_max=1, weight=0.001),
         k.AppHoldRequested(id="m.5", by="alice", app=victim.id, reason="mine"),
         k.AppSubmitted(id=victim.submission, by="alice", spec={**talker("hers"), "user": "alice"}),
+        k.AppEditRequested(id="m.4", by="alice", app=victim.id, spec=talker("hers", code=9)),
+        k.AppRestartRequested(id="m.5", by="alice", app=victim.id, fresh=True),
         k.AppSubmitted(id="m.3", by="alice", spec=talker("theirs", lines=3)),
     ]
     for act in acts:

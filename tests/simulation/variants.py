@@ -278,9 +278,7 @@ VARIANTS: dict[str, Variant] = {
     "what was asked to stop has failed by itself": Variant(
         code(failures._failure_of, ("if container.asked:", "if False:"))
     ),
-    "checkpoints are not believed": Variant(
-        code(decide._release, ("resume = app.checkpoint is not None", "resume = False"))
-    ),
+    "checkpoints are not believed": Variant(code(decide._release, ("resume=checkpoint is not None", "resume=False"))),
     "an exit counts twice": Variant(
         code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
     ),

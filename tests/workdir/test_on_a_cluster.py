@@ -88,6 +88,12 @@ async def test_a_plain_user_ships_a_folder_and_its_app_starts_in_a_copy(cluster:
     assert not (project / "weights").exists()
 
 
+async def test_a_plan_needs_no_shipped_folder(cluster: Shared, project: Path) -> None:
+    code, out, err = await dorm(cluster.home, "plan", str(project / "app.yaml"), "-o", "json")
+    assert code in (0, 3), err
+    assert "shipped submitted" in out
+
+
 async def test_nothing_of_a_tenant_is_within_reach_of_another(cluster: Shared, project: Path) -> None:
     who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("alice", "mallory", "olga", "rita")}
     async with (

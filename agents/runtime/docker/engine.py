@@ -36,6 +36,8 @@ _CHANGE_S: Final = 60.0
 _EVENTS_SILENT_S: Final = 60.0
 """Seconds without an event after which the stream is opened again, since a dead one looks the same."""
 _PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: reported within the stream of progress
+_NO_KEYS: Final = "ctrl-_,ctrl-_,ctrl-_,ctrl-_"
+"""Keys that detach a terminal from the engine's exec, which nobody types: the usual ones (Ctrl-P Ctrl-Q) are a shell's."""
 _GO_DIR: Final = 1 << 31  # Go's io/fs.FileMode
 _GO_SYMLINK: Final = 1 << 27
 
@@ -47,6 +49,50 @@ class Rejected(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+class ExecStream:
+    """The streams of an exec that runs."""
+
+    def __init__(self, engine: Engine, exec_id: str, terminal: bool) -> None:
+        self._engine = engine
+        self.id = exec_id
+        self._terminal = terminal
+        self._stream = aiodocker.execs.Exec(engine._docker, exec_id, tty=terminal).start(detach=False)
+
+    async def start(self) -> None:
+        await self._stream._init()
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """Return the next piece of output with the number of its stream; None at the end.  Raises `Unavailable`."""
+        async with self._engine._asked("output of an exec", None):
+            message = await self._stream.read_out()
+        return None if message is None else (message.stream, message.data)
+
+    async def write(self, data: bytes) -> None:
+        """Raises `Unavailable` where the connection is lost."""
+        async with self._engine._asked("input of an exec", None):
+            await self._stream.write_in(data)
+
+    def end_input(self) -> None:
+        """Close the exec's standard input, while its output goes on."""
+        response = self._stream._resp
+        transport = response.connection.transport if response is not None and response.connection is not None else None
+        if transport is not None and transport.can_write_eof():
+            transport.write_eof()
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Change its terminal's size.  One that has ended has none, which is no error."""
+        with contextlib.suppress(Rejected):
+            async with self._engine._asked("size of a terminal", known=(400, 404, 409, 500)):
+                await aiodocker.execs.Exec(self._engine._docker, self.id).resize(h=rows, w=columns)
+
+    async def inspect(self) -> Json:
+        return await self._engine.exec_inspect(self.id)
+
+    async def close(self) -> None:
+        with contextlib.suppress(OSError, aiohttp.ClientError):
+            await self._stream.close()
 
 
 class Engine:
@@ -251,6 +297,33 @@ class Engine:
                 return False, output
             raise
         return True, output
+
+    async def exec_attach(
+        self, name: str, command: tuple[str, ...], variables: dict[str, str], *, terminal: tuple[int, int] | None
+    ) -> ExecStream:
+        """Create an exec with standard input, and start it; `terminal` gives columns and rows of one.
+
+        Raises `Rejected` 400 if there is no such command, 404 or 409 if no such container runs."""
+        body: Json = {
+            "Cmd": list(command),
+            "Env": [f"{variable}={value}" for variable, value in variables.items()],
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": terminal is not None,
+            "DetachKeys": _NO_KEYS,
+        }
+        if terminal is not None:
+            body["ConsoleSize"] = terminal[
+                ::-1
+            ]  # Engines before 23 have no such field; there the size follows the start.
+        async with self._asked(f"exec in {name}", known=(400, 404, 409)):
+            made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
+            attached = ExecStream(self, str(made["Id"]), terminal is not None)
+            await attached.start()
+        if terminal is not None:
+            await attached.resize(*terminal)
+        return attached
 
     async def exec_inspect(self, exec_id: str) -> Json:
         """Return `Running`, `ExitCode`, `Pid` (on this machine)."""

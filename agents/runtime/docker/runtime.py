@@ -28,11 +28,12 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import cgroups
+from agents.runtime import cgroups, listeners
 from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.disk import DiskWatch
 from agents.runtime.docker.engine import Engine, Json, Rejected
+from agents.runtime.docker.execution import DockerExecution
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
 from agents.runtime.docker.profile import Profile
@@ -55,6 +56,7 @@ from agents.runtime.run_dirs import RunDirs
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
+    from agents.runtime.execution import Command
     from agents.runtime.workdir.cache import BlobCache
 
 T = TypeVar("T")
@@ -119,6 +121,10 @@ class DockerRuntime:
     def blobs(self) -> BlobCache:
         """The parts of shipped folders."""
         return self._dirs.blobs
+
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return the user of a tenant's containers."""
+        return self._host.profile.user_of(tenant)
 
     async def open(self) -> None:
         """Connect.  Raises `Unavailable` if no engine answers, `Conflict` if another agent has the root."""
@@ -326,9 +332,7 @@ class DockerRuntime:
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command in the running container, as its user and with its environment."""
-        info = await self._own(key)
-        if info is None or config.seen(key, info).state != "running":
-            raise KeyError(key)
+        info = await self._running(key)
         try:
             exec_id = await self._engine.exec_create(info["Id"], command)
             ended, output = await self._engine.exec_start(exec_id, timeout_s, _KEPT_OUTPUT)
@@ -347,6 +351,28 @@ class DockerRuntime:
         if code:
             log.warning("a command in a container failed", key=key, command=command, code=code, output=output)
         return code
+
+    async def runs(self, key: Key) -> bool:
+        """Ask the engine."""
+        with contextlib.suppress(KeyError):
+            return bool(await self._running(key))
+        return False
+
+    async def execute(self, key: Key, command: Command) -> DockerExecution:
+        """Run a command by the engine, with a keeper."""
+        return await DockerExecution.start(self._engine, await self._running(key), command)
+
+    async def listener(self, key: Key, port: int) -> listeners.Listener | None:
+        """Look among the processes that its control group names."""
+        info = await self._running(key)
+        return await asyncio.to_thread(lambda: listeners.find(listeners.in_container(info["Id"]), port))
+
+    async def _running(self, key: Key) -> Json:
+        """Return the engine's description of a container that runs.  Raises KeyError."""
+        info = await self._own(key)
+        if info is None or config.seen(key, info).state != "running":
+            raise KeyError(key)
+        return info
 
     async def remove(self, key: Key) -> None:
         """Delete it with its anonymous volumes and its folder.  Raises `Conflict` if it runs."""

@@ -24,11 +24,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import structlog
 
 from agents import lease
+from agents.runtime import listeners
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -45,12 +46,14 @@ from agents.runtime.interface import (
     spec_hash,
 )
 from agents.runtime.process import records, volumes
+from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from agents.runtime.execution import Command
     from agents.runtime.workdir.cache import BlobCache
 
 log = structlog.get_logger(__name__)
@@ -89,12 +92,18 @@ class ProcessRuntime:
         self._inflight = Inflight()
         self._watched: dict[Key, int] = {}
         self._wakes: set[asyncio.Event] = set()
+        self._executions: dict[Key, WeakSet[ProcessExecution]] = {}
+        """Commands that people run beside containers."""
         self._open = False
 
     @property
     def blobs(self) -> BlobCache:
         """The parts of shipped folders."""
         return self._dirs.blobs
+
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        """Return None: processes run as the agent does."""
+        return None
 
     async def open(self) -> None:
         """Lock the root and watch what runs.  Raises `Conflict` if another agent has it."""
@@ -323,6 +332,33 @@ class ProcessRuntime:
         code = process.returncode or 0
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
+    async def runs(self, key: Key) -> bool:
+        """Read its records."""
+        found = await asyncio.to_thread(self._look, key)
+        return found is not None and found.seen.state == "running"
+
+    async def execute(self, key: Key, command: Command) -> ProcessExecution:
+        """Run a command beside its program, under a keeper."""
+        found = await asyncio.to_thread(self._look, key)
+        folder = self._dirs.container_dir(key)
+        container = records.open_process(folder, found) if found is not None else None
+        if found is None or found.seen.state != "running" or container is None:
+            raise KeyError(key)
+        try:
+            made = await ProcessExecution.start(folder, container, command)
+        finally:
+            os.close(container)
+        self._executions.setdefault(key, WeakSet()).add(made)
+        return made
+
+    async def listener(self, key: Key, port: int) -> listeners.Listener | None:
+        """Look among its processes, and those of its sessions."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            raise KeyError(key)
+        tops = [found.supervisor or found.program, *(one.keeper for one in self._executions.get(key, ()))]
+        return await asyncio.to_thread(lambda: listeners.find(processes(tops), port))
+
     async def remove(self, key: Key) -> None:
         """Delete its folder.  Raises `Conflict` if it runs."""
         async with self._lock(key):
@@ -332,6 +368,7 @@ class ProcessRuntime:
             if found.seen.state == "running" or found.supervisor:
                 raise Conflict(f"{key} still runs: stop it first", code="container.running")
             self._unwatch(key)
+            self._executions.pop(key, None)
             await asyncio.to_thread(self._dirs.remove, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:

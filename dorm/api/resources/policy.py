@@ -16,11 +16,12 @@ from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
 from dorm.core.query.in_force import Setting, gist_of, in_force
 from dorm.core.query.offered import Offered, offered
-from dorm.core.query.trying import Tried, tried
+from dorm.core.query.planning.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.policies.registry import built_in, policy
 from events.cloudevents import rfc3339
 from events.kinds import PolicyChanged
+from events.limits import Name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +81,8 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
     checkpoints: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
+    tenant_retention_s: dict[Name, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None] | None = None
+    """The same for tenants of their own; null returns one to `retention_s`."""
 
     def event(self) -> PolicyChanged:
         given: Mapping[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}

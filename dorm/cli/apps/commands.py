@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from dorm.core.state import App
     from events.spec import CheckedSpec
 
-PANEL = "Apps"
 _DOCUMENTS = (Format.json, Format.yaml)
 
 
@@ -263,7 +263,9 @@ def update(
 def cancel(
     app: AppName,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and none of its containers runs.")
+    ] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
@@ -282,7 +284,7 @@ def cancel(
             asked = await connected.cancel(app, reason)
             if wait:
                 async with telling_who_is_missing(connected):
-                    ended = await connected.wait(asked.id)
+                    ended = await connected.wait(asked.id, stopped=True)
                 if ended.ended != "cancelled":
                     raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
                 console.print(Text(f"{asked.name} is cancelled"))

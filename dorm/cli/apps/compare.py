@@ -93,7 +93,7 @@ async def _second(file: Path | None) -> AsyncIterator[ReadableLog | None]:
 
 def _show(found: Comparison) -> None:
     headings = [("", "what"), (one_line(found.a.name), "a"), (one_line(found.b.name), "b")]
-    one, other = _lines(found.a), _lines(found.b)
+    one, other = side_lines(found.a), side_lines(found.b)
     units = list(dict.fromkeys([*found.a.given, *found.b.given]))
     rows: list[dict[str, Any]] = [{"what": what, "a": one[what], "b": other[what]} for what in one]
     rows += [
@@ -112,7 +112,8 @@ def _titled(title: str, rows: list[dict[str, Any]], headings: list[tuple[str, st
         show(rows, headings, Format.table)
 
 
-def _lines(side: Side) -> dict[str, str | None]:
+def side_lines(side: Side) -> dict[str, str | None]:
+    """Return what a table says of one app, by the name of the line."""
     from replay.words import moment, span
 
     totals = side.totals

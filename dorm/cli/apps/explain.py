@@ -163,6 +163,10 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
                 lines.append(("try", "dorm plan --set max_changes=100" if capped else _TRY[found.reason.code]))
     if found.decision:
         lines += _decision_lines(found.decision)
+    if found.revision > 1:
+        behind = found.revision_running not in (None, found.revision)
+        due = f", and revision {found.revision_running} runs until it is restarted" if behind else ""
+        lines.append(("revision", f"{found.revision}{due}"))
     if found.last_change:
         change = found.last_change
         what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
@@ -180,7 +184,8 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
             if found.adjust_s is not None
             else ""
         )
-        times = f"{counted(found.adjustments, 'time')}, {counted(found.lost_steps, 'step')} lost"
+        lost = f"{counted(found.lost_steps, 'step')} lost" if found.reports_progress else "lost work unknown"
+        times = f"{counted(found.adjustments, 'time')}, {lost}"
         lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
     return lines
 

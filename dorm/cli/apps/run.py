@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, User, client, target
+from dorm.cli.apps import PANEL
+from dorm.cli.connect import ClusterName, Url, User, client, complete_app, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 
@@ -52,6 +52,15 @@ def run_app(
     engine: Annotated[str, typer.Option(help="What runs inside, such as torchrun; see the field of specs.")] = "plain",
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often it is started again after a failure.")] = 0,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="APP[@STEP]",
+            help="Start from a copy of this app's checkpoint.",
+            autocompletion=complete_app,
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec, and do nothing.")] = False,
     output: Output = Format.table,
@@ -83,6 +92,8 @@ def run_app(
 
       dorm run --image lab/trainer --folder /app -- python train.py
 
+      dorm run --from digits-mlp@120 -- python train.py --resume
+
       dorm run --dry-run -o yaml -- python train.py > train.yaml
     """
     from dorm.local.commands import CommandRefused, Typed, document, made_name
@@ -108,6 +119,7 @@ def run_app(
         engine=engine,
         env=_variables(env or []),
         retries=retries,
+        origin=origin or "",
     )
     try:
         if typed.workdir or typed.here:
@@ -132,13 +144,15 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:
-    from dorm.cli.apps.attached import attend
-    from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.cli.signals import stops
-    from dorm.core.query.views import app_row
 
     url, cluster, user = where
     async with client(url, cluster, user=user) as connected:
+        # Imported only here: `client` imports what they need without the parts that take longest.
+        from dorm.cli.apps.attached import attend
+        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.core.query.views import app_row
+
         if detach:
             app = await _submitted(connected, typed, target(url, cluster).url)
             if output in (Format.json, Format.yaml):

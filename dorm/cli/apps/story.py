@@ -29,7 +29,7 @@ _STYLES = {
     "node_drained": "yellow", "node_recovered": "green", "lost": "red", "lease_ended": "red", "left": "yellow",
     "settings": "yellow", "killed": "red", "container_killed": "red", "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",
 }  # fmt: skip
-_BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def complete_either(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -123,7 +123,7 @@ def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
 
 def _use(use: Use) -> Text:
     """Return utilization over time, as a row of bars."""
-    bars = "".join(_BARS[min(len(_BARS) - 1, int(part * len(_BARS)))] for part in use.course)
+    bars = "".join(BARS[min(len(BARS) - 1, int(part * len(BARS)))] for part in use.course)
     return Text(f"{use.resource:<8}").append(bars, style="cyan").append(f"  mean {use.mean:.0%}, peak {use.peak:.0%}")
 
 

@@ -78,6 +78,7 @@ _FURTHER = [
     "# deadlines: {progress: 15m} # it counts as failed after so long without a sign of work",
     "# env: {OMP_NUM_THREADS: '2'}",
     "# env_file: .env # more variables; those that look like secrets are left out",
+    "# requirements: [numpy, einops] # installed once on each node; or requirements_file: requirements.txt or uv.lock",
     "# secrets: {API_KEY_FILE: key} # paths of files that the nodes have for you (dorm agent --secrets)",
     '# require: gpu_type == "h100" # which nodes, by the labels that `dorm nodes -o wide` shows',
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.bench import api, elastic, evaluation, oasis, scale, year
+from dorm.cli.bench import run as run_bench
 from dorm.cli.bench.report import show_machine, show_report
 from dorm.cli.bench.running import end_if, measuring, show_what_was_measured, unless_stopped, wrong_usage
 from dorm.cli.errors import run
@@ -416,6 +417,7 @@ api.register(app)
 elastic.register(app)
 evaluation.register(app)
 oasis.register(app)
+run_bench.register(app)
 scale.register(app)
 year.register(app)
 

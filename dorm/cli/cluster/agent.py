@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
+from agents.environment.pythons import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -179,6 +180,7 @@ def agent(
             container_disk=parse_bytes(container_disk),
             container_user=container_user,
             volumes=volumes_of_option(volume),
+            pythons=detect_pythons(),
         )
     except ConfigError as error:
         raise WrongUsage.of(error) from None

@@ -194,6 +194,9 @@ def set_policy(
 
     checkpoints=ID says which folder of checkpoints is the cluster's, where nodes have mounted different ones.
 
+    retention says how long ended apps are kept, with their logs, checkpoints and outputs; retention.TENANT the same for one
+    tenant, on an open cluster for one user.
+
     [bold]Examples[/]
 
       dorm policy set theta2=0.2 quiet=500ms
@@ -202,11 +205,13 @@ def set_policy(
 
       dorm policy set policy=static count=3
 
+      dorm policy set retention=3d retention.alice=30d
+
       dorm policy set heartbeat=1s node_grace=5s node_lease=30s --dry-run
     """
     from dorm.cli.changes import change_of
     from dorm.cli.cluster.policy_dry_run import dry_run as shown_dry
-    from dorm.core.query.trying import differences
+    from dorm.core.query.planning.trying import differences
     from dorm.core.settings import all_after, asked_of
 
     async def work() -> None:

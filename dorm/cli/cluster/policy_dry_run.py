@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.client.client import Client
+    from dorm.core.query.planning.trying import ResizedApp
     from dorm.core.query.touched import Touched
-    from dorm.core.query.trying import ResizedApp
     from dorm.core.state import State
     from events.kinds import PolicyChanged
 
@@ -25,8 +25,8 @@ async def dry_run(
     connected: Client, state: State, change: PolicyChanged, output: Format, differences: list[str]
 ) -> bool:
     """Show it; return whether the change would be accepted.  `differences` are the values that it would change, in words."""
+    from dorm.core.query.planning.trying import document, resized
     from dorm.core.query.touched import touched
-    from dorm.core.query.trying import document, resized
 
     now = max(state.time, time.time_ns())
     found = touched(state, change, await _heard(connected, state), now)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from dorm.cli.connect import ClusterName, Url, client, where
+from dorm.cli.connect import ClusterName, Url, client, complete_app, where
 from dorm.cli.errors import run
 from dorm.cli.output import console
 from dorm.cli.signals import first_of, stops
@@ -42,6 +42,10 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
+    app: Annotated[
+        str | None,
+        typer.Argument(metavar="[APP]", help="Only this app, rank by rank.", autocompletion=complete_app),
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print one picture and end; also where this is no terminal.")
     ] = False,
@@ -53,17 +57,24 @@ def top(
     Keys: arrows choose an app and Enter opens it, s sorts, / filters, ? shows the others, q ends. It follows the log, so it
     shows a resize when it happens, and asks no other process for anything.
 
+    Of one APP it shows what each of its containers uses, beside its progress.
+
     [bold]Examples[/]
 
       dorm top
 
       dorm top --once | grep waiting
+
+      dorm top digits-mlp
     """
 
     async def work() -> None:
         from dorm.cli.cluster.top_view import Look
 
         async with client(url, cluster) as connected:
+            if app is not None:
+                await _of_app(connected, app, once=once)
+                return
             look = Look()
             if once or not (console.is_terminal and sys.stdin.isatty()):
                 await _print(connected, look)
@@ -73,6 +84,16 @@ def top(
                 await first_of(_Screen(connected, look, where(url, cluster)[1]).run(), events.first.wait())
 
     run(work())
+
+
+async def _of_app(connected: Client, name: str, *, once: bool) -> None:
+    from dorm.cli.containers.top_app import print_app, watch_app
+
+    if once or not (console.is_terminal and sys.stdin.isatty()):
+        await print_app(connected, name)
+        return
+    with stops() as events:
+        await first_of(watch_app(connected, name, keys), events.first.wait())
 
 
 async def _print(connected: Client, look: Look) -> None:
@@ -121,7 +142,7 @@ class _Screen:
         self._recent = await _recent(self._client)
         self._state = await self._client.state()
         loop = asyncio.get_running_loop()
-        with Live(console=console, screen=True, auto_refresh=False) as live, _keys(self._press):
+        with Live(console=console, screen=True, auto_refresh=False) as live, keys(self._press):
             for number in (signal.SIGWINCH, signal.SIGCONT):
                 loop.add_signal_handler(number, self._changed.set)
             try:
@@ -173,7 +194,7 @@ class _Screen:
 
 
 @contextlib.contextmanager
-def _keys(press: Callable[[str], None]) -> Iterator[None]:
+def keys(press: Callable[[str], None]) -> Iterator[None]:
     """Pass on each key, without Enter and without its echo; Ctrl-C and Ctrl-Z do what they always do."""
     from dorm.cli.cluster.top_keys import keys_in
 

@@ -11,6 +11,7 @@ import typer
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, ago, console, counted, show, show_document
+from dorm.cli.tables import when
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
         if found.checkpoints:
             show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
         console.print(_restart(found, now))
+        if found.kept_until is not None:
+            console.print(f"kept until {when(found.kept_until)}, with the outputs")
 
     run(work())
 

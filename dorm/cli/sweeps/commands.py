@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
-import yaml
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, target
-from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
+from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
+from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters, spec_of
 from dorm.cli.sweeps.show import show_sweep
 from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from dorm.client.client import Client
     from dorm.client.sweeps.submitting import Outcome
-    from dorm.core.state import App, State
+    from dorm.core.state import App
     from dorm.local.commands import Typed
     from events.spec.sweeps.expanding import Sweep
 
@@ -34,9 +33,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("show")(show_sweep)
-_FILES = (".yaml", ".yml", ".toml")
-_LONGEST_MADE = 36
-_RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 _AT_ONCE = 32
 
 
@@ -70,7 +66,9 @@ def run_sweep(
     memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
     gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
     image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
-    folder: Annotated[str | None, typer.Option(help="Run there: an absolute path on every node, or in the image; default: the current folder.")] = None,
+    workdir: Annotated[str | None, typer.Option(metavar="FOLDER", help="Ship this folder, and run in a copy of it; default: the current one.")] = None,
+    no_workdir: Annotated[bool, typer.Option("--no-workdir", help="Ship nothing: run in the current folder itself, or in the image's own.")] = False,
+    folder: Annotated[str | None, typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is started again after a failure.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
@@ -85,7 +83,8 @@ def run_sweep(
     A parameter's value is `{name}` in the command and in variables, and
     DORM_PARAM_NAME in the environment. Each app also has DORM_SWEEP,
     DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called
-    NAME-0000, NAME-0001 and so on.
+    NAME-0000, NAME-0001 and so on. A command's folder is shipped once for all,
+    as by `dorm run`, and so is the `workdir` of a file.
 
     The cluster keeps the limit of --parallel, whatever becomes of this
     command. After an interruption the same command submits what is missing.
@@ -101,107 +100,22 @@ def run_sweep(
       dorm sweep run sweep.yaml --dry-run
     """
     typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
-             "env": env, "retries": retries}  # fmt: skip
+             "workdir": workdir, "no_workdir": no_workdir, "env": env, "retries": retries}  # fmt: skip
     given: dict[str, Any] = {
         "array": array,
-        "sweep": _parameters(param or []) or None,
+        "sweep": parameters(param or []) or None,
         "mode": mode.value if mode is not None else None,
         "parallel": parallel,
     }
     given = {field: value for field, value in given.items() if value is not None}
-    document, command = _document(words, typed, given)
+    document, command = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
     if dry_run:
         _show_specs(_expanded(document, most), output)
         return
-    run(_run(document, command, most, wait, output, (url, cluster, user)))
-
-
-def _parameters(given: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of `--param`.  Raises WrongUsage."""
-    found: dict[str, Any] = {}
-    for one in given:
-        name, sign, values = one.partition("=")
-        if not sign or not name:
-            raise WrongUsage(f"--param: {one!r} has no values; write {name or 'lr'}=0.1,0.01 or {name or 'seed'}=0..9")
-        if name in found:
-            raise WrongUsage(f"--param: {name} is given twice; write all its values with commas between")
-        bounds = _RANGE.fullmatch(values)
-        if bounds is not None:
-            found[name] = {"range": [int(bounds[1]), int(bounds[2]) + 1]}
-        else:
-            found[name] = [_scalar(value) for value in values.split(",")]
-    return found
-
-
-def _scalar(text: str) -> Any:
-    """Return a number, true or false where a spec file has one in this place, else the text."""
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return text
-    return value if isinstance(value, bool | int | float) else text
-
-
-def _document(
-    words: Sequence[str], typed: dict[str, Any], given: dict[str, Any]
-) -> tuple[dict[str, Any], Typed | None]:
-    """Return the sweep of a file or of a command; of the latter also what was typed.  Raises WrongUsage, SpecError,
-    CommandRefused."""
-    from dorm.local.spec_files import load_document
-    from events.spec.sweeps.expanding import FIELDS
-
-    if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
-        extra = next((name for name, value in typed.items() if value), None)
-        if extra is not None:
-            option = extra.replace("_", "-")
-            raise WrongUsage(f"--{option} is for a command after --; write it into {words[0]}", code="usage.conflict")
-        found = load_document(Path(words[0]))
-        document = {**(found if isinstance(found, dict) else {}), **given}
-        if "sweep" in given and "array" in document and "array" not in given:
-            del document["array"]
-        if not any(field in document for field in ("array", "sweep")):
-            raise WrongUsage(
-                f"{words[0]} has no `array` and no `sweep`; add one, name --param or --array, or use `dorm submit`",
-                code="usage.nothing_to_do",
-            )
-        return document, None
-    if not any(field in given for field in ("array", "sweep")):
-        raise WrongUsage("say what differs: --param NAME=VALUES or --array N", code="usage.nothing_to_do")
-    made = _typed(words, typed)
-    return {**_spec_of(made), **{field: given[field] for field in FIELDS if field in given}}, made
-
-
-def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
-    from dorm.local.commands import Typed
-
-    folder = given["folder"]
-    if folder is not None and not folder.startswith("/"):
-        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
-    for one in given["env"] or ():
-        if "=" not in one:
-            raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
-    demand = {"cpu": given["cpu"] or "1", **({"memory": given["memory"]} if given["memory"] else {})}
-    return Typed(
-        words=tuple(words),
-        demand={**demand, **({"gpu": str(given["gpu"])} if given["gpu"] else {})},
-        n_min=given["n_min"] or 1,
-        n_max=given["n_max"],
-        image=given["image"] or "",
-        folder=folder or "",
-        env=dict(one.split("=", 1) for one in given["env"] or ()),
-        retries=given["retries"] or 0,
-    )
-
-
-def _spec_of(typed: Typed) -> dict[str, Any]:
-    from dorm.local.commands import CommandRefused, document, made_name
-
-    try:
-        return document(typed, made_name(typed.words)[:_LONGEST_MADE].strip("-"))
-    except CommandRefused as error:
-        raise WrongUsage.of(error) from None
+    made = _Made(document, command, name is not None, base_of(words), most)
+    run(_run(made, wait, output, (url, cluster, user)))
 
 
 def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
@@ -228,24 +142,26 @@ def _show_specs(sweep: Sweep, output: Format) -> None:
 # --- running ------------------------------------------------------------------------------------------------------------
 
 
-async def _run(
-    document: dict[str, Any],
-    command: Typed | None,
-    most: int,
-    wait: bool,
-    output: Format,
-    where: tuple[str | None, str | None, str | None],
-) -> None:
+class _Made(NamedTuple):
+    """A sweep as it was described."""
+
+    document: dict[str, Any]
+    command: Typed | None
+    named: bool
+    """Whether its user gave it a name."""
+    base: Path
+    most: int
+
+
+async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
     from dorm.cli.apps.waiting import telling_who_is_missing
     from dorm.cli.signals import stops
     from dorm.cli.swept.waiting import until_all_ended
 
     url, cluster, user = where
-    sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
+    _expanded(made.document, made.most)  # Whatever is wrong with it is said before anything is connected to.
     async with client(url, cluster, user=user) as connected:
-        state = await connected.state()
-        if command is not None:
-            sweep = _for_command(state, connected.user, document, command, sweep, most, target(url, cluster).url)
+        sweep = await _ready(connected, made, target(url, cluster).url)
         with stops() as signals:
             async with telling_who_is_missing(connected):
                 outcome = await _submitted(connected, sweep, signals.first)
@@ -254,11 +170,8 @@ async def _run(
             show_document(found, output)
         elif not wait:
             there = f", and {outcome.before} were there already" if outcome.before else ""
-            console.print(
-                Text(
-                    f"{sweep.name}: {counted(outcome.new, 'app')} submitted{there}; `dorm sweep show {sweep.name}` shows them"
-                )
-            )
+            hint = f"`dorm sweep show {sweep.name}` shows them"
+            console.print(Text(f"{sweep.name}: {counted(outcome.new, 'app')} submitted{there}; {hint}"))
         if wait:
             async with telling_who_is_missing(connected):
                 await until_all_ended(connected, sweep.name)
@@ -266,19 +179,27 @@ async def _run(
                 show_document(found, output)
 
 
-def _for_command(
-    state: State, user: str, document: dict[str, Any], command: Typed, sweep: Sweep, most: int, url: str
-) -> Sweep:
-    """Return the sweep of a command under a name that it can have.  Raises CommandRefused where a node could not run it."""
+async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
+    """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused where
+    a node could not run it."""
+    from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
-    from dorm.local.commands import check_nodes, made_name
+    from dorm.local.commands import check_nodes
     from events.spec.sweeps.expanding import digest_of
 
-    check_nodes(command, state.nodes.values(), url)
-    if document["name"] != made_name(command.words)[:_LONGEST_MADE].strip("-"):
-        return sweep
-    name = free_name(state, user, document["name"], lambda name: digest_of({**document, "name": name}))
-    return sweep if name == sweep.name else _expanded({**document, "name": name}, most)
+    state, document = await connected.state(), made.document
+    if made.command is not None:
+        local = check_nodes(made.command, state.nodes.values(), url)
+        document = {**document, "command": spec_of(made.command, local=local)["command"]}
+    sweep = _expanded(document, made.most)
+    shipped = await with_workdir(connected, sweep.specs[0], made.base)
+    if shipped is not sweep.specs[0]:
+        document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
+    if made.command is not None and not made.named:
+        wanted = name_of(made.command)
+        name = free_name(state, connected.user, wanted, lambda name: digest_of({**document, "name": name}))
+        document = {**document, "name": name}
+    return _expanded(document, made.most)
 
 
 async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event) -> Outcome:

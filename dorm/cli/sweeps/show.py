@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,8 +11,8 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import WrongUsage, run
-from dorm.cli.output import Format, ago, console, show, show_document
-from dorm.cli.swept.lines import SweepName
+from dorm.cli.output import Format, SheetFormat, SheetOutput, ago, console, show, show_document, write_csv
+from dorm.cli.swept.lines import SweepName, with_parameters
 from dorm.cli.tables import phases_of
 
 if TYPE_CHECKING:
@@ -24,17 +21,6 @@ if TYPE_CHECKING:
     from dorm.core.query.sweeps import SweepRow, SweptRow
 
 
-class SheetFormat(StrEnum):
-    """How to print what may become a sheet."""
-
-    table = "table"
-    wide = "wide"
-    json = "json"
-    yaml = "yaml"
-    csv = "csv"
-
-
-SheetOutput = Annotated[SheetFormat, typer.Option("--output", "-o", help="Output format.", envvar="DORM_OUTPUT")]
 _METRICS = [("STEP", "step"), ("LOSS", "loss"), ("RATE", "samples_per_s"), ("RAN", "ran")]
 _WIDE = [("ID", "id"), ("SIZE", "containers"), ("RESIZED", "adjustments"), ("FAILURES", "failures")]
 
@@ -82,7 +68,7 @@ def show_sweep(
     found, rows = run(work())
     rows = best_first(rows, by) if by is not None else rows
     if output is SheetFormat.csv:
-        write_csv([{**row.pop("parameters"), **row} for row in msgspec.to_builtins(rows)])
+        write_csv([with_parameters(row) for row in msgspec.to_builtins(rows)])
     elif output in (SheetFormat.json, SheetFormat.yaml):
         show_document({**msgspec.to_builtins(found), "apps": msgspec.to_builtins(rows)}, Format(output.value))
     else:
@@ -113,24 +99,3 @@ def _shown(value: object) -> str:
 
     assert isinstance(value, bool | int | float | str)
     return as_text(value)
-
-
-def write_csv(rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows as CSV (RFC 4180), with the columns of all rows in the order in which they come."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(sys.stdout, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-
-
-def _cell(value: Any) -> Any:
-    """Return a value that no spreadsheet takes for a formula, and no terminal for a command."""
-    from dorm.cli.terminal import one_line
-
-    if isinstance(value, dict | list):
-        value = msgspec.json.encode(value).decode()
-    if not isinstance(value, str):
-        return value
-    text = one_line(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -45,6 +45,13 @@ def complete_sweep(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: [name for _, name in sweeps(state)])
 
 
+def with_parameters(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose `parameters` are columns of their own, before the others; one that is called as another column is
+    becomes `param.NAME`."""
+    rest = {name: value for name, value in row.items() if name != "parameters"}
+    return {(f"param.{name}" if name in rest else name): value for name, value in row["parameters"].items()} | rest
+
+
 def grouped(
     state: State, rows: Sequence[AppRow], name: str | None, user: str, *, each: bool
 ) -> tuple[list[AppRow], list[SweepRow]]:

@@ -43,7 +43,7 @@ async def add(
         list[str] | None,
         typer.Option(
             metavar="EVENT",
-            help="app.ended, app.failed, app.waits, node.lost or adjustment; may be repeated. Default: app.ended and node.lost.",
+            help="app.ended, app.failed, app.waits, node.lost or adjustment, may be repeated; or app.notify: URLs under this one may be called for apps that ask for it. Default: app.ended and node.lost.",
         ),
     ] = None,
     waits: Annotated[
@@ -60,6 +60,8 @@ async def add(
       dorm webhooks add pager https://hooks.example.org/dorm --event app.failed --event node.lost
 
       dorm webhooks add queue https://ops.example.org/waits --event app.waits --waits 30m
+
+      dorm webhooks add teams https://hooks.example.org/teams/ --event app.notify
     """
     waits_s = _seconds(waits, "--waits")
 

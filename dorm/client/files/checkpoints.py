@@ -14,6 +14,7 @@ import msgspec
 
 from dorm.client.files.asking import FilesRefused
 from dorm.client.tail import Filter, Tail
+from dorm.core.settings import kept_until
 from events.kinds import AppCheckpointed
 from events.positions import Position
 from events.quantities import SECOND
@@ -72,6 +73,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     """When, as log time (UTC ns)."""
     reports: int
     """Reports of checkpoints on the log."""
+    kept_until: int | None
+    """Until when (UTC ns) they are kept; None while the app has not ended."""
     checkpoints: list[CheckpointFile]
 
 
@@ -84,7 +87,8 @@ async def checkpoints_of(client: Client, files: Files, name_or_id: str) -> Check
         if error.code not in ("files.not_found", "files.app_unknown"):
             raise
         entries = []
-    return _of(where.app, await _reports(client, where.app), entries)
+    kept = await client.look(lambda state: kept_until(state.settings, where.app))
+    return _of(where.app, await _reports(client, where.app), entries, kept)
 
 
 async def _reports(client: Client, app: App) -> list[CheckpointReport]:
@@ -98,7 +102,7 @@ async def _reports(client: Client, app: App) -> list[CheckpointReport]:
         ]
 
 
-def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEntry]) -> Checkpoints:
+def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEntry], kept: int) -> Checkpoints:
     latest = {report.step: report for report in reports}
     used = latest.get(app.checkpoint) if app.checkpoint is not None else None
     return Checkpoints(
@@ -108,6 +112,7 @@ def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEnt
         restart_generation=used.generation if used is not None else None,
         restart_at=used.at if used is not None else None,
         reports=len(reports),
+        kept_until=kept or None,
         checkpoints=rows(reports, entries, app.checkpoint),
     )
 

@@ -1,6 +1,8 @@
 """Rules about one app, shared by the fold and the decisions.
 
     admission   which submissions may run
+    origins     starting from another app's checkpoint
+    steering    which edits and restarts may be
     bounds      how many containers an app may have, given its past
     claims      reservations of apps that pause after a failure or were interrupted
     groups      which apps wait because enough of their group run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.app import name_key
 from dorm.core.apps.awaiting import awaited_apps
 from dorm.core.apps.offers import check_offered
+from dorm.core.apps.origins import with_origin
 from dorm.core.round_size import MOST_CONTAINERS
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
@@ -60,6 +61,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         spec = _checked(submission)
         _check_name(state, spec, submission, taken)
         check_room(state, spec, spec.n_min, submission.tenant)
+        stored = with_origin(state, spec.stored(), submission.id)
         after = awaited_apps(state, spec, submission, taken)
     except SpecError as error:
         name = name_of(submission.spec)
@@ -72,7 +74,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         )
     return AppAccepted(
         app=app_id(spec.name, submission.id),
-        spec=spec.stored(),
+        spec=stored,
         submission=submission.id,
         after=after,
         cause=str(submission.seq),
@@ -121,8 +123,9 @@ def check_room(state: State, spec: AppSpec, n_min: int, tenant: str = "") -> Non
     matching, match = "", ""
     if len(nodes) < len(state.nodes):
         matching, match = f" that matches {_shown(spec.require)}", f"match {_shown(spec.require)}"
-    if spec.volumes:
+    if spec.volumes or spec.needs_environment:
         nodes = check_offered(nodes, spec, tenant or spec.user)
+    if spec.volumes:
         matching, match = (
             f"{matching} and offers its volumes" if matching else " that offers its volumes",
             (f"{match} and offer its volumes" if match else "offer its volumes"),

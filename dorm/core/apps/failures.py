@@ -3,11 +3,13 @@
     excused   a node was lost; a container was stopped without a request; its checkpoints were not found (at most
               `MOST_UNMOUNTED` failures in a row); a port was taken (at most `MOST_PORTS` times): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
-    final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
+    final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed; and what no retry changes: a
+              command or a spec that can't be started, of an app that has never worked, unless its spec sets a limit for that
 
 Each failure in a row doubles the pause before the next retry, whatever its cause: a node that fails everything is not tried
 every second, and no spec can ask for less than `_pause_s` gives.  Once an app has run well for `retries.reset`, all counts
-start again at zero, so a few failures over a week do not end a job while a crash loop still ends.
+start again at zero, so a few failures over a week do not end a job while a crash loop still ends.  What a retry hardly
+changes (an image that can't be pulled, a command that is not found) is retried after `CERTAIN_S` at the earliest.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ LEAST_BACKOFF_S = 0.1
 """Seconds, doubled with each failure in a row: the shortest pauses from the second one on."""
 LONGEST_LEAST_S = 10.0
 """Seconds up to which it doubles."""
+CERTAIN = ("command", "spec")
+"""Causes that a retry changes only where another node differs."""
+CERTAIN_S = 10.0
+"""Seconds, doubled with each failure in a row: a mount or a registry may come back before all retries are used up."""
+NOT_FOUND = (126, 127)
+"""Exit codes with which a shell ends whose command can't be run or is not found."""
 SHARED = "limit"
 """The limit for failures without a limit of their own."""
 
@@ -62,7 +70,7 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
     """Return the fault of the latest generation at `now` (UTC ns); None if there is none."""
     failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
     if failed:
-        return fault_of(failed)
+        return _with_early_end(fault_of(failed), generation)
     missed = deadlines.missed(state, app, now)
     return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
 
@@ -71,6 +79,18 @@ def fault_of(failed: Sequence[Container]) -> Fault:
     """Return the fault of containers of one generation that ended and are not done: the first one's."""
     first = min(failed, key=lambda container: (container.exited_at, container.slot))
     return Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+
+
+def _with_early_end(found: Fault, generation: Generation) -> Fault:
+    """Name the first container that was done before the fault: the others may have failed for want of it."""
+    early = [one for one in generation.containers.values() if done(one) and one.exited_at < found.worked_until]
+    if not early:
+        return found
+    first = min(early, key=lambda one: (one.exited_at, one.slot))
+    seconds = (found.worked_until - first.exited_at) / SECOND
+    more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
+    text = f"{found.reason}; slot {first.slot} on {first.node}{more} had ended with exit code 0 {seconds:.1f} s before"
+    return msgspec.structs.replace(found, reason=text)
 
 
 def _failure_of(container: Container) -> Failure:
@@ -92,12 +112,13 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     )
     used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
     limit = _limit(app, failure)
-    if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):
+    certain = _is_certain(app, found)
+    if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit or certain):
         named = sorted(generation.containers.items())[:MOST_NAMED]
         codes = {str(slot): container.exit_code for slot, container in named}
         reason = found.reason + _no_more(app, found, used)
         return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
-    pause = _pause_s(retries, in_a_row)
+    pause = _pause_s(retries, in_a_row, least_s=CERTAIN_S if _hardly_changes(found) else 0.0)
     return GenerationFailed(
         app=app.id,
         generation=generation.number,
@@ -112,12 +133,21 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     )
 
 
-def _pause_s(retries: Retries, in_a_row: int) -> float:
+def _is_certain(app: App, found: Fault) -> bool:
+    """Return whether each retry would end in the same way, and its owner did not ask for any."""
+    return found.failure in CERTAIN and not app.worked_with and counts_against(app, found.failure) == SHARED
+
+
+def _hardly_changes(found: Fault) -> bool:
+    return found.failure in (*CERTAIN, "image") or found.exit_code in NOT_FOUND
+
+
+def _pause_s(retries: Retries, in_a_row: int, *, least_s: float = 0.0) -> float:
     """Return the pause before the next try, in seconds.  A spec may ask for none, and for a thousand retries: from the second
     failure in a row on, the floor keeps such an app from making the log grow and the master decide without pause."""
     doubled = 2.0 ** min(in_a_row, 30)
     floor = min(LEAST_BACKOFF_S * doubled, LONGEST_LEAST_S) if in_a_row else 0.0
-    return max(floor, min(retries.backoff_s * doubled, retries.longest_s))
+    return max(floor, min(max(retries.backoff_s, least_s) * doubled, max(retries.longest_s, least_s)))
 
 
 def is_interruption(event: GenerationFailed | MembersLost) -> bool:
@@ -146,6 +176,8 @@ def _no_more(app: App, found: Fault, used: int) -> str:
     """Return why there is no retry, as the end of the reason."""
     if found.exit_code in app.spec.retries.fatal_exit_codes:
         return f" (exit code {found.exit_code} is final)"
+    if _is_certain(app, found):
+        return " (a retry would end in the same way)"
     against = counts_against(app, found.failure)
     limit = limit_of(app, against)
     of_its_own = "" if against == SHARED else f" for {against}"

@@ -1,9 +1,9 @@
 """Which apps of a group may not start yet: at most `parallel` of them have a place at once.
 
-The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure.  The
-others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gates`) takes no turn.  To policies they do not
-exist: nothing is reserved for them, and no share is computed for them.  Which ones they are follows from the apps alone.  The
-fold notes the reason, and that they do not wait for room: patience counts from when their turn comes
+The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure, or is
+held.  The others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gates`) takes no turn.  To policies
+they do not exist: nothing is reserved for them, and no share is computed for them.  Which ones they are follows from the apps
+and the time alone.  The fold notes the reason, and that they do not wait for room: patience counts from when their turn comes
 (`dorm.core.fold.reasons`).
 """
 
@@ -21,8 +21,8 @@ CODE = "group"
 """Of the reason why such an app waits."""
 
 
-def held_back(state: State) -> dict[str, Waiting]:
-    """Return by app why it may not start yet, for those that their group's limit keeps waiting."""
+def held_back(state: State, now: int) -> dict[str, Waiting]:
+    """Return by app why it may not start at `now` (UTC ns), for those that their group's limit keeps waiting."""
     groups: dict[tuple[str, str], list[App]] = {}
     for app in state.apps.values():
         group = app.spec.group
@@ -30,7 +30,7 @@ def held_back(state: State) -> dict[str, Waiting]:
             groups.setdefault((app.tenant, group.name), []).append(app)
     found: dict[str, Waiting] = {}
     for members in groups.values():
-        found |= _held_back(members, state.time)
+        found |= _held_back(members, now)
     return found
 
 

@@ -6,6 +6,8 @@ labels for what a node offers (`labels_of`), and each app's requirement also ask
     volume/datasets                   offered to everybody
     volume/datasets/for/vision        offered to the apps of `vision`
     volume/scratch/writable           they may write there; with `/for/…` as above
+    environment                       its agent builds apps' environments
+    environment/3.12                  and has that Python; `environment/any` where images bring their own
 
 A volume whose folder is missing on a node now has no label, so nothing new goes there.  What runs there already is left alone
 (`waits_for_volume`): it holds the folder open, and the mount may be back in a moment.
@@ -47,10 +49,10 @@ def owner_of(app: App) -> str:
 def labels_of(node: Node) -> Mapping[str, str]:
     """Return a node's labels, with those for what its agent can do and for what it offers."""
     labels = labels_with(node.labels, node.able)
-    offered = volumes_on(node)
-    if not offered:
+    if not isinstance(node.offers, NodeOffers):
         return labels
-    made: dict[str, str] = {}
+    offered = volumes_on(node)
+    made = dict.fromkeys(_environments(node.offers), "")
     for name, offer in offered.items():
         bases = [f"volume/{name}", *([f"volume/{name}/writable"] if offer.writable else [])]
         for base in () if offer.missing else bases:
@@ -60,11 +62,13 @@ def labels_of(node: Node) -> Mapping[str, str]:
 
 def require_of(app: App) -> str:
     """Return an app's requirement, with what else its spec needs of a node."""
-    return _required(app.spec, owner_of(app))
+    return _required(app.next_spec, owner_of(app))
 
 
 def _required(spec: AppSpec, owner: str) -> str:
     needs = [_need(volume, owner) for volume in volumes_of(spec.volumes)]
+    if spec.needs_environment:
+        needs.append(f"(has {_python(spec)} or has environment/any)" if _chooses(spec) else "has environment")
     require = requirement_with(spec)
     if not needs:
         return require
@@ -75,6 +79,21 @@ def _required(spec: AppSpec, owner: str) -> str:
 def _need(volume: Volume, owner: str) -> str:
     base = f"volume/{volume.name}" + ("" if volume.read_only else "/writable")
     return f"(has {base} or has {base}/for/{_word(owner)})"
+
+
+def _environments(offers: NodeOffers) -> list[str]:
+    if not offers.environments:
+        return []
+    return ["environment", *(f"environment/{version}" for version in offers.pythons or ("any",))]
+
+
+def _chooses(spec: AppSpec) -> bool:
+    """Return whether a spec names a version of Python; whether a path exists only the node knows."""
+    return bool(spec.python) and not spec.python.startswith("/")
+
+
+def _python(spec: AppSpec) -> str:
+    return f"environment/{spec.python}"
 
 
 def _word(tenant: str) -> str:
@@ -107,6 +126,8 @@ def check_offered(nodes: Iterable[Node], spec: AppSpec, owner: str) -> list[Node
     where there are none."""
     known = list(nodes)
     wanted = volumes_of(spec.volumes)
+    _check_environment(known, spec)
+    known = [node for node in known if _builds(node, spec)]
     serving = [node for node in known if all(_serves(node, volume, owner) for volume in wanted)]
     if serving:
         return serving
@@ -117,6 +138,27 @@ def check_offered(nodes: Iterable[Node], spec: AppSpec, owner: str) -> list[Node
         f"volumes: no node{' that it may use' if spec.require.strip() else ''} offers all of {names}; "
         "`dorm nodes -o wide` shows what each offers",
         code="spec.volumes.not_together",
+    )
+
+
+def _builds(node: Node, spec: AppSpec) -> bool:
+    if not spec.needs_environment:
+        return True
+    offered = _environments(node.offers) if isinstance(node.offers, NodeOffers) else []
+    return "environment" in offered and (not _chooses(spec) or _python(spec) in offered or "environment/any" in offered)
+
+
+def _check_environment(nodes: list[Node], spec: AppSpec) -> None:
+    """Raises SpecError where no node builds what the spec asks for."""
+    if any(_builds(node, spec) for node in nodes):
+        return
+    found = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
+    if found:
+        named = ", ".join(sorted(found, key=lambda version: int(version.rpartition(".")[2])))
+        raise SpecError(f"python: no node has Python {spec.python}; they have {named}", code="spec.python.not_offered")
+    raise SpecError(
+        "requirements: the agents of all nodes are of an earlier release, which builds no environments; upgrade them first",
+        code="spec.requirements.not_built",
     )
 
 
@@ -160,7 +202,7 @@ def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
 def in_words(state: State, app: App, text: str) -> str:
     """Return a policy's reason in the words of the app's spec: policies know volumes as labels."""
     wanted = volumes_of(app.spec.volumes)
-    if not wanted or require_of(app) not in text:
+    if require_of(app) == app.spec.require or require_of(app) not in text:
         return text
     up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
     try:
@@ -173,10 +215,10 @@ def in_words(state: State, app: App, text: str) -> str:
             named = ", ".join(where[:_MOST_NAMED])
             return f"the folder of the volume {volume.name} is missing on {named}; it waits until it is mounted again"
     names = ", ".join(volume.name for volume in wanted)
-    own = f"{app.spec.require} and " if app.spec.require.strip() else ""
-    return text.replace(
-        f"satisfies {require_of(app)}", f"satisfies {own}offers the volume{'s' if len(wanted) > 1 else ''} {names}"
-    )
+    parts = [app.spec.require] if app.spec.require.strip() else []
+    parts += [f"offers the volume{'s' if len(wanted) > 1 else ''} {names}"] if wanted else []
+    parts += ["builds its environment"] if app.spec.needs_environment else []
+    return text.replace(f"satisfies {require_of(app)}", f"satisfies {' and '.join(parts)}")
 
 
 def trouble_with_volumes(node: Node) -> str:

@@ -107,7 +107,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
-    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state)
+    alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if app.cancel_requested or app.id in later or closed(app, now):
@@ -129,47 +129,54 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
 
 
 def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, now: int) -> AppDemand:
-    current = app.current
+    current, spec = app.current, app.next_spec
     may_have = bounds(app, now)
     known = measured(state, app)
     return AppDemand(
         id=app.id,
-        demand=app.demand,
+        demand=app.next_demand,
         weight=app.weight,
         n_min=may_have.n_min,
-        n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % app.spec.gang),
+        n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % spec.gang),
         current=current.by_node() if current else claim.place if claim else {},
-        pinned=current is not None
-        and not (
-            app.settled
-            and current.rests_until <= now
-            and _nodes_heard(state, current)
-            and _may_move(state, current, now)
-            and not waits_for_volume(state, app, current)
-        ),
+        pinned=current is not None and not _may_change(state, app, current, now),
+        again=app.restart_wanted,
         absent=claim is not None,
         require=require_of(app),
-        placement=app.spec.placement,
-        gang=app.spec.gang,
+        placement=spec.placement,
+        gang=spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,
         # It has to start anyhow, so other containers cost it nothing.
-        adjust_s=adjust_s(app) if claim is None else 0.0,
+        adjust_s=adjust_s(app) if claim is None and not app.restart_wanted else 0.0,
         usual_adjust_s=usual_s if claim is None and not is_live(app) else None,
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
         held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
-        remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
-        speed=tuple(app.spec.speed),
-        speed_on={kind: tuple(points) for kind, points in app.spec.speed_on.items()},
+        remaining_steps=float(max(0, spec.steps - app.step)) if spec.steps else None,
+        speed=tuple(spec.speed),
+        speed_on={kind: tuple(points) for kind, points in spec.speed_on.items()},
         measured=known,
-        tried=max((one.containers for one in known), default=0) if not app.spec.speed else 0,
-        alike=alike.of(app) if not known and not app.spec.speed else (),
+        tried=max((one.containers for one in known), default=0) if not spec.speed else 0,
+        alike=alike.of(app) if not known and not spec.speed else (),
         alike_by_type=alike.of_types(app, known),
         age_s=age_ns(app, now) / SECOND,
         adjustments=app.adjustments,
         batch=_batch_of(app),
         **planned_ahead(app, now),
     )
+
+
+def _may_change(state: State, app: App, current: Generation, now: int) -> bool:
+    """Whether a partition may be resized at `now` (UTC ns).  One whose owner asked for a restart need not have started, or
+    rest after a failure; but what ends or changes live comes to its end first."""
+    if app.restart_wanted:
+        undisturbed = len(app.generations) == 1 and current.released and not current.exited
+        ready = undisturbed and current.change is None and not current.leaving and not current.accused
+    else:
+        ready = app.settled and current.rests_until <= now
+    if not ready or waits_for_volume(state, app, current):
+        return False
+    return _nodes_heard(state, current) and _may_move(state, current, now)
 
 
 def _batch_of(app: App) -> Batch | None:
@@ -214,7 +221,9 @@ def _may_move(state: State, generation: Generation, now: int) -> bool:
 
 def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[str, ...]]:
     """With apps pinned that were resized and have not worked since, unless they can't stay as they are; and who that is."""
-    fresh = [app.id for app in problem.apps if not app.pinned and settles_until(state.apps[app.id], now)]
+    fresh = [
+        app.id for app in problem.apps if not app.pinned and not app.again and settles_until(state.apps[app.id], now)
+    ]
     if not fresh:
         return problem, ()
     instance = integer.read(problem)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from dorm.core.app import name_key
-from dorm.core.apps import deadlines, failures
+from dorm.core.apps import deadlines, failures, steering
 from dorm.core.apps.admission import answer
 from dorm.core.apps.gates import broken, closed
 from dorm.core.decide import live
@@ -28,6 +28,8 @@ from events.kinds import (
     AppCompleted,
     AppFailed,
     AppKilled,
+    AppRestarted,
+    AppRevised,
     Event,
     GenerationFailed,
     GenerationReleased,
@@ -45,7 +47,16 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Container, Generation, LiveChange, State, Submission
 
-_ENDS = AppCancelled | AppCompleted | AppFailed | GenerationFailed | MembersLost | LiveResizeFailed
+_ENDS = (
+    AppCancelled
+    | AppCompleted
+    | AppFailed
+    | GenerationFailed
+    | MembersLost
+    | LiveResizeFailed
+    | AppRevised
+    | AppRestarted
+)
 """Facts about an app after which nothing of it is released in the same round."""
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
@@ -104,6 +115,10 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
     facts: dict[str, Event] = {}
     taken: dict[str, str] = {}
     for submission in submissions:
+        asked = submission.asked
+        if asked is not UNSET and not submission.refused:
+            facts[submission.id] = steering.answer(state, submission, asked, taken)
+            continue
         said = answer(state, submission, taken)
         if isinstance(said, AppAccepted):
             taken[name_key(said.spec.name, said.submission)] = said.app
@@ -264,7 +279,7 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
             for container in generation.all_containers():
                 if container.state != "exited" and container.node in free:
                     room = free[container.node]
-                    for name, amount in app.demand.items():
+                    for name, amount in app.needs(generation).items():
                         room[name] = room.get(name, 0) - amount
     return _Free(free, held)
 
@@ -291,15 +306,15 @@ def _release(state: State, app: App, generation: Generation, now: int) -> Genera
     previous = next((g for g in reversed(earlier) if g.released), None)
     stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
     began = generation.stop_began(stopped_at)
-    resume = app.checkpoint is not None
+    checkpoint = None if app.starts_fresh(generation) else app.checkpoint
     by_lease = {c.node for c in previous.containers.values() if c.reason == "lost"} if previous else ()
     return GenerationReleased(
         app=app.id,
         generation=generation.number,
         previous=previous.number if previous else 0,
-        resume=resume,
-        checkpoint=app.checkpoint,
-        lost_steps=max(0, app.step - (app.checkpoint or 0)) if previous else 0,
+        resume=checkpoint is not None,
+        checkpoint=checkpoint,
+        lost_steps=max(0, app.step - (checkpoint or 0)) if previous else 0,
         killed=sum(container.killed for container in previous.containers.values()) if previous else 0,
         stop_s=(stopped_at - began) / SECOND,
         wait_s=max(0, now - stopped_at) / SECOND,

@@ -200,7 +200,8 @@ class _Draft:
         return {slot: containers[slot] for slot, _ in _kept(app.current, wanted)}
 
     def _changes(self, app: AppDemand) -> bool:
-        return not app.pinned and app.id not in self.kept and self.answer.counts.get(app.id, {}) != app.holds
+        same = self.answer.counts.get(app.id, {}) == app.holds
+        return not app.pinned and app.id not in self.kept and (app.again or not same)
 
     def shrink(self) -> bool:
         """Remove as many containers as ports are missing from apps that change anyway and stay above their n_min, largest apps
@@ -270,7 +271,7 @@ def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
 def _why(app: App, wanted: dict[str, int]) -> LiveReason:
     """Return why an app that runs is resized live or restarted."""
     current = app.current
-    if app.spec.elastic != "live" or current is None or not current.released:
+    if app.spec.elastic != "live" or current is None or not current.released or app.restart_wanted:
         return ""
     if app.missed_live:
         return "missed_deadline"

@@ -5,6 +5,7 @@
     membership   live adjustments: a generation goes on with other members
     batches   the noise that apps report, and their batch sizes
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
+    steering/   edits and restarts
     progress  what apps report: progress, checkpoints, and what size they ask for
     gates/    what keeps apps from running, and what lets them go on
     trust/    whose records count: what an author may say, who is known

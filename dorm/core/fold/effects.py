@@ -8,6 +8,7 @@ from dorm.core.apps.bounds import has_worked, settles_until
 from dorm.core.apps.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
 from dorm.core.generation import Mark
+from dorm.core.settings import kept_until
 from dorm.core.state import MOST
 from events.limits import clipped
 
@@ -177,7 +178,7 @@ def note_work(state: State, app: App, generation: Generation) -> None:
 def note_speed(state: State, app: App, generation: Generation) -> None:
     """Remember how fast its members have worked; what it reports from here on is of others."""
     point, pace = point_of(state, generation), generation.pace
-    if point is not None:
+    if point is not None and app.needs(generation) is app.demand:
         app.speeds = with_point(app.speeds, point)
     if pace is not None:
         generation.same_since = Mark(pace.last_at, pace.last_step)
@@ -204,6 +205,11 @@ def plan_drop(state: State, app: App) -> None:
         state.next_drop_at = min(state.next_drop_at or due, due)
 
 
+def plan_drops(state: State) -> None:
+    """Schedule the next drop again, after an app that had ended goes on."""
+    state.next_drop_at = min((due for app in state.apps.values() if (due := _drop_at(state, app))), default=0)
+
+
 def drop_ended(state: State) -> None:
     """Drop apps whose retention is over.  One scan of all apps serves many: the next is a part of the retention away, so on a
     long log each app is scanned a few times instead of once for every other app that ends."""
@@ -221,7 +227,7 @@ def _drop_at(state: State, app: App) -> int:
     for generation in app.generations.values():
         if not generation.ended:
             return 0
-    return app.ended_at + int(state.settings.retention_s * 1e9)
+    return kept_until(state.settings, app)
 
 
 def note_figures(state: State, event: Resized) -> None:

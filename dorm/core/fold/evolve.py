@@ -43,10 +43,11 @@ from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folder
+from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
-from dorm.core.settings import TIMES, policy_after, times_of
+from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -143,6 +144,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     if event.n_min is not None or event.n_max is not None:
         app.size_request = None
     app.failed_trials = 0
+    overtake_edits(state, app)
     mark_dirty(state)
     return "applied"
 
@@ -155,13 +157,13 @@ def _updatable(state: State, event: k.AppUpdated, app: App | None) -> App:
     n_min = event.n_min if event.n_min is not None else app.n_min
     n_max = event.n_max if event.n_max is not None else app.n_max
     changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
-    check_gang(app.spec.gang, **changed)
-    check_roles(app.spec, n_min)
+    check_gang(app.next_spec.gang, **changed)
+    check_roles(app.next_spec, n_min)
     if n_min > n_max:
         text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
         raise SpecError(text, code="spec.n_min.above_n_max")
     if n_min > app.n_min:
-        check_room(state, app.spec, n_min, app.tenant)
+        check_room(state, app.next_spec, n_min, app.tenant)
     return app
 
 
@@ -208,6 +210,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
             state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
+    settings.tenant_retention_s = tenant_retention_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:
@@ -218,7 +221,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
             settle_folder(state)
     for node in state.nodes.values():
         node.lease_s = max(node.lease_s, settings.node_lease_s)
-    if event.retention_s is not None:
+    if event.retention_s is not None or event.tenant_retention_s:
         drop_ended(state)
     mark_dirty(state)
     return outcome
@@ -278,6 +281,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         prepares=event.prepares,
         abilities=sorted(set(event.abilities)) or UNSET,
         offers=UNSET if event.offers is None else event.offers,
+        revises=event.revises or UNSET,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
@@ -330,6 +334,10 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     container.state, container.started_at = "running", state.time
     if app.run_time is not UNSET:
         note_started(app, state.time)
+    if event.environment_s and not (
+        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+    ):
+        generation.environment_s = event.environment_s
     if generation.containers.get(event.slot) is not container:
         return "applied"
     generation.running += 1
@@ -369,7 +377,8 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
 
 
 def _concerns_no_state(state: State, event: k.Event, record: Record) -> Folded:
-    """Heartbeats and requests for a seal are for the master's shell, webhooks for the process that delivers them."""
+    """Heartbeats and requests for a seal are for the master's shell, webhooks for the process that delivers them,
+    sessions for those who look up who was where."""
     return "applied"
 
 
@@ -380,6 +389,8 @@ _HANDLERS: dict[type, Handler] = {
     k.AppRetryRequested: retry_requested,
     k.AppHoldRequested: hold_requested,
     k.AppReleaseRequested: release_requested,
+    k.AppEditRequested: edit_requested,
+    k.AppRestartRequested: restart_requested,
     k.NodeDrainRequested: drain_requested,
     k.NodeForgetRequested: forget_requested,
     k.SchedulingPaused: scheduling_paused,
@@ -401,6 +412,6 @@ _HANDLERS: dict[type, Handler] = {
     k.Unknown: _unknown,
     **dict.fromkeys(get_args(k.OfIdentities), identities_changed),
     **dict.fromkeys(
-        (k.NodeReported, k.SealRequested, *get_args(k.OfRotation), *get_args(k.OfWebhooks)), _concerns_no_state
+        (k.NodeReported, k.SealRequested, *get_args(k.OfRotation | k.OfWebhooks | k.OfSessions)), _concerns_no_state
     ),
 }

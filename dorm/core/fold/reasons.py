@@ -42,7 +42,7 @@ def note_groups(state: State, facts: Sequence[Any]) -> None:
     members = [app for app_id in state.names.values() if (app := state.apps[app_id]).spec.group is not None]
     if not members:
         return
-    reasons = held_back(state)
+    reasons = held_back(state, state.time)
     for app in members:
         reason = reasons.get(app.id)
         if reason is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET, UnsetType
+
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.apps.gates import closed
+from dorm.core.apps.origins import begin
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
 from dorm.core.fold.effects import (
@@ -29,6 +32,7 @@ from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_groups, note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
+from dorm.core.fold.steering import revisions
 from dorm.core.fold.trust.identities import refusals_told
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
@@ -99,6 +103,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_requested=bool(submission and submission.refused),
         cancel_reason=submission.refused if submission else "",
     )
+    begin(state, state.apps[event.app])
     state.names[state.apps[event.app].name_key] = event.app
     close_gates(state, state.apps[event.app], event.after)
     mark_dirty(state)
@@ -237,6 +242,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
                 killed=event.killed,
                 steps_per_s=pace,
                 prepared_at=generation.stop_began(previous.stopped_at) if generation.prepare_until else 0,
+                revision=generation.revision,
             )
         )
         del app.history[:-HISTORY]
@@ -244,6 +250,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     app.lost_steps = lost if lost < MOST else MOST
     app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
     app.retry_at = 0
+    revisions.released(app, generation)
     _let_go(app, len(generation.containers))
     for number in [n for n in app.generations if n < generation.number]:
         del app.generations[number]
@@ -278,7 +285,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         if change.adjustment == "live":
             kept += _resized_live(state, app, change, basis)
             continue
-        _next_generation(state, app, change, basis)
+        _next_generation(state, app, change, basis, revisions.take_pending(app))
     for name in dict.fromkeys(kept):
         void_plans_on(state, state.nodes[name])
     note_reasons(state, event, basis)
@@ -312,7 +319,7 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     return [node for node in left if node in state.nodes]
 
 
-def _next_generation(state: State, app: App, change: k.Resize, basis: int) -> None:
+def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> None:
     before = app.current
     if not change.placement and before is not None and before.released and _nodes_go(state, before):
         interrupt(state, app)
@@ -331,6 +338,7 @@ def _next_generation(state: State, app: App, change: k.Resize, basis: int) -> No
         void=overtaken,
         master_address=change.placement[0].address if change.placement else "",
         next_slot=max((p.slot + 1 for p in change.placement), default=0),
+        revision=revision,
     )
     begin_preparing(app.generations[change.to_generation], change, state.time)
     app.generation = change.to_generation
@@ -373,7 +381,10 @@ def _members_lost(state: State, event: k.MembersLost) -> None:
 
 def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> None:
     if membership.live_resize_failed(state, event):
-        _next_generation(state, state.apps[event.app], event.restart, basis)
+        app = state.apps[event.app]
+        # It was placed by the demand that it has, not by that of a pending revision.
+        known = app.revisions
+        _next_generation(state, app, event.restart, basis, known.in_force if known is not UNSET else UNSET)
 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
@@ -469,6 +480,8 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCancelled: _app_cancelled,
     k.AppKilled: app_killed,
     k.AppPlanned: app_planned,
+    k.AppRevised: revisions.app_revised,
+    k.AppRestarted: revisions.app_restarted,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
     k.MembersReleased: membership.members_released,

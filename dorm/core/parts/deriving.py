@@ -6,11 +6,11 @@ its release, a membership as committed with its `MembershipCommitted`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from dorm.core.settings import times_of
+from dorm.core.settings import retentions_of, times_of
 from events.identities import tenant_in
 from events.kinds import Placed
 from events.parts.document import AppPart, ContainerPart, HeldPart, Masters, NodePart
@@ -78,6 +78,7 @@ def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
         held_at=there.address if there is not None else "",
         lease_s=there.lease_s if there is not None else 0.0,
         times=times_of(state.settings),
+        retentions=retentions_of(state.settings),
         masters=_masters(state, node),
         apps=parts,
         ended=ended,
@@ -128,8 +129,19 @@ def _app(state: State, app: App, generation: Generation, node: str) -> AppPart:
         ahead=generation.adjustment == "restart",
         held=_held(state, app, generation),
         batch=app.batch,
+        **_earlier(app),
         containers=_containers(app, node),
     )
+
+
+def _earlier(app: App) -> dict[str, Any]:
+    """Return the spec of containers that may still run and were started before the app's spec was edited."""
+    known = app.revisions
+    if known is UNSET or known.earlier is None:
+        return {}
+    upto = known.earlier.upto
+    numbers = [number for number, generation in app.generations.items() if (generation.revision or 1) <= upto]
+    return {"earlier": known.earlier.spec, "earlier_until": max(numbers, default=0)}
 
 
 def _committed(generation: Generation) -> list[Container]:

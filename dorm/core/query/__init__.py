@@ -4,12 +4,8 @@
     sweeps     the apps of a sweep beside each other
     reported   the newest that apps have reported, on the log or beside it
     standing   each app's dominant share against its fair share
-    plans      what the next decision would be if something happened first
-    planned    what a plan holds
-    playing_live  what members of live apps would say, for plans
-    trying     what a change of settings would do
+    planning/  what the next decision would be if something happened first, or the settings were others
     touched    which apps and nodes a change of settings would affect
-    assumed_settings  other settings, for plans and forks
     in_force   the settings in force, with what each means
     offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _ID = re.compile(rf"(.+)-({ID_DIGITS})")
-_REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates), k.AppRejected)
+_REQUESTS = (
+    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
+    *get_args(k.OfGates), k.AppRejected,
+)  # fmt: skip
 """Events that may name an app by its name."""
+_ANSWERED = ("AppSubmitted", "AppUpdated", "AppEditRequested", "AppRestartRequested")
+"""Requests that the master answers by their ids."""
 _AGENTS = (
     "NodeJoined",
     "NodeReported",
@@ -44,6 +49,8 @@ _AGENTS = (
     "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
+    "SessionStarted",
+    "SessionEnded",
 )
 _CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
 """Kinds that clients and operators publish."""
@@ -113,7 +120,7 @@ class Concerns:
 
     def knowledge(self, cluster: str) -> list[str]:
         """Return the subjects of the events to feed to `wants` before starting in the middle of a log; empty for none."""
-        asked = [subjects.fact_pattern(cluster, kind) for kind in ("AppSubmitted", "AppUpdated")] if self._users else []
+        asked = [subjects.fact_pattern(cluster, kind) for kind in _ANSWERED] if self._users else []
         return [*asked, subjects.rounds(cluster)] if self._nodes else asked
 
     def _subjects_of_nodes(self, cluster: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.settings import parameters_in_force
+from dorm.core.settings import parameters_in_force, retentions_of
 from dorm.core.state import Settings
 from dorm.policies.parameters import OPTIMIZER, SPEED
 from dorm.policies.registry import built_in
@@ -37,9 +37,11 @@ TIMES = {
     "heartbeat_s": Time("heartbeat", 1.0, "the longest time from one heartbeat of a node to the next"),
     "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
     "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
-    "retention_s": Time("retention", 1.0, "how long an ended app, its containers and logs stay"),
+    "retention_s": Time("retention", 1.0, "how long an ended app, its logs, checkpoints and outputs stay"),
 }
 """By their names in `PolicyChanged`."""
+RETENTION = "retention_s"
+_kept = TIMES[RETENTION]
 
 _OTHERS = {
     "count": "containers of an app that has no entry in counts",
@@ -108,6 +110,16 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
         Setting(name, time.word, getattr(settings, name), getattr(Settings(), name), time.meaning)
         for name, time in TIMES.items()
     ]
+    times += [
+        Setting(
+            f"{RETENTION}.{tenant}",
+            f"{_kept.word}.{tenant}",
+            kept,
+            settings.retention_s,
+            f"the same for {tenant}'s apps",
+        )
+        for tenant, kept in retentions_of(settings).items()
+    ]
     return parameters, times
 
 
@@ -130,8 +142,8 @@ def words(settings: Settings, plugins: Plugins = _NONE) -> list[str]:
 
 def shown(setting: Setting, value: Any) -> str:
     """Format a value as people write it."""
-    if setting.name in TIMES:
-        return written(value * TIMES[setting.name].unit)
+    if (time := TIMES.get(setting.name.partition(".")[0])) is not None:
+        return written(value * time.unit)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

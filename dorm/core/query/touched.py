@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.fold.shared_folder import check_folder
-from dorm.core.settings import all_after, times_of
+from dorm.core.settings import all_after, kept_until, times_of
 from events.quantities import SECOND
 from events.times import Rule, SettingRefused, asked, rules
 
@@ -48,7 +48,6 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
         refused = str(error)
     up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
     grace = int(times.node_grace_s * SECOND)
-    kept = int(times.retention_s * SECOND)
     return Touched(
         refused=refused,
         rules=rules(times),
@@ -57,7 +56,7 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
         ended=[
             app.id
             for _, app in sorted(state.apps.items())
-            if times.retention_s < known.retention_s and app.ended and app.ended_at + kept <= now and not refused
+            if not refused and app.ended and kept_until(after, app) <= min(now, kept_until(state.settings, app) - 1)
         ],
         unmounted=[
             node.id

@@ -15,6 +15,7 @@ from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown
 from dorm.core.query.reported import shown
+from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 from events.spec import shipped, volumes_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.query.reported import Reported
-    from dorm.core.state import App, Node, State
+    from dorm.core.state import App, Generation, Node, State
 
 
 class AppRow(msgspec.Struct, frozen=True):
@@ -122,11 +123,32 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         adjustments=app.adjustments,
         failures=app.failures,
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
-        note=app.end_reason if app.ended else reason.text if (reason := reason_of(app, now)) is not None else "",
+        note=app.end_reason
+        if app.ended
+        else _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else _builds(app)),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
     )
+
+
+def _early_end(app: App) -> str:
+    """Return which container of the partition has ended first, while others run; "" for none."""
+    current = app.current
+    if current is None or not current.exited or current.exited == len(current.containers):
+        return ""
+    ended = [one for one in current.containers.values() if one.state == "exited"]
+    first = min(ended, key=lambda one: (one.exited_at, one.slot))
+    how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
+    left = len(current.containers) - len(ended)
+    return f"slot {first.slot} on {first.node} has ended ({how}), and {left} of {len(current.containers)} still run"
+
+
+def _builds(app: App) -> str:
+    """Return what an app does that has its place and has not started, where that may take long."""
+    waits = app.spec.needs_environment and app.phase in ("starting", "adjusting")
+    released = app.current is not None and bool(app.current.released_at) and not app.current.started_at
+    return "builds its environment where it is not there yet" if waits and released else ""
 
 
 def sizes(app: App) -> dict[str, int]:
@@ -264,18 +286,22 @@ def describe(
         **row,
         "submitted_at": app.submitted_at,
         "ended_at": app.ended_at or None,
+        "kept_until": (kept_until(state.settings, app) or None) if state is not None else None,
         "weight": app.weight,
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
+        "environment": _environment(app),
         "volumes": {one.name: "read-only" if one.read_only else "writable" for one in volumes_of(app.spec.volumes)},
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
+        **_revisions(app, generation),
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
         "lost_steps": app.lost_steps,
+        "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
         "asked": "" if app.ended else bounds(app, now).asked,
         "hold": hold_shown(app),
@@ -296,6 +322,32 @@ def describe(
     }
 
 
+def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
+    """Which specs the app has had, and with which it runs."""
+    known = app.revisions
+    return {
+        "revision": app.revision,
+        "revision_running": (generation.revision or 1) if generation is not None else None,
+        "revisions": msgspec.to_builtins(known.history) if known is not UNSET else [],
+        "next_spec": msgspec.to_builtins(app.next_spec) if app.next_spec is not app.spec else None,
+        "restart": msgspec.to_builtins(app.restart) if app.restart is not UNSET else None,
+    }
+
+
+def _environment(app: App) -> str:
+    """Return what is built before an app's command runs, in words; "" where nothing is."""
+    spec = app.spec
+    if not spec.needs_environment:
+        return ""
+    parts = [f"Python {spec.python}"] if spec.python else []
+    parts += [f"{len(spec.requirements)} requirements"] if spec.requirements else []
+    parts += [f"{len(spec.setup)} commands"] if spec.setup else []
+    generation = app.generations.get(app.generation)
+    if generation is not None and isinstance(generation.environment_s, float):
+        parts.append(f"built in {generation.environment_s:.1f} s for generation {generation.number}")
+    return ", ".join(parts)
+
+
 def adjustment(app: App, index: int) -> dict[str, Any]:
     """One finished adjustment, with the length of each phase in seconds (None while it is still starting).  Of an app that
     reports progress it lasts until the first step after it."""
@@ -307,6 +359,7 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
     return {
         "from_generation": record.from_generation,
         "to_generation": record.to_generation,
+        "revision": record.revision or 1,
         "containers": f"{record.containers_before} -> {record.containers_after}",
         "decided_at": record.decided_at,
         "prepare_s": (began - record.decided_at) / SECOND,

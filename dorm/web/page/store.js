@@ -147,7 +147,7 @@ export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", 
 
 /** What the first page lists: everything but reports of progress, single containers and seals. */
 export const NOTABLE = [...DECISIONS, ...FAILURES, "AppSubmitted", "AppAccepted", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppCancelled",
-  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested", "PolicyChanged",
+  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested", "PolicyChanged", "AppRevised", "AppRestarted",
   "MasterElected"];
 
 /** Jumps to the next (1) or previous (-1) event of these kinds. */

@@ -9,7 +9,7 @@ or crashed.  The rest is simulated.  Changes are published at the fork, as clien
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
+Raises PlanError (`dorm.core.query.planning.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
-from dorm.core.query.plans import Assumed, PlanError, copy_of, said_for
+from dorm.core.query.planning.assumed import Assumed, PlanError
+from dorm.core.query.planning.plans import copy_of, said_for
 from events import kinds as k
 from events.quantities import SECOND
-from events.spec import AppSpec, SpecError, check_spec
+from events.spec import AppSpec, SpecError, as_shipped, check_spec
 from replay.simulator.compare.contenders import BY_TASKS
 from replay.simulator.compare.measures import Measures
 from replay.simulator.forks.fitting import Fitted, Fitting
@@ -272,7 +273,7 @@ class _Making:
         models = []
         for index, spec in enumerate(changes.specs):
             submission = f"whatif-{index}"
-            course = Course(app_id(spec.name, submission), spec, spec.user, submission, self.at)
+            course = Course(app_id(spec.name, submission), as_shipped(spec), spec.user, submission, self.at)
             models.append(self._fit(course).model)
         return models
 

@@ -31,6 +31,7 @@ _CLIENTS = (
     k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
     k.NodeDrainRequested, k.NodeForgetRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
+    k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that the cluster caused."""
@@ -333,7 +334,9 @@ class History:
     # --- others ---------------------------------------------------------------------------------------------------------
 
     def _client(self, state: State, event: k.Event) -> None:
-        if isinstance(event, k.AppUpdated | k.AppCancelRequested | k.OfGates):
+        if isinstance(
+            event, k.AppUpdated | k.AppCancelRequested | k.AppEditRequested | k.AppRestartRequested | k.OfGates
+        ):
             app = app_of_request(state, event.app, event.by)
             if app is None:
                 return

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.desired import Desired, subjects_of
+from agents.desired import Desired
+from agents.subscriptions import subjects_of
 from events import kinds as k
 from events import subjects
 from events.chain.rounds import signed

@@ -191,6 +191,14 @@ async def test_a_container_s_own_folder_shows_no_secret(side: Side, tmp_path: Pa
             await side.get(name, area="work")
 
 
+async def test_the_copy_of_a_shipped_folder_is_what_a_container_works_in(side: Side, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "app-1-2-0").mkdir(parents=True)
+    (tmp_path / "runs" / "work").mkdir()
+    (tmp_path / "runs" / "work" / "train.py").write_text("pass")
+    await side.get("train.py", area="work")
+    assert (side.here / "train.py").read_text() == "pass"
+
+
 async def test_no_link_leads_out(side: Side, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -10,7 +10,7 @@ from agents.runtime.interface import Refused
 from agents.volumes import offers as module
 from agents.volumes.configuration import OfferedVolume
 from agents.volumes.offers import Offers
-from events.kinds import VolumeOffer
+from events.kinds import NodeOffers, VolumeOffer
 from events.spec import check_spec
 from tests.core.records import document
 from tests.errors import raises
@@ -31,7 +31,6 @@ async def test_a_folder_that_goes_and_comes_back_is_announced(tmp_path: Path) ->
         folder.mkdir()
     offers = Offers({"data": OfferedVolume(data), "scratch": OfferedVolume(scratch, writable=True)}, "node-1")
     announced = await offers.announce()
-    assert announced is not None
     assert announced.volumes == {"data": VolumeOffer(missing=True), "scratch": VolumeOffer(writable=True)}, (
         "an empty folder to read from looks like one whose file system is not mounted"
     )
@@ -79,7 +78,6 @@ async def test_a_folder_that_does_not_answer_counts_as_missing_and_holds_one_thr
     offers = Offers({name: OfferedVolume(tmp_path / name) for name in ("fine", "hangs")}, "node-1")
     for _ in range(3):
         announced = await offers.announce()
-        assert announced is not None
         assert {name: one.missing for name, one in announced.volumes.items()} == {"fine": False, "hangs": True}
     assert len(looked) == 2
     answers.set()
@@ -88,7 +86,7 @@ async def test_a_folder_that_does_not_answer_counts_as_missing_and_holds_one_thr
             pass
 
 
-async def test_a_node_without_volumes_announces_nothing() -> None:
-    offers = Offers({}, "node-1")
-    assert await offers.announce() is None
+async def test_a_node_without_volumes_announces_that_it_builds_environments() -> None:
+    offers = Offers({}, "node-1", ["3.12"])
+    assert await offers.announce() == NodeOffers(environments=True, pythons=["3.12"])
     assert not await offers.changed()

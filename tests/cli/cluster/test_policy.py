@@ -46,6 +46,8 @@ class TestWords:
             (["quiet_ms=300", "idle_s=45.5"], {"quiet_ms": 300, "idle_s": 45.5}),
             (["idle=1m", "node_grace=20s", "node_lease=5m", "retention=2d"],
              {"idle_s": 60.0, "node_grace_s": 20.0, "node_lease_s": 300.0, "retention_s": 172_800.0}),
+            (["retention=1h", "retention.alice=30d", "retention.bob=default"],
+             {"retention_s": 3600.0, "tenant_retention_s": {"alice": 2_592_000.0, "bob": None}}),
             (["quiet=default"], {"quiet_ms": 200}),
             (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
             (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
@@ -91,13 +93,16 @@ class TestWords:
         assert gist_of(name)
         assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
         parameters, times = in_force(Settings(policy=name))
-        assert {one.name for one in times} | {"policy", "params", "checkpoints"} == set(Settings().__struct_fields__)
+        assert {one.name for one in times} | {"policy", "params", "checkpoints", "tenant_retention_s"} == set(
+            Settings().__struct_fields__
+        )
         assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 2
 
     def test_what_is_shown_can_be_set_again(self) -> None:
         for settings in (
             Settings(),
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
+            Settings(tenant_retention_s={"alice": 60.0, "bob@x+y": 0.0}),
         ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]

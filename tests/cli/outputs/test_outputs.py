@@ -9,6 +9,7 @@ import pytest
 
 from dorm.cli.errors import WrongUsage
 from dorm.cli.outputs.naming import Named, named
+from dorm.client.errors import Refused
 from dorm.client.files.checkpoints import CheckpointReport, rows
 from dorm.local.cluster import LocalCluster
 from events.files.messages import FileEntry
@@ -109,6 +110,23 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
     ):
         assert f"[{code}]" in await refused(home, "cp", *words, *where, code=1)
     assert "[usage.conflict]" in await refused(home, "cp", "here", "there", *where, code=2)
+
+    seen = "import os; names = sorted(os.listdir(os.environ['DORM_CHECKPOINT_DIR'])); "
+    seen += "print(names, file=open(os.environ['DORM_OUTPUTS'] + '/seen', 'w'))"
+    for name, origin, steps, begins in (
+        ("exact", "leaves@10", ["extra", "step-10.pt"], 10),
+        ("last", app.id, ["extra", "step-10.pt", "step-20.pt"], 20),
+    ):
+        document = {**spec(image), "name": name, "n_max": 1, "from": origin, "resume": ["python3", "-c", seen]}
+        made = await client.submit(document)
+        assert (made.checkpoint, made.spec.origin.partition("@")[0]) == (begins, app.id)
+        ended = await client.wait(made.id)
+        assert ended.ended == "completed", ended.end_reason
+        await done(home, "cp", f"{name}:seen", str(tmp_path / name), *where)
+        assert (tmp_path / name).read_text() == f"{steps}\n"
+    for origin, code in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
+        with raises(Refused, code):
+            await client.submit({**spec(image), "name": "none", "from": origin})
 
 
 def test_what_a_word_names() -> None:

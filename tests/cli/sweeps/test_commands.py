@@ -55,7 +55,21 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
 async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: Up, tmp_path: Path) -> None:
     home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json")}
     await done(home, "user", "add", "ann", "--role", "user", "--to", mine["DORM_CREDENTIALS"])
-    command = ["sweep", "run", "--name", "lr", "-p", "lr=0.5,0.25", "-p", "seed=0..1", "-k", "3", *SMALL, "--"]
+    command = [
+        "sweep",
+        "run",
+        "--name",
+        "lr",
+        "-p",
+        "lr=0.5,0.25",
+        "-p",
+        "seed=0..1",
+        "-k",
+        "3",
+        *SMALL,
+        "--no-workdir",
+        "--",
+    ]
     command += ["python3", "-c", TRAIN, "{lr}", "{seed}"]
     assert await done(home, *command, env=mine) == "lr: 4 apps submitted; `dorm sweep show lr` shows them\n"
     assert await done(home, "wait", "lr", env=mine) == "lr: 4 completed\n"
@@ -74,6 +88,10 @@ async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: U
     )
     assert "index 2 of lr" in await done(home, "logs", "lr-0002", env=mine)
     assert "[sweep.over]" in await refused(home, *command, code=1, env=mine)
+    past = json.loads(await done(home, "history", "-m", "lr<0.4", "--sort", "-loss", "-o", "json", env=mine))
+    assert [(row["name"], row["sweep"], row["user"], row["loss"]) for row in past] == [
+        ("lr-0003", "lr", "ann", 0.26), ("lr-0002", "lr", "ann", 0.25),
+    ]  # fmt: skip
     listed = json.loads(await done(home, "sweep", "list", "--all", "-o", "json", env=mine))
     assert [(row["name"], row["user"], row["submitted"]) for row in listed] == [("lr", "ann", 4)]
 
@@ -101,6 +119,17 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     await done(home, "user", "add", "eve", "--role", "user", "--to", other["DORM_CREDENTIALS"])
     assert "[sweep.not_found]" in await refused(home, "sweep", "cancel", "naps", code=1, env=other)
     assert await done(home, "sweep", "cancel", "naps", "--reason", "enough", "--wait") == "naps: 9 apps ended\n"
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "words.txt").write_text("from the folder")
+    (project / ".env").write_text("SIDE=left")
+    shipped = {"name": "shipped", "workdir": ".", "env_file": ".env", "array": 2, "demand": {"cpu": "250m"}}
+    command = ["sh", "-c", "cat words.txt; echo $SIDE"]
+    (project / "sweep.yaml").write_text(yaml.safe_dump({**shipped, "command": command}))
+    code, out, err = await dorm(home, "sweep", "run", str(project / "sweep.yaml"), "--wait")
+    assert (code, out) == (0, "shipped: 2 completed\n"), err
+    assert err.count("its folder is shipped") == 1
+    assert "from the folderleft" in await done(home, "logs", "shipped-0001")
     code, out, err = await dorm(home, "wait", "naps")
     assert (code, out, len(err.splitlines())) == (1, "naps: 9 cancelled\n", 5)
     async with cluster.client() as client:

@@ -230,3 +230,30 @@ def test_the_owner_is_whom_the_spec_names_else_the_sender() -> None:
     bench.add(k.AppSubmitted(spec=document("two", user="bob")), "ann")
     bench.decide()
     assert (bench.app("one").user, bench.app("two").user) == ("ann", "bob")
+
+
+SHIPPED: dict[str, Any] = {"workdir": {"hash": "0" * 64}}
+
+
+def test_an_app_that_ships_a_folder_needs_agents_that_can_fetch_it() -> None:
+    bench = Bench()
+    bench.add(joined("old", 16))
+    said = answer(bench, **SHIPPED)
+    assert isinstance(said, k.AppRejected)
+    assert said.code == "spec.workdir.no_node"
+    bench.add(joined("new", 2, abilities=["workdir", "of-a-later-release"]))
+    bench.submit("shipped", **SHIPPED, n_max=8, require='zone != "b"')
+    bench.submit("plain", n_max=20)
+    bench.settle()
+    apps = {app.name: app for app in bench.state.apps.values()}
+    shipped, plain = apps["shipped"].current, apps["plain"].current
+    assert shipped is not None
+    assert plain is not None
+    assert list(shipped.by_node()) == ["new"]
+    assert "old" in plain.by_node()
+
+
+def test_the_path_of_a_folder_is_refused() -> None:
+    said = answer(Bench(a=4), workdir=".")
+    assert isinstance(said, k.AppRejected)
+    assert said.code == "spec.workdir.not_shipped"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dorm.core.query.views import app_row
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench
@@ -76,8 +77,55 @@ def test_the_end_says_how_many_retries_there_were(limit: int, used_up: str) -> N
 )
 def test_how_it_ended_in_words(how: dict[str, Any], words: str) -> None:
     bench = Bench(a=4)
-    bench.running(n_max=1, retries={"limit": 9})
+    bench.running(n_max=1, retries={"limit": 9, "command": 9})
     assert fails(bench, **how).reason == f"slot 0 on a{words}"
+
+
+@pytest.mark.parametrize("cause", ["command", "spec"])
+def test_what_no_retry_changes_fails_at_once(cause: str) -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 9})
+    said = fails(bench, None, reason=cause, message="/nope: No such file or directory")
+    assert isinstance(said, k.AppFailed)
+    assert said.reason == "slot 0 on a: /nope: No such file or directory (a retry would end in the same way)"
+
+
+@pytest.mark.parametrize(
+    ("how", "pause"),
+    [
+        ({"code": None, "reason": "image"}, 10),
+        ({"code": None, "reason": "command"}, 10),
+        ({"code": 127}, 10),
+        ({"code": 126}, 10),
+        ({"code": 1}, 1),
+    ],
+)
+def test_what_a_retry_hardly_changes_is_retried_slowly(how: dict[str, Any], pause: float) -> None:
+    """The app has worked before, so another node may have what this one lacks."""
+    bench = Bench(a=4)
+    app = bench.running(n_max=1, retries={"limit": 9})
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=1), "a")
+    pauses = []
+    for _ in range(3):
+        bench.exited(**how)
+        (said,) = [fact for fact in bench.settle() if isinstance(fact, k.GenerationFailed)]
+        pauses.append((said.retry_at - bench.now) / SECOND)
+        bench.wait(pauses[-1])
+        bench.settle()
+        bench.started()
+        bench.settle()
+    assert pauses == [pause, 2 * pause, 4 * pause]
+
+
+def test_an_early_end_of_another_is_named() -> None:
+    bench = Bench(a=4)
+    bench.running(n_min=3, n_max=3, retries={"limit": 9})
+    bench.exited(slot=1)
+    bench.wait(2)
+    assert app_row(bench.app(), bench.now).note == "slot 1 on a has ended (exit code 0), and 2 of 3 still run"
+    bench.exited(slot=0, code=1)
+    (said,) = [fact for fact in bench.settle() if isinstance(fact, k.GenerationFailed)]
+    assert said.reason == "slot 0 on a ended with exit code 1; slot 1 on a had ended with exit code 0 2.0 s before"
 
 
 @pytest.mark.parametrize(("code", "ends"), [(2, True), (78, True), (1, False), (137, False)])

@@ -106,6 +106,33 @@ def test_those_that_wait_are_cancelled_without_a_trace() -> None:
     assert {app.ended for app in bench.state.apps.values()} == {"completed", "cancelled"}
 
 
+def test_one_with_a_closed_gate_takes_no_turn_and_all_open_at_once_within_the_limit() -> None:
+    bench = Bench(a=8)
+    submit(bench, 4, 2, start_after="60s")
+    bench.submit("lr-0004", group={"name": "lr", "index": 4, "count": 5, "parallel": 2}, n_max=1)
+    bench.settle()
+    assert placed(bench) == ["lr-0004"]
+    bench.wait(61)  # Nothing is on the log between.
+    bench.settle()
+    assert placed(bench) == ["lr-0000", "lr-0004"]
+    assert reasons(bench) == {f"lr-{index:04}": CODE for index in (1, 2, 3)}
+
+
+def test_one_that_is_held_keeps_its_turn() -> None:
+    bench = Bench(a=8)
+    submit(bench, 3, 1)
+    bench.settle()
+    bench.started("lr-0000")
+    bench.add(k.AppHoldRequested(app=bench.app("lr-0000").id))
+    bench.settle()
+    bench.all_exited("lr-0000")
+    bench.settle()
+    assert placed(bench) == []
+    bench.add(k.AppReleaseRequested(app=bench.app("lr-0000").id))
+    bench.settle()
+    assert placed(bench) == ["lr-0000"]
+
+
 def test_a_stranger_is_in_a_group_of_its_own() -> None:
     bench = Bench(a=8)
     submit(bench, 2, 1, tenant="ann")

@@ -120,6 +120,26 @@ def test_a_missing_folder_gets_nothing_new_and_what_runs_there_stays() -> None:
     assert second.current is not None, "it starts once the folder is there"
 
 
+def test_an_environment_is_built_only_by_agents_that_can_and_with_a_python_that_is_there() -> None:
+    bench = Bench(old=8)
+    bench.submit(requirements=["numpy"])
+    (said,) = bench.decide()
+    assert isinstance(said, k.AppRejected)
+    assert said.code == "spec.requirements.not_built"
+    bench.add(joined("plain", 2, offers=NodeOffers(environments=True, pythons=["3.11", "3.12"])))
+    bench.add(joined("images", 1, runtime="docker", offers=NodeOffers(environments=True)))
+    bench.submit("newer", python="3.13", n_max=4)
+    bench.submit("other", python="3.12", n_max=4)
+    bench.settle()
+    newer, other = bench.state.live_apps()
+    assert newer.current is not None
+    assert newer.current.by_node() == {"images": 1}, "an image brings its own"
+    assert other.current is not None
+    assert other.current.by_node() == {"plain": 2}
+    assert other.waiting is not None
+    assert "environment/" not in other.waiting.text
+
+
 def test_requirements_of_many_volumes_are_not_too_long() -> None:
     names = [f"volume-{'x' * 38}-{number:02}" for number in range(16)]
     bench = Bench()

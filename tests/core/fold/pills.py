@@ -67,7 +67,7 @@ def _any(info: mi.Type, known: dict[str, Any]) -> Any:
         case mi.ListType(item_type=item):
             return [_any(item, known)] if isinstance(item, mi.StructType) else []
         case mi.DictType(value_type=value):
-            return {known["app"]: _any(value, known)}
+            return {known.get("app", "x"): _any(value, known)}
         case mi.LiteralType(values=values):
             return values[0]
         case mi.BoolType():

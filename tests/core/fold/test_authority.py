@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import pytest
 
-from dorm.core.fold.trust.authority import _RULES
+from dorm.core.fold.trust.authority import _RULES, _SCOPED
 from dorm.core.snapshot import copy, restore
 from events import kinds as k
 from tests.core.fold.test_identities import Said, trusting
@@ -49,6 +49,8 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "retry": (k.AppRetryRequested(app=app), "ann op root"),
         "hold": (k.AppHoldRequested(app=app), "ann op root"),
         "release": (k.AppReleaseRequested(app=app), "ann op root"),
+        "edit": (k.AppEditRequested(app=app, spec=document("app", weight=2)), "ann op root"),
+        "restart": (k.AppRestartRequested(app=app, fresh=True), "ann op root"),
         "drain": (k.NodeDrainRequested(node="n1"), operators),
         "forget": (k.NodeForgetRequested(node="n1"), operators),
         "pause": (k.SchedulingPaused(), operators),
@@ -104,7 +106,7 @@ def test_every_act_by_every_author() -> None:
             assert code, (name, who)
             assert said.known.refusals[-1].who == who
             before, after = dict(plain), msgspec.to_builtins(said.state)
-            if isinstance(event, k.AppSubmitted | k.AppUpdated) and said.known.role_of(who):
+            if type(event) in _SCOPED and said.known.role_of(who):
                 (answer,) = after.pop("submissions").values()  # A known user is told why.
                 assert (answer["refused_code"], answer["who"]) == (code, who)
                 before.pop("submissions")

@@ -6,9 +6,10 @@ from typing import get_args
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from dorm.core.fold.evolve import _HANDLERS, GapError, evolve
-from dorm.core.settings import all_after
+from dorm.core.settings import all_after, retention_of, tenant_retention_after
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.spec import AppSpec
@@ -386,6 +387,28 @@ class TestEndedApps:
         bench.wait(2)
         bench.say()
         assert app.id not in bench.state.apps
+
+    def test_of_a_tenant_with_a_retention_of_its_own_at_its_time(self) -> None:
+        bench = Bench(a=4)
+        bench.add(k.PolicyChanged(retention_s=60))
+        app = bench.running(n_max=1)
+        before = digest(bench.state)
+        bench.add(k.PolicyChanged(tenant_retention_s={app.spec.user: 600.0, "other": 1.0}))
+        bench.add(k.PolicyChanged(tenant_retention_s={"other": None}))
+        assert bench.state.settings.tenant_retention_s == {app.spec.user: 600.0}
+        bench.all_exited()
+        bench.settle()
+        bench.wait(599)
+        bench.say()
+        assert app.id in bench.state.apps
+        bench.add(k.PolicyChanged(heartbeat_s=1.0, node_grace_s=1.0, tenant_retention_s={app.spec.user: 1.0}))
+        assert retention_of(bench.state.settings, app.spec.user) == 600, "harmful times refuse the whole change"
+        bench.wait(2)
+        bench.say()
+        assert app.id not in bench.state.apps
+        bench.add(k.PolicyChanged(tenant_retention_s={app.spec.user: None}))
+        assert tenant_retention_after(bench.state.settings, k.PolicyChanged()) is UNSET
+        assert len({before, digest(bench.state)}) == 2
 
     def test_never_while_their_containers_may_run(self) -> None:
         bench = Bench(a=4)

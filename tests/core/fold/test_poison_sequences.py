@@ -90,9 +90,10 @@ class History(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(KINDS), number=PILLS, json=st.booleans(), who=st.sampled_from([*NODES, "eve"]))
     def takes_a_pill(self, kind: type[k.Event], number: int, json: bool, who: str) -> None:
         state = self.bench.state
-        if not any(app.generations for app in state.apps.values()):
+        running = [id for id, app in state.apps.items() if app.generation in app.generations and _has_slot(app)]
+        if not running:  # None has started yet, or a hold has stopped it.
             return
-        name = next(id for id, app in state.apps.items() if app.generation in app.generations and _has_slot(app))
+        name = running[0]
         plain = document_of(state, kind, name)
         pills = [plain, *poisoned(kind, plain)]
         pill = wrapped(kind, pills[number % len(pills)], epoch=state.epoch, basis=state.seq)

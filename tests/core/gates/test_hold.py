@@ -116,6 +116,19 @@ def test_an_app_that_pauses_after_a_failure_can_be_held_and_keeps_its_failures()
     assert (sizes(bench.app()), bench.app().failures) == ({"a": 1}, 1)
 
 
+def test_no_room_is_kept_for_one_that_is_held_while_it_pauses() -> None:
+    """As it is for others that are tried again soon, so that no neighbor grows and shrinks for nothing."""
+    for held_too, grows in ((False, {"a": 1}), (True, {"a": 2})):
+        bench = Bench(a=2)
+        bench.running("app", n_max=1, retries={"backoff": "60s"})
+        bench.running("other", n_max=2)
+        bench.exited("app", code=1)
+        if held_too:
+            bench.add(k.AppHoldRequested(app="app"))
+        bench.settle()
+        assert sizes(bench.app("other")) == grows
+
+
 def test_a_repeated_hold_keeps_the_first_and_an_unneeded_release_changes_nothing() -> None:
     bench = Bench(a=2)
     bench.running("app")

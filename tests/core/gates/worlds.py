@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dorm.core.apps.gates import closed, hold_of
+from dorm.core.apps.gates import hold_of, starts_at, waits_for_record
 from events import kinds as k
 from events.codec import decode
 from tests.core.virtual import NAMES, World
@@ -19,7 +19,7 @@ class GatedWorld(World):
 
     def __init__(self, seed: int, **more: Any) -> None:
         self.shut: dict[str, int] = {}
-        """By app with a closed gate, the record since which it is closed."""
+        """By app with a gate that only a record opens, the record since which it is closed."""
         super().__init__(seed, **more)
 
     def append(self, subject: str, body: bytes, msg_id: str = "", expected_last: int | None = None) -> int | None:
@@ -29,15 +29,15 @@ class GatedWorld(World):
             if void == self.whole.counters.void_rounds and isinstance(event := decode(self.log[-1]), k.Round):
                 for fact in event.events:
                     self.check_fact(fact, event)
-            shut = [app.id for app in self.whole.live_apps() if closed(app, self.whole.time)]
+            shut = [app.id for app in self.whole.live_apps() if waits_for_record(app)]
             self.shut = {app: self.shut.get(app, len(self.log)) for app in shut}
         return seq
 
     def check_fact(self, fact: Any, event: k.Round) -> None:
-        # The log's time may have opened a gate meanwhile.
+        # One with a time only is open for a decision that was made after it.
         now = max(self.whole.time, event.at)
-        apps = [self.whole.apps[app] for app, seq in self.shut.items() if seq <= event.basis and app in self.whole.apps]
-        known = {app.id for app in apps if closed(app, now)}
+        early = {app.id for app in self.whole.live_apps() if starts_at(app) > now}
+        known = early | {app for app, seq in self.shut.items() if seq <= event.basis}
         if isinstance(fact, k.GenerationReleased | k.MembersReleased):
             self.hold(fact.app not in known, f"{fact.app} has a closed gate, and is released: {fact}")
         for change in fact.changes if isinstance(fact, k.Resized) else ():
@@ -82,3 +82,8 @@ class GatedWorld(World):
         for submission in list(self.whole.submissions.values()):
             self.publish(k.AppCancelRequested(app=str((submission.spec or {}).get("name", ""))), "ann")
         super().recover()
+
+    def cycle(self) -> bool:
+        """An app with a limit ends while its containers run."""
+        left = [toy for node in self.nodes for toy in node.engine.values() if toy.state == "running"]
+        return super().cycle() or bool(left)

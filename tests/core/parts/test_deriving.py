@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.desired import Desired, own_subjects, subjects_of
+from agents.desired import Desired
 from agents.following.parts import install
+from agents.subscriptions import own_subjects, subjects_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.parts.concerned import Concerned
 from dorm.core.parts.deriving import known_nodes, part_of, parts_of
@@ -15,6 +16,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.parts.document import content_of
 from events.subjects import matches
+from tests.core.records import CLUSTER, Bench
 from tests.simulation.history import History
 from tests.tries import tries
 
@@ -101,3 +103,16 @@ def test_what_concerns_no_node_changes_no_part(seed: int) -> None:
             install(fresh, part_of(state, cluster, node))
             assert shape(desired, state.time) == shape(fresh, state.time), f"{node} at {record.seq}"
     assert 0 < written < len(records) * len(agents) / 2, "most records concern few nodes"
+
+
+def test_rounds_and_parts_say_how_long_each_tenants_apps_are_kept() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=1)
+    bench.add(k.PolicyChanged(retention_s=60, tenant_retention_s={app.spec.user: 600.0, "other": 1.0}))
+    bench.add(k.PolicyChanged(tenant_retention_s={"other": None}))
+    folded, followed = Desired("a"), Desired("a", by_part=True)
+    for record in bench.records:
+        folded.fold(record)
+    assert install(followed, part_of(bench.state, CLUSTER, "a"))
+    for desired in (folded, followed):
+        assert (desired.retention_of(app.id), desired.retention_of("unknown")) == (600, 60)

@@ -294,3 +294,19 @@ async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: 
     for connection in connections:
         await connection.close()
     await server.stop()
+
+
+async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses: tuple[Bus, Bus]) -> None:
+    """A PONG that nobody waits for any more must not end the client's reading."""
+
+    async def echo(question: bytes) -> AsyncGenerator[bytes, None]:
+        yield question
+
+    async with answering(buses[1], echo, buses[0]), asyncio.timeout(20):
+        for turns in range(30):
+            asking = asyncio.create_task(answer(buses[0], b"asked"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+        assert await answer(buses[0], b"still there") == [b"still there"]

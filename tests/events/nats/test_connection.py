@@ -291,3 +291,18 @@ async def test_who_is_shut_out_learns_it_while_another_task_appends(server: Nats
     with raises(LogRefused, "log.no_permission"):
         await link.connected(timeout=1)
     await connection.close()
+
+
+async def test_a_flush_that_is_cancelled_does_not_end_the_connection(nats_server: NatsServer) -> None:
+    connection = await Connection.open(nats_server.url, "flushed", create=True)
+    lost: list[bool] = []
+    connection._link.on_outage = lost.append
+    for _ in range(20):
+        flush = asyncio.create_task(connection._link.client.flush(timeout=10))
+        await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.wait([flush])
+    await connection._link.client.flush(timeout=5)
+    assert await connection.log.end() == 0
+    assert lost == []
+    await connection.close()

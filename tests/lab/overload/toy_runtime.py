@@ -21,7 +21,9 @@ from agents.runtime.workdir.cache import BlobCache
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from agents.runtime.execution import Command, Execution
     from agents.runtime.interface import ContainerSpec, Key
+    from agents.runtime.listeners import Listener
 
 _SAVING_S = 0.1
 """From the request to stop to the end."""
@@ -49,6 +51,9 @@ class ToyRuntime:
     @property
     def blobs(self) -> BlobCache:
         return BlobCache(self._root / "workdirs")
+
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
 
     async def open(self) -> None:
         return None
@@ -153,6 +158,15 @@ class ToyRuntime:
 
     async def lease_left(self) -> float | None:
         return None if self._lease_ends is None else self._lease_ends - asyncio.get_running_loop().time()
+
+    async def runs(self, key: Key) -> bool:
+        return False
+
+    async def execute(self, key: Key, command: Command) -> Execution:
+        raise KeyError(key)
+
+    async def listener(self, key: Key, port: int) -> Listener | None:
+        raise KeyError(key)
 
     async def root_id(self) -> str:
         return "toy"

@@ -15,8 +15,9 @@ from dorm.core.snapshot import copy, restore
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
-from events.codec import decode
+from events.codec import decode, encode
 from events.log.memory import MemoryLog
+from events.log.records import Record
 from replay.moments import AtSequence
 from replay.story.app import AppTeller
 from replay.story.explain import explain
@@ -33,8 +34,6 @@ from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from events.log.records import Record
 
 KEY = key_of(b"a secret of the masters")
 
@@ -179,6 +178,7 @@ def test_a_new_kind_is_withheld_until_somebody_decides_what_it_shows() -> None:
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",
         "WebhookDisabled", "AppWaitsLong", "RotationRequested", "RotationFailed", "LogRotated", "ProgressLinesSkipped",
+        "SessionStarted", "SessionEnded",
     }  # fmt: skip
 
 
@@ -217,3 +217,21 @@ async def take(log: TenantLog, after: int, upto: int) -> list[Record]:
             if got[-1].seq >= upto:
                 break
     return got
+
+
+def test_an_allow_list_names_no_other_tenant() -> None:
+    """Of a node's volumes everybody sees the names, and of those for whom they are only oneself."""
+    offers = k.NodeOffers({"data": k.VolumeOffer(tenants=["vision", "nlp"]), "all": k.VolumeOffer()})
+    projection = Projection(State(), key_of(b"secret"))
+    event = k.NodeJoined(node="n1", address="a", capacity={"cpu": 1000}, ports=(20000, 20999), offers=offers)
+    seen = projection.take(Record(1, 1, subjects.fact("c", "NodeJoined", "n1"), encode(event)))
+    for tenant, own in (("vision", ["vision"]), ("nlp", ["nlp"]), ("other", [])):
+        told = decode(seen.record_for(tenant))
+        state = projection.state_for(tenant)
+        assert isinstance(told, k.NodeJoined)
+        for found in (told.offers, state.nodes["n1"].offers):
+            assert isinstance(found, k.NodeOffers)
+            assert sorted(found.volumes) == ["all", "data"]
+            tenants = found.volumes["data"].tenants
+            assert [name for name in tenants if name in ("vision", "nlp")] == own
+            assert len(tenants) == 2

@@ -105,6 +105,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "apps retried now": (NOBODY, 0.12),
     "apps held": (NOBODY, 0.15),
     "apps wait for others": (NOBODY, 0.15),
+    "apps edited": (NOBODY, 0.15),
+    "apps restarted": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dorm.core.apps.gates import closed, hold_of
+from dorm.core.apps.gates import hold_of, starts_at, waits_for_record
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -64,16 +64,16 @@ def come_to_rest(history: History) -> None:
 
 
 class Shut:
-    """Since which record each app has had a closed gate."""
+    """Since which record each app has had a closed gate that only a record opens."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
 
     def wrong(self, state: State, event: k.Round) -> str:
-        """What is wrong with the round that was folded last; "" for nothing.  Time may have opened a gate meanwhile."""
+        """What is wrong with the round that was folded last; "" for nothing."""
         now = max(state.time, event.at)
-        known = [state.apps[app] for app, seq in self._since.items() if seq <= event.basis and app in state.apps]
-        shut = [app.id for app in known if closed(app, now)]
+        early = [app.id for app in state.live_apps() if starts_at(app) > now]
+        shut = [*early, *(app for app, seq in self._since.items() if seq <= event.basis)]
         for fact in event.events:
             if isinstance(fact, k.GenerationReleased | k.MembersReleased) and fact.app in shut:
                 return f"{fact.app} has a closed gate, and is released"
@@ -83,7 +83,7 @@ class Shut:
         return ""
 
     def folded(self, state: State) -> None:
-        shut = [app.id for app in state.live_apps() if closed(app, state.time)]
+        shut = [app.id for app in state.live_apps() if waits_for_record(app)]
         self._since = {app: self._since.get(app, state.seq) for app in shut}
 
 

@@ -17,6 +17,7 @@ from dorm.core.apps import claims
 from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
 from dorm.core.apps.claims import HOLD_S, last_of
 from dorm.core.apps.failures import is_interruption
+from dorm.core.revisions import Restart
 from events import kinds as k
 from events.quantities import SECOND
 from tests.simulation.machines.apps import AppPlan
@@ -245,7 +246,7 @@ class Neighbors:
     def _settled(self, app: App, before: Generation) -> None:
         """What it was before had worked, or was there for long enough, or could not stay."""
         time = self.history.world.whole.time
-        if before.adjustment != "restart" or before.worked or self._has_to_go(app, before):
+        if before.adjustment != "restart" or before.worked or self._has_to_go(app, before) or _asked(app, before):
             return
         signs = app.reports_progress or app.spec.deadlines.progress_s is not None
         settled = before.started_at + (SETTLE_S if signs else TRIAL_S) * SECOND
@@ -350,3 +351,9 @@ class Neighbors:
             self.restarts[both] <= 2,
             f"{neighbor.id} is restarted {self.restarts[both]} times because {looping.id} fails and fails",
         )
+
+
+def _asked(app: App, before: Generation) -> bool:
+    """Return whether its owner wanted this generation to be replaced."""
+    restarts = isinstance(app.restart, Restart) and app.restart.seq >= before.decided_seq
+    return restarts or app.generations[app.generation].revision != before.revision

@@ -63,6 +63,8 @@ class Checks:
         self._failed: dict[str, set[int]] = defaultdict(set)
         """Generations of which a container ended badly, or could not be made, by app."""
         self._saved: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        self._fresh: set[str] = set()
+        """Apps whose next generation starts without a checkpoint, as their owner asked."""
         self._saved_most: dict[str, int] = defaultdict(int)
         self._released: dict[tuple[str, int], int | None] = {}
         """The checkpoint that was known when it was released."""
@@ -363,6 +365,8 @@ class Checks:
                 self.hold(not needless, needless)
             case k.AppCompleted():
                 self._completed(fact)
+            case k.AppRestarted() if fact.fresh:
+                self._fresh.add(fact.app)
             case k.GenerationFailed() | k.AppFailed():
                 self._check_failed(fact)
                 if self.neighbors is not None and isinstance(fact, k.GenerationFailed):
@@ -399,6 +403,9 @@ class Checks:
         )
         app = self.whole.apps.get(fact.app)
         self._released.setdefault((fact.app, fact.generation), fact.checkpoint if app else None)
+        if fact.app in self._fresh:
+            self._fresh.discard(fact.app)
+            self._saved.pop(fact.app, None)
         generation = app.generations.get(fact.generation) if app else None
         for container in generation.containers.values() if generation else ():
             self._placed[container.node].add(Key(fact.app, fact.generation, container.slot))

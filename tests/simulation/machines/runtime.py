@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
+    from agents.runtime.execution import Command, Execution
+    from agents.runtime.listeners import Listener
     from tests.simulation.machines.machine import Container, Machine
 
 Answer = TypeVar("Answer")
@@ -58,6 +60,9 @@ class SimRuntime:
     @property
     def blobs(self) -> BlobCache:
         return BlobCache(self._machine.folder / "workdirs")
+
+    def owner_of(self, tenant: str) -> tuple[int, int] | None:
+        return None
 
     async def open(self) -> None:
         await self._ask(lambda: None)
@@ -217,6 +222,15 @@ class SimRuntime:
         self._machine.opened(self._folders_lost)
         until = self._machine.lease_until
         return None if until is None else until - self._machine.world.now
+
+    async def runs(self, key: Key) -> bool:
+        return False
+
+    async def execute(self, key: Key, command: Command) -> Execution:
+        raise KeyError(key)
+
+    async def listener(self, key: Key, port: int) -> Listener | None:
+        raise KeyError(key)
 
     async def root_id(self) -> str:
         return f"{self._machine.place}.{self._folders_lost}"

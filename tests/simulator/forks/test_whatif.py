@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.core.invariants import violations
-from dorm.core.query.plans import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
 from events.archive.opening import open_archive
 from events.spec import check_spec
@@ -196,6 +196,23 @@ def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[
     changes = Assumed(settings={"theta2": 0.2}, updated=(k.AppUpdated(app="first", n_max=5),), drained=("n1",))
     other = forks.make(known.history, known.state, changes=changes)
     assert {at_s for at_s, _, _ in other.said} == {0.0}
+
+
+def test_holds_come_again_and_one_that_is_under_way_ends_as_it_did() -> None:
+    simulation = Simulation(busy(**STATIC))
+    simulation.publish_at(200.0, k.AppHoldRequested(app="first"), "client")
+    simulation.publish_at(400.0, k.AppReleaseRequested(app="first"), "client")
+    said = written(simulation)
+    before, during = (
+        forks.make(known.history, known.state) for known in (seen(said, seq_at(said, at)) for at in (100.0, 300.0))
+    )
+    assert [type(event).__name__ for _, event, _ in before.said] == ["AppHoldRequested", "AppReleaseRequested"]
+    ((at_s, event, _),) = during.said
+    assert isinstance(event, k.AppReleaseRequested)
+    assert 100.0 <= at_s < 120.0  # From the record before the moment on.
+    found = forked(said, seq_at(said, 100.0))
+    assert found.backtest is not None
+    assert found.backtest.completion_error == pytest.approx(0, abs=0.03)
 
 
 def test_outages_come_again() -> None:

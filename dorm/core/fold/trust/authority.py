@@ -6,7 +6,8 @@ authority changes nothing; the state remembers why (`Identities.refusals`), and 
 answer.
 
     submissions            users, operators, admins; in the own name
-    updates, cancels, retries  the app's tenant, operators, admins
+    updates, cancels, retries,
+    edits, restarts        the app's tenant, operators, admins
     holds and releases     the same; a hold of somebody else's app is released by operators and admins alone
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
@@ -17,6 +18,7 @@ answer.
     identities             admins (`events.identities`)
     facts about a node     this node; what it claims when it joins stays within its enrolment
     facts about an app     a node that has a part of the generation
+    sessions               both: this node, and a part of the generation
 
 The master's rounds have a subject of their own.  Where the cluster names its masters' keys, a round that none of them signed
 is void (`is_by_master`), here as for agents and audits.
@@ -47,7 +49,14 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
     Rule = Callable[[State, Identities, Any, str], NotAllowed | None]
-    _OfApp = k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates
+    _OfApp = (
+        k.AppUpdated
+        | k.AppCancelRequested
+        | k.AppRetryRequested
+        | k.OfGates
+        | k.AppEditRequested
+        | k.AppRestartRequested
+    )
 
 
 def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
@@ -98,7 +107,7 @@ def _own_id(known: Identities, event: Any, who: str, seq: int) -> Any:
 
 def _refused(state: State, known: Identities, event: Any, record: Record, why: NotAllowed) -> Folded:
     who = subjects.who_of(record.subject)
-    answered = who in known.users and isinstance(event, k.AppSubmitted | k.AppUpdated)
+    answered = who in known.users and type(event) in _SCOPED
     if answered and isinstance(event, k.AppSubmitted):
         queue_refused(state, event, record, why.reason, why.code, spec=event.spec)
     elif answered:
@@ -258,7 +267,11 @@ def _of_app(state: State, known: Identities, event: Any, who: str) -> NotAllowed
     return NotAllowed("app.not_on_node", f"{who} has no part of {event.app[:100]} in generation {event.generation}")
 
 
-_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated))
+def _of_session(state: State, known: Identities, event: k.OfSessions, who: str) -> NotAllowed | None:
+    return _of_node(state, known, event, who) or _of_app(state, known, event, who)
+
+
+_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated, k.AppEditRequested, k.AppRestartRequested))
 """Kinds whose ids belong to their author's tenant, since answers go to them."""
 _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
@@ -267,6 +280,8 @@ _RULES: dict[type, Rule] = {
     k.AppRetryRequested: _changes_app,
     k.AppHoldRequested: _changes_app,
     k.AppReleaseRequested: _releases,
+    k.AppEditRequested: _changes_app,
+    k.AppRestartRequested: _changes_app,
     k.NodeDrainRequested: _drains,
     k.NodeJoined: _joins,
     k.LogRotated: _rotates,
@@ -297,5 +312,6 @@ _RULES: dict[type, Rule] = {
         ),
         _of_app,
     ),
+    **dict.fromkeys(get_args(k.OfSessions), _of_session),
 }
 """Identities have rules of their own, which the agents share (`events.identities.takes`)."""

@@ -1,4 +1,4 @@
-"""What a plan says (`dorm.core.query.plans`)."""
+"""What a plan says (`dorm.core.query.planning.plans`)."""
 
 from __future__ import annotations
 

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.bounds import settles_until
+from dorm.core.apps.costs import adjust_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
-from dorm.core.query.assumed_settings import change_for
 from dorm.core.query.gates import reason_of
-from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
-from dorm.core.query.playing_live import play_live
+from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm.core.query.planning.assumed_settings import change_for
+from dorm.core.query.planning.planned import Figures, Plan, PlannedApp, Round
+from dorm.core.query.planning.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text, sizes, summary
@@ -38,10 +40,10 @@ from dorm.policies.shares import fairness_budget
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.errors import DormError, code_of
+from events.errors import code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
-from events.spec import CheckedSpec, SpecError
+from events.spec import AppSpec, CheckedSpec, SpecError, as_shipped
 from events.spec.gates import in_order
 
 if TYPE_CHECKING:
@@ -54,49 +56,6 @@ _WHO = "plan"
 _PORTS = (20_000, 31_999)
 MOST_ROUNDS = 100
 MOST_NODES = 100_000
-
-
-class PlanError(DormError):
-    """An assumption is impossible; one line for people."""
-
-    code = "plan.impossible"
-
-
-class UnknownSetting(PlanError):
-    """An unknown policy, or a parameter or value that it does not accept: wrong for every cluster."""
-
-    code = "settings.unknown"
-
-
-class NewNodes(msgspec.Struct, frozen=True):
-    """A number of nodes of one shape that join."""
-
-    count: int
-    capacity: dict[str, int] = {}
-    """In base units; with `like` only the differences."""
-    labels: dict[str, str] = {}
-    like: str = ""
-    """A node to copy capacity and labels from."""
-
-
-class Assumed(msgspec.Struct, frozen=True):
-    """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained, are used again;
-    apps that end, change, and new ones."""
-
-    settings: dict[str, Any] = {}
-    """Parameters of the policy in force, and the master's times and folder by their names in the log; `policy` names another
-    one (its parameters then start from its defaults)."""
-    joins: tuple[NewNodes, ...] = ()
-    removed: tuple[str, ...] = ()
-    """Nodes that are gone permanently, as if their lease had ended."""
-    drained: tuple[str, ...] = ()
-    undrained: tuple[str, ...] = ()
-    """Nodes whose drain ends."""
-    cancelled: tuple[str, ...] = ()
-    """Names or ids of apps."""
-    updated: tuple[k.AppUpdated, ...] = ()
-    """New bounds and weights."""
-    specs: tuple[CheckedSpec, ...] = ()
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
@@ -270,7 +229,9 @@ class _Course:
         found = {}
         for app in problem_of(self.state, self.now).apps:
             unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed
-            found[app.id] = (unmeasured, False) if app.adjust_s is None else (app.adjust_s, True)
+            # One that is restarted anyway costs the decision nothing; its owner wants to know.
+            measured = adjust_s(self.state.apps[app.id]) if app.again else app.adjust_s
+            found[app.id] = (unmeasured, False) if measured is None else (measured, True)
         return found
 
     # --- what is assumed ------------------------------------------------------------------------------------------------
@@ -286,6 +247,8 @@ class _Course:
         words += [self._use_again(node) for node in assumed.undrained]
         words += [self._cancel(app) for app in assumed.cancelled]
         words += [self._update(change) for change in assumed.updated]
+        words += [self._edit(app, spec) for app, spec in assumed.edited]
+        words += [self._restart(app) for app in assumed.restarted]
         self.settle()
         words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
         self._restart_failed(running)
@@ -316,6 +279,8 @@ class _Course:
         model = self._node(new.like) if new.like else None
         capacity = {**(model.capacity if model else {}), **new.capacity}
         labels = {**(model.labels if model else {}), **new.labels}
+        # A new node's agent is taken to be of the release that the cluster has.
+        able = sorted({one for node in self.state.nodes.values() for one in node.able})
         joined: list[str] = []
         number = 0
         while len(joined) < new.count:
@@ -325,7 +290,14 @@ class _Course:
                 ports = model.ports if model else _PORTS
                 offers = model.offers if model and isinstance(model.offers, k.NodeOffers) else None
                 event = k.NodeJoined(
-                    node=node, address=node, capacity=capacity, labels=labels, ports=ports, offers=offers
+                    node=node,
+                    address=node,
+                    capacity=capacity,
+                    labels=labels,
+                    ports=ports,
+                    offers=offers,
+                    revises=True,
+                    abilities=able,
                 )
                 self.say(event, node)
                 joined.append(node)
@@ -382,10 +354,31 @@ class _Course:
         changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
         return f"{app.name} with {' and '.join(changes)}"
 
+    def _edit(self, name: str, spec: AppSpec) -> str:
+        app = self._app(name)
+        revision = app.revision
+        self._answered(app, k.AppEditRequested(app=app.id, spec=msgspec.to_builtins(spec)))
+        return f"{app.name} edited (revision {revision + 1})"
+
+    def _restart(self, name: str) -> str:
+        app = self.state.find_app(name)
+        if app is None:
+            raise PlanError(f"there is no app {name!r}", code="app.not_found")
+        self._answered(app, k.AppRestartRequested(app=app.id))
+        return f"{app.name} restarted"
+
+    def _answered(self, app: App, event: k.AppEditRequested | k.AppRestartRequested) -> None:
+        """Have the master answer a request.  Raises PlanError where it refuses."""
+        id = f"{_WHO}.{self.state.seq}"
+        self.say(msgspec.structs.replace(event, id=id))
+        for fact in self.settle():
+            if isinstance(fact, k.AppRejected) and fact.submission == id:
+                raise PlanError(f"{app.name}: {fact.reason}", code=fact.code)
+
     def _submit(self, index: int, spec: CheckedSpec) -> str:
         """Submit an app, which is answered at once, as on a log where nothing else happens."""
         id = f"{_WHO}.{index}.{self.state.seq}"
-        self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(spec)))
+        self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(as_shipped(spec))))
         for fact in self.settle():
             if isinstance(fact, k.AppRejected) and fact.submission == id:
                 raise PlanError(f"{spec.name} would be refused: {fact.reason}", code=fact.code)

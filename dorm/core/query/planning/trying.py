@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.query.in_force import in_force, shown
-from dorm.core.query.plans import Assumed, plan
+from dorm.core.query.in_force import RETENTION, in_force, shown
+from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.planning.plans import plan
 from dorm.core.query.touched import touched
 from dorm.core.settings import all_after, asked_of, parameters_in_force
 
@@ -118,4 +119,6 @@ def differences(before: Settings, after: Settings, plugins: Plugins) -> list[str
             lines.append(f"{one.word}: {shown(one, one.value)}")
         elif old[name].value != one.value:
             lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
+    lines += [f"{one.word}: {shown(one, one.value)} -> retention" for name, one in old.items()
+              if name.startswith(f"{RETENTION}.") and name not in new]  # fmt: skip
     return lines or ["the values are what they were"]

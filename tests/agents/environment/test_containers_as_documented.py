@@ -16,7 +16,7 @@ from tests.agents.harness import Harness, ended, output
 if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
 
-PAGE = Path(__file__).parents[2] / "docs" / "containers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "containers.md"
 PROBE = Path(__file__).with_name("containers_probe.py").read_text()
 MEMORY = 256 * 2**20
 RESOURCES = {"cpu": 500, "memory": MEMORY}

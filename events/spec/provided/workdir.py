@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
@@ -46,6 +46,16 @@ class HasWorkdir(Protocol):
 def shipped(spec: HasWorkdir) -> Workdir | None:
     """Return the folder that the spec's containers start in; None where it names none."""
     return spec.workdir if isinstance(spec.workdir, Workdir) else None
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def as_shipped(spec: S) -> S:
+    """Return the spec as it would be once its folder were shipped: for plans, which need no files."""
+    if isinstance(getattr(spec, "workdir", None), str):
+        return msgspec.structs.replace(spec, workdir=Workdir(hash="0" * 64))
+    return spec
 
 
 def check_shipped(spec: HasWorkdir) -> None:

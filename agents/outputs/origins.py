@@ -1,0 +1,101 @@
+"""An app that starts from another one's checkpoint gets a copy of it, before its first container starts.
+
+The copy is complete before it has its name, so a container finds all of it.  Each node that starts one makes a copy, and the
+first that is complete counts.  Every function blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from agents.outputs.folders import APPS, is_app
+from agents.outputs.opening import FilesError, opened
+from agents.outputs.reading import listed
+from agents.runtime.interface import Refused
+from agents.runtime.run_dirs import delete
+from events.spec.origin import origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from events.files.messages import FileEntry
+    from events.spec.origin import Origin
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_AT_ONCE = 64 * 1024 * 1024
+
+
+def bring(root: Path, app: str, text: str) -> None:
+    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Raises Refused, OSError."""
+    origin = origin_of(text)
+    if origin is None or (root / app).is_dir():
+        return
+    source = root / origin.app
+    if not is_app(origin.app) or not source.is_dir():
+        raise Refused(
+            "spec",
+            f"from: the checkpoints of {origin.app} are gone, since it ended too long ago; name another app, or none",
+            code="spec.from.gone",
+        )
+    entries = chosen([entry for some in listed(source, "") for entry in some], origin)
+    copy = root / APPS / app / f".origin-{secrets.token_hex(8)}"
+    copy.mkdir(mode=0o700)
+    try:
+        for entry in entries:
+            _copy(source, copy, entry)
+        try:
+            os.rename(copy, root / app)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    except FilesError as error:
+        raise Refused("spec", f"from: {origin.app}: {error}", code=error.code) from None
+    finally:
+        delete(copy)
+
+
+def chosen(entries: Sequence[FileEntry], origin: Origin) -> list[FileEntry]:
+    """Return what belongs to the checkpoint.  With a step that has to be met, later files of the same series are left out:
+    those whose names differ in their numbers alone.  Raises Refused where no name has that step."""
+    if origin.later or origin.step is None:
+        return [entry for entry in entries if entry.path and entry.kind != "other"]
+    tops = {entry.path.partition("/")[0] for entry in entries if entry.path}
+    exact = {top for top in tops if origin.step in _numbers(top)}
+    if not exact:
+        raise Refused(
+            "spec",
+            f"from: no checkpoint of {origin.app} has step {origin.step} in its name; `dorm checkpoints {origin.app}` shows "
+            "which are there",
+            code="spec.from.no_step",
+        )
+    series = {_NUMBER.sub("#", top) for top in exact}
+    later = {top for top in tops if _NUMBER.sub("#", top) in series and max(_numbers(top)) > origin.step} - exact
+    return [
+        entry for entry in entries if entry.path and entry.kind != "other" and entry.path.partition("/")[0] not in later
+    ]
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(name)]
+
+
+def _copy(source: Path, copy: Path, entry: FileEntry) -> None:
+    target = copy / entry.path
+    if entry.kind == "folder":
+        target.mkdir(exist_ok=True)
+        return
+    # The folder is the other app's, which may put links into it at any moment.
+    with opened(source, entry.path) as file:
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            while os.sendfile(made, file, None, _AT_ONCE):
+                pass
+            os.utime(made, ns=(entry.modified, entry.modified))
+            os.fchmod(made, 0o700 if entry.executable else 0o600)
+        finally:
+            os.close(made)

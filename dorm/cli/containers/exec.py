@@ -1,0 +1,85 @@
+"""`dorm exec`: a command in a container of an app."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.containers.naming import Container, split
+from dorm.cli.errors import WrongUsage, run
+from dorm.cli.sizes import seconds_of
+
+PANEL = "Inside containers"
+
+
+def register(app: typer.Typer) -> None:
+    # Options after the container are the command's own.
+    app.command("exec", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(exec_command)
+
+
+def exec_command(
+    container: Container,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program, and its arguments.")],
+    tty: Annotated[bool, typer.Option("--tty", "-t", help="Give it a terminal, as `dorm shell` does.")] = False,
+    no_input: Annotated[
+        bool, typer.Option("--no-input", "-n", help="Its standard input is empty; for loops of shell scripts.")
+    ] = False,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Kill it after this time, such as 30s or 5m; default: never.")
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Run a command in a container of an app, beside its program.
+
+    It has the container's user, environment and folder. Input, output and
+    errors are this command's own, and so is its exit status; Ctrl-C reaches it.
+    It is killed when this command ends, when the container does, and when the
+    node's agent dies.
+
+    The app's users may do this, operators and admins; who did is on the log
+    (`dorm events --kind SessionStarted`), with the command.
+
+    The exit status is that of the command, 124 if the time was over, 127 if
+    there is no such program, and 1 if the container ended or does not run.
+
+    [bold]Examples[/]
+
+      dorm exec train -- nvidia-smi
+
+      dorm exec train/2 -- py-spy dump --pid 1
+
+      dorm exec train -- tar c logs | tar x
+    """
+    from dorm.cli.containers.attaching import Attached, on_terminal
+    from dorm.cli.containers.streams import terminal_size
+
+    app, rank = split(container)
+    if command and command[0] == "--":
+        command = command[1:]
+    if not command or not command[0]:
+        raise WrongUsage("COMMAND: name a program, as in `dorm exec train -- ls`", code="usage.nothing_to_do")
+    seconds = seconds_of("--timeout", timeout)
+    if tty and (no_input or not on_terminal()):
+        raise WrongUsage("--tty needs this command's input and output to be a terminal", code="usage.no_terminal")
+
+    async def work() -> int:
+        async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
+            place = running_place(await connected.app(app), rank)
+            if tty:
+                size, term = terminal_size(), os.environ.get("TERM", "")
+                session = Session(connected, place, "exec", command, terminal=size, term=term)
+                return await Attached(session, with_input=True).run_on_terminal(0, seconds)
+            return await Attached(Session(connected, place, "exec", command), with_input=not no_input).run(seconds)
+
+    code = run(work())
+    if code:
+        raise typer.Exit(code)

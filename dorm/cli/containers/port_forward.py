@@ -1,0 +1,180 @@
+"""`dorm port-forward`: a port of a container, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.containers.exec import PANEL
+from dorm.cli.containers.naming import Container, split
+from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.terminal import say
+from events.errors import DormError
+from events.sessions.messages import CHUNK, Begun, Ended, Output
+
+if TYPE_CHECKING:
+    from dorm.client.sessions.session import Session
+
+_HOST: Final = "127.0.0.1"
+_HIGHEST: Final = 65535
+
+
+def register(app: typer.Typer) -> None:
+    app.command("port-forward", rich_help_panel=PANEL)(port_forward)
+
+
+def port_forward(
+    container: Container,
+    ports: Annotated[
+        str,
+        typer.Argument(
+            metavar="[LOCAL:]PORT", help="The container's port, and before it the one here; 0 for any free."
+        ),
+    ],
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Reach a port of a container from this machine: TensorBoard, a notebook, a debugger.
+
+    It takes connections on 127.0.0.1 until Ctrl-C, and passes each on to the
+    process of this container that listens on the port, through the cluster's
+    NATS server: nothing of the node is published. `dorm exec` can start what
+    listens, if the app itself does not.
+
+    [bold]Examples[/]
+
+      dorm port-forward train 6006
+
+      dorm port-forward train/2 8080:8888
+    """
+    app, rank = split(container)
+    local, port = _ports(ports)
+
+    async def work() -> None:
+        from dorm.cli.signals import run_until_stopped
+
+        async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
+            place = running_place(await connected.app(app), rank)
+            forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)
+            await run_until_stopped(forwarding.run(local))
+
+    run(work())
+
+
+def _ports(given: str) -> tuple[int, int]:
+    """Return the local and the container's port."""
+    local, colon, port = given.rpartition(":")
+    if not colon:
+        local = port
+    if not (local.isdecimal() and port.isdecimal() and int(local) <= _HIGHEST and 1 <= int(port) <= _HIGHEST):
+        raise WrongUsage(
+            f"{given}: write a port such as 6006, or LOCAL:PORT such as 8080:6006", code="usage.port.malformed"
+        )
+    return int(local), int(port)
+
+
+class _Forwarding:
+    """All connections of one session."""
+
+    def __init__(self, session: Session, port: int) -> None:
+        self._session = session
+        self._port = port
+        self._count = 0
+        self._said = ""
+
+    async def run(self, local: int) -> None:
+        """Forward until the session ends.  Raises Fail where the local port is taken, or when the container has ended."""
+        connections: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.add(task := asyncio.ensure_future(self._connection(reader, writer)))
+            task.add_done_callback(connections.discard)
+
+        try:
+            server = await asyncio.start_server(serve, _HOST, local, limit=CHUNK, start_serving=False)
+        except OSError as error:
+            raise _taken(error, local, self._port) from None
+        keeping = asyncio.create_task(self._session.keep())
+        try:
+            async with server, contextlib.aclosing(self._session.answers()) as answers:
+                async for answer in answers:
+                    if isinstance(answer, Begun):
+                        await server.start_serving()
+                        self._say_where(server)
+                    elif isinstance(answer, Ended):
+                        raise Fail(answer.reason, code=answer.code)
+        finally:
+            for task in (keeping, *connections):
+                task.cancel()
+            await asyncio.gather(keeping, *connections, return_exceptions=True)
+
+    def _say_where(self, server: asyncio.Server) -> None:
+        place, local = self._session.place, server.sockets[0].getsockname()[1]
+        say(f"{_HOST}:{local} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._count += 1
+        number, sending = self._count, None
+        try:
+            async with contextlib.aclosing(self._session.connect(number)) as answers:
+                async for answer in answers:
+                    match answer:
+                        case Begun():
+                            sending = asyncio.create_task(self._send(reader, number))
+                        case Output():
+                            writer.write(answer.data)
+                            await writer.drain()
+                        case Ended(code=code, reason=reason) if code:
+                            self._complain(reason, code)
+        except DormError as error:
+            self._complain(str(error), error.code)
+        except OSError:
+            pass  # The local program has closed its connection.
+        finally:
+            if sending is not None:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+            writer.close()
+
+    async def _send(self, reader: asyncio.StreamReader, number: int) -> None:
+        while data := await reader.read(CHUNK):
+            if not await self._session.write(data, connection=number):
+                return
+        await self._session.write(b"", last=True, connection=number)
+
+    def _complain(self, reason: str, code: str) -> None:
+        """Say why a connection failed, each reason once: browsers try many times."""
+        if reason != self._said:
+            self._said = reason
+            say(f"warning: {reason} [{code}]", error=True, flush=True)
+
+
+def _taken(error: OSError, local: int, port: int) -> Fail:
+    if error.errno == errno.EADDRINUSE:
+        return Fail(
+            f"port {local} of this machine is taken; name another one, such as {_other(local)}:{port}, or 0:{port} for any that "
+            "is free",
+            code="session.local_port.taken",
+        )
+    if error.errno == errno.EACCES:
+        return Fail(
+            f"only root may listen on port {local}; name another one, such as {8000 + local % 1000}:{port}",
+            code="session.local_port.forbidden",
+        )
+    return Fail(
+        f"nothing can listen on port {local} of this machine: {error.strerror}", code="session.local_port.failed"
+    )
+
+
+def _other(local: int) -> int:
+    return local + 1 if local < _HIGHEST else local - 1

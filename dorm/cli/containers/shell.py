@@ -1,0 +1,75 @@
+"""`dorm shell`: a shell in a container of an app."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.containers.exec import PANEL
+from dorm.cli.containers.naming import Container, split
+from dorm.cli.errors import WrongUsage, run
+from dorm.cli.output import progress_console
+
+if TYPE_CHECKING:
+    from dorm.client.sessions.finding import Place
+
+_BEST: Final = ("sh", "-c", "command -v bash > /dev/null && exec bash; exec sh")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("shell", rich_help_panel=PANEL)(shell)
+
+
+def shell(
+    container: Container,
+    program: Annotated[
+        str | None, typer.Option("--shell", metavar="PROGRAM", help="Which; default: bash, or sh where there is none.")
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Open a shell in a container of an app, beside its program.
+
+    It has a terminal of its own, of this one's size. Ctrl-D or `exit` ends it,
+    and everything that was started in it; so does closing this terminal.
+    `dorm exec` runs a single command, also in scripts.
+
+    [bold]Examples[/]
+
+      dorm shell train
+
+      dorm shell train/3 --shell python3
+    """
+    from dorm.cli.containers.attaching import Attached, on_terminal
+    from dorm.cli.containers.streams import terminal_size
+
+    app, rank = split(container)
+    if not on_terminal():
+        raise WrongUsage(
+            f"a shell needs a terminal; in a script use `dorm exec {container} -- COMMAND`", code="usage.no_terminal"
+        )
+
+    async def work() -> int:
+        async with client(url, cluster, user=user) as connected:
+            # Imported last, as `client` says.
+            from dorm.client.sessions.finding import running_place
+            from dorm.client.sessions.session import Session
+
+            place = running_place(await connected.app(app), rank)
+            _say_where(place)
+            words = (program,) if program else _BEST
+            term = os.environ.get("TERM", "")
+            session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
+            return await Attached(session, with_input=True).run_on_terminal(0)
+
+    code = run(work())
+    if code:
+        raise typer.Exit(code)
+
+
+def _say_where(place: Place) -> None:
+    progress_console.print(f"{place} on node {place.node}; Ctrl-D leaves it", markup=False, highlight=False)

@@ -1,0 +1,7 @@
+"""Commands that change an app that exists.
+
+scale      how many containers it may have
+edit       another spec for it;  editing: from what people type to the document of a spec
+restart    start it again, from its checkpoint or without
+retry      retry it now where it pauses after a failure
+"""

@@ -1,0 +1,225 @@
+"""`dorm edit`: another spec for an app that exists."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.core.query.planning.planned import Plan, PlannedApp
+    from dorm.core.state import App, State
+    from events.spec import AppSpec
+    from events.spec.editing import Changes
+
+_LONGEST = 60
+_MOST_SHOWN = 10
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(edit)
+
+
+def complete_field(incomplete: str) -> list[str]:
+    """Complete `--set` with the fields of a spec."""
+    from events.spec import AppSpec
+    from events.spec.editing import NEVER
+
+    names = (name for name in AppSpec.__struct_fields__ if name not in NEVER)
+    return [f"{name}=" for name in names if name.startswith(incomplete)]
+
+
+def edit(
+    app: AppName,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="SPEC", help="The new spec, YAML or TOML; - reads standard input."),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete_field,
+            help="One field: image=IMAGE, demand.cpu=2, env.LR=0.1; nothing after = for its default.  May be repeated.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Give an app another spec: by -f, by --set, or in your editor.
+
+    It shows first what would change, and which apps would be resized. Bounds,
+    weight and limits hold at once. All else (image, command, env, demand …) needs
+    a restart: an app that runs saves a checkpoint, stops, and goes on with the
+    new spec. The name and the user can't change.
+
+    Where somebody else has changed the spec since you read it, your edit is
+    refused: look again.
+
+    [bold]Examples[/]
+
+      dorm edit digits-mlp
+
+      dorm edit digits-mlp --set weight=2 --set env.LR=0.05
+
+      dorm edit digits-mlp -f new.yaml --dry-run
+
+      dorm edit digits-mlp --set image=trainer:2 --yes
+    """
+    if not (yes or dry_run) and (str(file) == "-" or not sys.stdin.isatty()):
+        raise WrongUsage("nobody can be asked here; say --yes, or --dry-run to look first", code="usage.not_asked")
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            await _edit(connected, app, file, change, yes=yes, dry_run=dry_run, output=output)
+
+    run(work())
+
+
+async def _edit(
+    connected: Client,
+    name: str,
+    file: Path | None,
+    pairs: list[str] | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    output: Format,
+) -> None:
+    from dorm.client import steering
+    from dorm.client.finding import find_app
+    from dorm.core.apps.steering import check_editable
+    from events.spec import SpecError
+    from events.spec.editing import differing
+
+    state = await connected.state()
+    found = find_app(state, name, connected.user)
+    try:
+        check_editable(found)
+    except SpecError as error:
+        raise Fail(str(error), code=error.code) from None
+    before = found.owners_spec
+    after = await _asked(found, file, pairs)
+    changes = differing(before, after) if after is not None else None
+    if after is None or changes is None or not changes.all:
+        console.print(Text(f"nothing to change: {found.name} has this spec already"))
+        return
+    planned = _planned(state, found, after) if not found.ended else None
+    if output in (Format.json, Format.yaml) and dry_run:
+        show_document(_document(found, before, after, changes, planned), output)
+    elif output not in (Format.json, Format.yaml):
+        _show(found, before, after, changes, planned)
+    if dry_run or not (yes or typer.confirm("change it?", default=False)):
+        return
+    edited = await steering.edit(connected, found.id, after, made_from=before)
+    if output in (Format.json, Format.yaml):
+        show_document(_document(edited, before, after, changes, planned), output)
+    else:
+        when = "; it restarts now" if edited.restart_wanted else ""
+        when = f"; `dorm restart {edited.name}` starts it" if edited.ended else when
+        console.print(Text(f"{edited.name} has revision {edited.revision}{when}"))
+
+
+async def _asked(app: App, file: Path | None, pairs: list[str] | None) -> AppSpec | None:
+    """Return the spec that the user wants; None where an editor left it as it was."""
+    from dorm.cli.lifecycle.editing import from_editor, from_file, with_settings
+    from dorm.core.apps.steering import spec_of
+    from events.spec import document_of
+
+    spec = app.owners_spec
+    if file is None and not pairs:
+        edited = await from_editor(spec, lambda document: spec_of(document, app))
+        return spec_of(edited, app) if edited is not None else None
+    document: dict[str, Any] = from_file(file, spec) if file is not None else document_of(spec)
+    return spec_of(with_settings(document, pairs or []), app)
+
+
+def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
+    """Return the next decision with the edit.  Raises Fail where it would be refused."""
+    from dorm.core.query.planning.assumed import Assumed, PlanError
+    from dorm.core.query.planning.plans import plan
+
+    try:
+        with solver_prints_elsewhere():
+            return plan(state, max(state.time, time.time_ns()), Assumed(edited=((app.id, after),)))
+    except PlanError as error:
+        raise Fail(str(error).removeprefix(f"{app.name}: "), code=error.code) from None
+
+
+# --- what would change --------------------------------------------------------------------------------------------------
+
+
+def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: Plan | None) -> None:
+    runs = app.current is not None and not app.ended
+    for title, names in (
+        ("at once", changes.at_once),
+        ("by a restart" if runs else "when it starts", changes.by_restart),
+    ):
+        for name in names:
+            line = f"  {name}: {_value(getattr(before, name))} -> {_value(getattr(after, name))}"
+            console.print(Text(line).append(f"  ({title})", style="dim"))
+    if planned is None:
+        return
+    disturbed = [one for one in planned.apps if one.kind]
+    for one in disturbed[:_MOST_SHOWN]:
+        console.print(Text(_in_words(one, own=one.id == app.id)))
+    if len(disturbed) > _MOST_SHOWN:
+        console.print(Text(f"and {counted(len(disturbed) - _MOST_SHOWN, 'more app')}; `--dry-run -o json` lists all"))
+    if not disturbed:
+        console.print(Text("no app is resized or restarted for it"))
+
+
+def _in_words(one: PlannedApp, *, own: bool) -> str:
+    size = (
+        f"{one.before} -> {counted(one.after, 'container')}"
+        if one.before != one.after
+        else counted(one.after, "container")
+    )
+    pause = f"; its last pauses were about {one.adjust_s:.0f} s" if one.measured else "; its pause was never measured"
+    if one.kind == "stop":
+        why = f": {one.reason.text}" if one.reason is not None else ""
+        return f"{one.name} is stopped with a checkpoint, and waits{why}"
+    if one.kind == "start":
+        return f"{one.name} starts with {size}"
+    how = "is resized while it runs" if one.kind == "live" else "is checkpointed and restarted"
+    return f"{one.name} {how}: {size}{pause}" if own or one.kind != "live" else f"{one.name} {how}: {size}"
+
+
+def _value(value: Any) -> str:
+    import msgspec
+
+    from dorm.cli.terminal import one_line
+
+    text = one_line(msgspec.json.encode(value).decode())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _document(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: Plan | None) -> dict[str, Any]:
+    import msgspec
+
+    def differences(names: tuple[str, ...]) -> dict[str, Any]:
+        sides = (("before", before), ("after", after))
+        return {name: {side: msgspec.to_builtins(getattr(spec, name)) for side, spec in sides} for name in names}
+
+    return {
+        "app": app.id,
+        "revision": app.revision,
+        "at_once": differences(changes.at_once),
+        "by_restart": differences(changes.by_restart),
+        "plan": msgspec.to_builtins(planned) if planned is not None else None,
+    }

@@ -1,0 +1,122 @@
+"""What people type as an edit, made into the document of a spec: a file, `KEY=VALUE`, or an editor's text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dorm.cli.errors import Fail, WrongUsage
+from dorm.cli.output import as_yaml
+from dorm.local.spec_files import load_document, parse
+from events.errors import code_of
+from events.spec import SpecError, document_of
+from events.spec.spec import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from events.spec import AppSpec
+
+_MAPS = (*PARTS, "demand", "env", "labels", "secrets")
+"""Fields whose parts may be set one by one."""
+_EDITORS = ("VISUAL", "EDITOR")
+
+
+def with_settings(document: dict[str, Any], pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the document with `KEY=VALUE` applied in order: values as in YAML, parts of maps as `env.LR=0.1`, and nothing
+    after the sign for the default.  Raises WrongUsage."""
+    changed = dict(document)
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        field, dot, part = key.partition(".")
+        if not sign or not field or (dot and not part):
+            raise WrongUsage(
+                f"--set {pair!r}: write KEY=VALUE, such as weight=2 or env.LR=0.1", code="usage.set.malformed"
+            )
+        if dot and field not in _MAPS:
+            raise WrongUsage(f"--set {pair!r}: {field} has no parts; write {field}=VALUE", code="usage.set.malformed")
+        try:
+            value = parse(text) if text else None
+        except SpecError as error:
+            raise WrongUsage(f"--set {pair!r}: {error}", code=code_of(error)) from None
+        if not dot:
+            _put(changed, field, value if text else None, keep=bool(text))
+            continue
+        inner = changed.get(field)
+        changed[field] = dict(inner) if isinstance(inner, dict) else {}
+        # Environments hold texts, and what looks like a number is one there.
+        _put(changed[field], part, text if field in ("env", "labels", "secrets") else value, keep=bool(text))
+        if not changed[field]:
+            del changed[field]
+    return changed
+
+
+def _put(document: dict[str, Any], key: str, value: Any, *, keep: bool) -> None:
+    if keep:
+        document[key] = value
+    else:
+        document.pop(key, None)
+
+
+def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
+    """Return the document of a spec file.  One that names no user is for the app's.  Raises SpecError."""
+    document = load_document(path)
+    if not isinstance(document, dict):
+        raise SpecError(f"{path}: a spec is a map with name, command and demand", code="spec.not_a_map")
+    return {"user": spec.user, **document}
+
+
+async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
+    """Have the user edit the spec in `$VISUAL` or `$EDITOR`, again with the reason as long as `check` refuses it; return None
+    where it was left as it was.  Raises Fail where no editor can be started, or it fails."""
+    before = as_yaml(document_of(spec))
+    command = shlex.split(next((found for name in _EDITORS if (found := os.environ.get(name))), "vi"))
+    text, why = before, ""
+    while True:
+        edited = await _edited(command, spec.name, _head(spec.name, why) + text)
+        text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith("#"))
+        if text.strip() in ("", before.strip()):
+            return None
+        try:
+            document = parse(text)
+            if not isinstance(document, dict):
+                raise SpecError("a spec is a map with name, command and demand", code="spec.not_a_map")
+            check(document)
+            return document
+        except SpecError as error:
+            if str(error) == why:
+                raise
+            why = str(error)
+
+
+def _head(name: str, why: str) -> str:
+    lines = [
+        f"The spec of {name}.  Lines that begin with # are ignored; leave it as it is, or empty, to change nothing."
+    ]
+    lines += [f"refused: {' '.join(why.split())}"] if why else []
+    return "".join(f"# {line}\n" for line in lines)
+
+
+async def _edited(command: list[str], name: str, text: str) -> str:
+    """Return the text as the editor leaves it."""
+    number, path = await asyncio.to_thread(tempfile.mkstemp, ".yaml", f"dorm-{name}-")
+    file = Path(path)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as written:
+            written.write(text)
+        try:
+            editor = await asyncio.create_subprocess_exec(*command, path)
+        except OSError as error:
+            hint = "set EDITOR, or give the change by -f or --set"
+            raise Fail(
+                f"the editor {command[0]!r} can't be started ({error.strerror}); {hint}", code="editor.failed"
+            ) from None
+        if code := await editor.wait():
+            raise Fail(f"the editor ended with exit code {code}, so nothing is changed", code="editor.failed")
+        return await asyncio.to_thread(file.read_text, "utf-8", "replace")
+    finally:
+        await asyncio.to_thread(file.unlink, missing_ok=True)

@@ -1,0 +1,58 @@
+"""`dorm restart`: start an app again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(restart)
+
+
+def restart(
+    app: AppName,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Without its checkpoint: its start command runs, from step 0.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Start an app again: from its last checkpoint, with its retries reset.
+
+    An app that runs saves a checkpoint, stops, and starts again where it is. One
+    that pauses after a failure is tried now. One that has failed or was
+    cancelled goes on under its name, as long as the cluster keeps it (`dorm ps
+    --all`). One that has completed is submitted again instead.
+
+    --fresh deletes nothing: the files of the old checkpoints stay in its folder
+    until the app overwrites them.
+
+    [bold]Examples[/]
+
+      dorm restart digits-mlp
+
+      dorm restart digits-mlp --fresh --reason "wrong seed"
+    """
+
+    async def work() -> None:
+        from dorm.client import steering
+
+        async with client(url, cluster, user=user) as connected:
+            before = await connected.app(app)
+            was, at = before.phase, before.checkpoint
+            found = await steering.restart(connected, app, fresh=fresh, reason=reason)
+        whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
+        whence = "from the checkpoint that it saves now" if was == "running" and not fresh else whence
+        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it has its place"))
+
+    run(work())

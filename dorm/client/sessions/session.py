@@ -1,0 +1,161 @@
+"""One session in a container: its answer, and what goes in.
+
+    session = Session(client, place, "exec", ["nvidia-smi"])
+    async for answer in session.answers():
+        ...
+
+It lasts as long as `answers` is read: closing that ends the session, and kills what runs in it.  A program that sends nothing
+for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from dorm.client.errors import ClientError
+from events import subjects
+from events.log.records import LogRefused, LogUnavailable
+from events.sessions.messages import (
+    ALIVE_S,
+    Alive,
+    Connect,
+    Ended,
+    Input,
+    Open,
+    Resize,
+    Signal,
+    answer,
+    encoded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from dorm.client.client import Client
+    from dorm.client.sessions.finding import Place
+    from events.kinds.sessions import SessionIs
+    from events.sessions.messages import Answer, Following, Opening, Size
+
+_DENIED: Final = "log.no_permission"
+
+
+class SessionFailed(ClientError):
+    """A session did not begin, or ended otherwise than its command."""
+
+    code = "session.failed"
+
+
+class Session:
+    """One session of the client's user.  `port` is that of forwarded connections, `terminal` the size of a terminal."""
+
+    def __init__(
+        self,
+        client: Client,
+        place: Place,
+        what: SessionIs,
+        command: Sequence[str] = (),
+        *,
+        terminal: Size | None = None,
+        term: str = "",
+        port: int | None = None,
+    ) -> None:
+        self.place = place
+        self._client = client
+        self._id = secrets.token_hex(16)
+        self._open = Open(
+            self._id, place.app.id, place.generation, place.slot, what, list(command), terminal, term, port
+        )
+        self._numbers: dict[int, int] = {}
+
+    async def answers(self) -> AsyncGenerator[Answer, None]:
+        """Yield `Begun`, `Output` … and at last `Ended`.  Raises SessionFailed where the agent does not answer or the server
+        forbids it."""
+        async with contextlib.aclosing(self._ask("session", self._open)) as found:
+            async for one in found:
+                yield one
+
+    async def connect(self, connection: int) -> AsyncGenerator[Answer, None]:
+        """Yield `Output` … and `Ended` of one more forwarded connection, under a number that this session did not have."""
+        async with contextlib.aclosing(self._ask("session", Connect(self._id, connection))) as found:
+            async for one in found:
+                yield one
+        self._numbers.pop(connection, None)
+
+    async def write(self, data: bytes, *, last: bool = False, connection: int = 0) -> bool:
+        """Send at most `CHUNK` bytes to the command, or over a connection; return once they are taken, and whether they were:
+        one that has ended takes nothing more."""
+        number = self._numbers[connection] = self._numbers.get(connection, 0) + 1
+        return await self._tell(Input(self._id, number, data, last, connection))
+
+    async def resize(self, size: Size) -> None:
+        """Change the size of the command's terminal."""
+        await self._tell(Resize(self._id, size))
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the command's processes."""
+        await self._tell(Signal(self._id, number))
+
+    async def keep(self) -> None:
+        """Say from time to time that the client is there, until cancelled."""
+        while True:
+            await asyncio.sleep(ALIVE_S)
+            await self._tell(Alive(self._id))
+
+    async def _tell(self, message: Following) -> bool:
+        """Send a message; return whether it was taken.  What is wrong with the session is in its answer."""
+        try:
+            async with contextlib.aclosing(self._client.bus.ask(self._subject("input"), encoded(message))) as pieces:
+                async for _ in pieces:
+                    pass
+        except (LogRefused, LogUnavailable):
+            return False
+        return True
+
+    async def _ask(self, what: str, message: Opening) -> AsyncGenerator[Answer, None]:
+        begun = False
+        try:
+            async with contextlib.aclosing(self._client.bus.ask(self._subject(what), encoded(message))) as pieces:
+                async for piece in pieces:
+                    begun = True
+                    yield (one := answer(piece))
+                    if isinstance(one, Ended):
+                        return
+        except LogUnavailable as error:
+            raise await self._unanswered(error, begun) from error
+        except LogRefused as error:
+            raise self._refused(error) from error
+        raise SessionFailed(f"the session on node {self.place.node} ended without a word; try again")
+
+    def _subject(self, what: str) -> str:
+        client, place = self._client, self.place
+        return subjects.session(client.cluster, place.node, what, place.app.tenant, client.user)
+
+    async def _unanswered(self, error: LogUnavailable, begun: bool) -> SessionFailed:
+        """Return what to say where the node's agent is silent: an agent of an earlier release serves no sessions."""
+        node = self.place.node
+        if begun or error.code != "agent.no_answer":
+            return SessionFailed(f"the session is lost: node {node}: {error}", code="session.lost")
+        state = await self._client.state()
+        known = state.nodes.get(node)
+        if known is not None and known.condition == "up":
+            return SessionFailed(
+                f"the agent of node {node} lets nobody into its containers: it is of a release before 0.5.1, or the NATS "
+                "server's permissions are; upgrade it, and have an admin run a `dorm user` or `dorm node` command, which "
+                "writes them again (`dorm doctor` names what is older)",
+                code="session.agent_too_old",
+            )
+        return SessionFailed(f"node {node} does not answer; `dorm nodes` shows how it is", code="session.node.silent")
+
+    def _refused(self, error: LogRefused) -> SessionFailed:
+        if error.code != _DENIED:
+            return SessionFailed(str(error), code=error.code)
+        place = self.place
+        return SessionFailed(
+            f"{self._client.user} may not enter containers of {place.app.name}: users enter those of their own tenant, "
+            "operators and admins all, readers none; where the NATS server's permissions are of a release before 0.5.1, "
+            "nobody does, until an admin writes them again with any `dorm user` command",
+            code="session.forbidden",
+        )

@@ -1,0 +1,69 @@
+"""Edits of a spec: what differs, and what of it a running app can take up.
+
+    at once     what only the master and the policy use: bounds, weight, limits.  The containers run on
+    by restart  everything else, by an adjustment: checkpoint, and a new generation with the new spec
+    never       the name, the user and the group: they say which app it is; and gates, which count from its submission on
+                (`dorm hold` and `dorm release` are for an app that is there)
+
+A field that this module does not name needs a restart, which is safe for whatever a later version adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from events.spec.faults import SpecError
+from events.spec.spec import document_of
+
+if TYPE_CHECKING:
+    from events.spec.spec import AppSpec
+
+AT_ONCE = (
+    "n_min", "n_max", "weight", "require", "placement", "steps", "speed", "speed_on", "utility", "work", "grace", "retries",
+    "deadlines", "labels", "notify",
+)  # fmt: skip
+"""Fields that a running app takes up without a restart."""
+NEVER = ("name", "user", "group", "origin", "hold", "after", "start_after", "max_runtime")
+"""Fields that say which app it is, and those that count from its submission on."""
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Changes(NamedTuple):
+    """The fields in which two specs differ, in the order of the spec."""
+
+    at_once: tuple[str, ...]
+    by_restart: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.at_once, *self.by_restart)
+
+
+def differing(before: AppSpec, after: AppSpec) -> Changes:
+    """Compare two specs of one app."""
+    differ = [name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)]
+    at_once = tuple(name for name in differ if name in AT_ONCE)
+    return Changes(at_once, tuple(name for name in differ if name not in (*AT_ONCE, *NEVER)))
+
+
+def check_same_app(before: AppSpec, after: AppSpec) -> None:
+    """Raises SpecError where a field differs that no edit can change."""
+    for name in NEVER:
+        was, is_now = getattr(before, name), getattr(after, name)
+        if was != is_now:
+            text = f"{name}: an edit can't change it from {was!r} to {is_now!r}"
+            raise SpecError(f"{text}; submit another app, and cancel this one", code="edit.another_app")
+
+
+def merged(before: AppSpec, after: AppSpec) -> AppSpec:
+    """Return the first spec with all fields of the second that hold at once."""
+    return msgspec.structs.replace(before, **{name: getattr(after, name) for name in AT_ONCE})
+
+
+def fingerprint(spec: AppSpec) -> str:
+    """Return 16 hexadecimal digits that are equal for equal specs, of whatever class and process."""
+    document: dict[str, Any] = document_of(spec)
+    return hashlib.blake2b(_encode(document), digest_size=8).hexdigest()

@@ -1,0 +1,181 @@
+"""Every app of a span of time as one row, by one fold of the log.
+
+What is kept of an app is small, and nothing is kept of one that is not wanted, so memory grows with the answer and not with
+the log.  With `since` the fold starts from the nearest snapshot before it.  An app's figures are those of its whole life
+either way: the state has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.query.views import adjustment
+from dorm.core.state import State
+from events import kinds as k
+from events.quantities import CPU, SECOND
+from events.spec.groups import Setting
+from replay.moments import AtSequence, AtTime, BeforeEnd
+from replay.travel.travel import fold_on, state_at, time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import App
+    from events.log.interface import ReadableLog
+    from events.log.records import Record
+    from replay import Progress
+    from replay.moments import Moment
+
+HOUR = 3600.0
+_SWEEP = 256
+"""After so many further apps, those that have left the state become rows."""
+
+
+class PastApp(msgspec.Struct, frozen=True, kw_only=True):
+    """One app.  Times are log times (UTC ns), lengths seconds; None: unknown, or it did not happen."""
+
+    name: str
+    id: str
+    user: str
+    sweep: str
+    """The sweep that it belonged to, "" for none."""
+    parameters: dict[str, Setting]
+    """Of its sweep."""
+    state: str
+    """`completed`, `failed`, `cancelled`; or `live` where it had not ended."""
+    why: str
+    """Why it ended."""
+    submitted_at: int
+    ended_at: int | None
+    life_s: float
+    """From its submission to its end."""
+    n_max: int
+    step: int
+    loss: float | None
+    loss_is: str
+    samples_per_s: float | None
+    adjustments: int
+    failures: int
+    lost_steps: int
+    paused_s: float
+    """All pauses of its latest 50 adjustments together."""
+    container_hours: float
+    """For how long its containers ran, all together."""
+    core_hours: float
+    """The same times the cores of a container."""
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """What a fold found."""
+
+    apps: list[PastApp]
+    """In the order of their submissions."""
+    state: State
+    """At the end of the span."""
+    since: int
+    """Log time (UTC ns) from which on it was looked, 0 for the log's start."""
+
+
+async def gather(
+    log: ReadableLog,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    *,
+    wanted: Callable[[App], bool] = lambda app: True,
+    progress: Progress | None = None,
+) -> Gathered:
+    """Return the apps that had not ended at `since` (default: the log's start) and were accepted before `until` (default: its
+    end), as they were at `until`.
+
+    Raises MomentError where the log does not reach the span, and as `replay.travel.travel.state_at`.
+    """
+    start = await log.start()
+    state = await state_at(log, since if since is not None else AtSequence(start))
+    begin = state.time if since is not None else 0
+    watched = _Watched(wanted)
+    for app in state.apps.values():
+        if not app.ended or since is None:
+            watched.add(app)
+    last, latest = await _end(log, until)
+    await fold_on(log, state, last, latest, progress=progress, seen=watched.see)
+    return Gathered(watched.rows(state), state, begin)
+
+
+async def _end(log: ReadableLog, until: Moment | None) -> tuple[int, int | None]:
+    """Return the last sequence, and the latest log time, to fold."""
+    end = await log.end()
+    if isinstance(until, AtSequence):
+        return min(end, until.seq), None
+    if isinstance(until, AtTime):
+        return end, until.time
+    return end, await time_of(log, end) - until.span if isinstance(until, BeforeEnd) else None
+
+
+class _Watched:
+    """Observes a fold.  The fold changes apps in place, so an app that has left the state is as it was then."""
+
+    def __init__(self, wanted: Callable[[App], bool]) -> None:
+        self._wanted = wanted
+        self._apps: dict[str, App] = {}
+        self._rows: list[tuple[int, str, PastApp]] = []
+        self._until_sweep = _SWEEP
+
+    def add(self, app: App) -> None:
+        if self._wanted(app):
+            self._apps[app.id] = app
+            self._until_sweep -= 1
+
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+        """Follow one record after it was folded."""
+        del record
+        if not isinstance(event, k.Round) or folded != "applied":
+            return
+        for fact in event.events:
+            if isinstance(fact, k.AppAccepted) and fact.app not in self._apps and fact.app in state.apps:
+                self.add(state.apps[fact.app])
+        if self._until_sweep <= 0:
+            self._until_sweep = _SWEEP
+            for app_id in [app_id for app_id in self._apps if app_id not in state.apps]:
+                self._keep(self._apps.pop(app_id), state.time)
+
+    def _keep(self, app: App, now: int) -> None:
+        self._rows.append((app.seq, app.id, row_of(app, now)))
+
+    def rows(self, state: State) -> list[PastApp]:
+        for app in self._apps.values():
+            self._keep(app, state.time)
+        return [row for _, _, row in sorted(self._rows, key=lambda one: one[:2])]
+
+
+def row_of(app: App, now: int) -> PastApp:
+    """Return an app as it is in a state at `now` (UTC ns)."""
+    group = app.spec.group
+    end = app.ended_at or now
+    hours = app.served_until(end) / SECOND / HOUR
+    pauses = [adjustment(app, index)["total_s"] or 0.0 for index in range(len(app.history))]
+    return PastApp(
+        name=app.name,
+        id=app.id,
+        user=app.tenant,
+        sweep=group.name if group is not None else "",
+        parameters=group.parameters if group is not None else {},
+        state=app.ended or "live",
+        why=app.end_reason,
+        submitted_at=app.submitted_at,
+        ended_at=app.ended_at or None,
+        life_s=max(0, end - app.submitted_at) / SECOND,
+        n_max=app.n_max,
+        step=app.step,
+        loss=app.loss,
+        loss_is=app.loss_is if isinstance(app.loss_is, str) else "",
+        samples_per_s=app.samples_per_s,
+        adjustments=app.adjustments,
+        failures=app.failures,
+        lost_steps=app.lost_steps,
+        paused_s=round(sum(pauses), 3),
+        container_hours=round(hours, 6),
+        core_hours=round(hours * app.demand.get(CPU, 0) / 1000, 6),
+    )

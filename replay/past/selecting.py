@@ -1,0 +1,128 @@
+"""Which rows are wanted, and in which order."""
+
+from __future__ import annotations
+
+import operator
+import re
+from fnmatch import fnmatchcase
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events.quantities import short
+from replay import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from replay.past.gathering import PastApp
+
+STATES = ("completed", "failed", "cancelled", "live")
+METRICS = (
+    "loss", "step", "samples_per_s", "life_s", "paused_s", "core_hours", "container_hours", "adjustments", "failures",
+    "lost_steps", "n_max",
+)  # fmt: skip
+"""What conditions and orders are about, beside the parameters of sweeps."""
+ORDERS = ("ended", "submitted", "name", "user", "state", *METRICS)
+_CONDITION = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]{0,62})\s*(<=|>=|!=|==|=|<|>)\s*(\S.{0,200}?)\s*")
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
+
+
+class SelectError(ReplayError):
+    """A condition or an order that cannot be read."""
+
+    code = "history.malformed"
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Such as `loss < 0.1`."""
+
+    name: str
+    """One of `METRICS`, else a parameter of a sweep."""
+    compare: str
+    value: float | str
+
+    def holds(self, row: PastApp) -> bool:
+        """Return whether it holds for an app; it does for none that has no such value."""
+        value = _value(row, self.name)
+        if value is None:
+            return False
+        if isinstance(value, bool):
+            return _COMPARED[self.compare](str(value).lower(), str(self.value))
+        if isinstance(value, str) or isinstance(self.value, str):
+            return self.compare in ("=", "==", "!=") and _COMPARED[self.compare](str(value), str(self.value))
+        return _COMPARED[self.compare](value, self.value)
+
+
+def parse_condition(text: str) -> Condition:
+    """Parse `loss<0.1` or `optimizer=adam`.  Raises SelectError."""
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise SelectError(
+            f"{short(text)} is no condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
+            code="history.metric.malformed",
+        )
+    name, compare, written = found.groups()
+    value: float | str = written
+    try:
+        value = float(written)
+    except ValueError:
+        if name in METRICS or compare not in ("=", "==", "!="):
+            text = f"{short(text)}: {short(written)} is no number"
+            raise SelectError(text, code="history.metric.no_number") from None
+    return Condition(name, compare, value)
+
+
+def select(
+    rows: Iterable[PastApp],
+    *,
+    names: Sequence[str] = (),
+    users: Sequence[str] = (),
+    states: Sequence[str] = (),
+    conditions: Sequence[Condition] = (),
+) -> list[PastApp]:
+    """Return the rows that match: any of the names (of the app, its sweep, or its id, with `*` and `?`), any of the users, any
+    of the states (default: all that ended), and all conditions."""
+    return [
+        row
+        for row in rows
+        if (not names or any(named(row.name, row.id, row.sweep, name) for name in names))
+        and (not users or row.user in users)
+        and (row.state in states if states else row.state != "live")
+        and all(condition.holds(row) for condition in conditions)
+    ]
+
+
+def named(name: str, id: str, sweep: str, wanted: str) -> bool:
+    """Return whether a name or pattern means an app."""
+    return any(fnmatchcase(one, wanted) for one in (name, id, sweep) if one)
+
+
+def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
+    """Return the rows by one of `ORDERS` or by a parameter, the least first; with `-` before it the greatest first.  Rows
+    without the value come last.  Raises SelectError."""
+    name, down = order.removeprefix("-"), order.startswith("-")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
+        text = f"{short(order)} is no order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
+        raise SelectError(text, code="history.order.malformed")
+    field = {"ended": "ended_at", "submitted": "submitted_at"}.get(name, name)
+    rows = list(rows)
+    having = [(value, row) for row in rows if (value := _value(row, field)) is not None]
+    ids = {id(row) for _, row in having}
+    numbers = [one for one in having if not isinstance(one[0], str)]
+    texts = [one for one in having if isinstance(one[0], str)]
+    ordered = [row for _, row in sorted(numbers, key=lambda one: one[0], reverse=down)]
+    ordered += [row for _, row in sorted(texts, key=lambda one: one[0], reverse=down)]
+    return ordered + [row for row in rows if id(row) not in ids]
+
+
+def _value(row: PastApp, name: str) -> Any:
+    """Return a metric or parameter of an app; None where it has none."""
+    if name not in row.__struct_fields__:
+        return row.parameters.get(name)
+    value = getattr(row, name)
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,1 @@
+"""Environments: what is built before an app's command runs."""

@@ -1,0 +1,124 @@
+"""The builder, as it runs in containers: built once, used by all, and a failure says which command failed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.environment import builder, plan
+from agents.environment.cache import Environments
+from agents.environment.plan import Environment
+from agents.environment.watching import built_in
+from events.spec import AppSpec, check_spec
+from tests.core.records import document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYTHON = sys.executable
+
+
+def made(folder: Path, name: str, spec: AppSpec, *, generation: str = "app-1", environment: Path) -> list[str]:
+    """A container's private folder as the agent makes it; return its command."""
+    where = folder / name
+    where.mkdir()
+    one = Environment(plan.key_of(spec, "me", ""), str(environment), str(environment), site_packages=False)
+    for file, text in plan.files(spec, one, generation).items():
+        (where / file).write_text(text)
+    return [PYTHON, *plan.wrapped(tuple(spec.command), one, str(where))[1:]]
+
+
+def test_two_containers_at_once_build_once_and_a_third_finds_it(tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    script = 'cat "$VIRTUAL_ENV/count"; python -c "import sys; print(sys.prefix)"; exec 1>&-; read -r _'
+    spec = check_spec(
+        document(command=["sh", "-c", script], setup=['echo built >> "$VIRTUAL_ENV/count"', "echo says something"])
+    )
+    running = [
+        subprocess.Popen(
+            made(tmp_path, name, spec, environment=environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    said = [process.stdout.read() for process in running if process.stdout is not None]
+    for text in said:
+        assert text.splitlines()[-2:] == ["built", str(environment / "venv")]
+    assert sum("says something" in text for text in said) == 1, "what it prints is in the log of the one that builds"
+    seconds = [built_in(tmp_path / name) for name in ("one", "two")]
+    assert all(one is not None and one > 0 for one in seconds)
+    environments = Environments(tmp_path, mounted=False, most=0)
+    for left in ("one", "two"):
+        shutil.rmtree(tmp_path / left)
+    assert environments.collect() == [], "it is in use"
+    for process in running:
+        process.communicate("\n")
+        assert process.returncode == 0
+    third = made(tmp_path, "three", spec, generation="app-2", environment=environment)
+    done = subprocess.run(third, input="", capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["built", str(environment / "venv")]
+    assert built_in(tmp_path / "three") == 0.0
+    shutil.rmtree(tmp_path / "three")
+    assert environments.collect() == ["environment"]
+
+
+@pytest.mark.soak
+def test_a_failure_is_told_to_the_generation_and_tried_again_by_the_next(tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    spec = check_spec(document(command=["true"], setup=["echo try >> ../tries; false"]))
+    (tmp_path / "tries").touch()
+
+    def run(name: str, generation: str) -> subprocess.CompletedProcess[str]:
+        command = made(tmp_path, name, spec, generation=generation, environment=environment)
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / name, check=False)
+
+    for number, (generation, tries) in enumerate((("app-1", 1), ("app-1", 1), ("app-2", 2))):
+        done = run(f"c{number}", generation)
+        assert done.returncode == builder.FAILED
+        assert done.stderr.splitlines()[-1].startswith("dorm: the environment can't be built: `echo try")
+        assert len((tmp_path / "tries").read_text().splitlines()) == tries
+        assert built_in(tmp_path / f"c{number}") is None
+
+
+@pytest.mark.parametrize(("python", "why"), [("3.99", "there is no Python 3.99"), ("/no/python", "there is no Python")])
+def test_a_python_that_is_not_there(tmp_path: Path, python: str, why: str) -> None:
+    (tmp_path / "environment").mkdir()
+    spec = check_spec(document(command=["true"], python=python))
+    command = made(tmp_path, "one", spec, environment=tmp_path / "environment")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == builder.FAILED
+    assert why in done.stderr
+
+
+def test_owners_and_bases_have_environments_of_their_own(tmp_path: Path) -> None:
+    spec = check_spec(document(requirements=["numpy"]))
+    keys = {plan.key_of(spec, owner, base) for owner in ("me", "you") for base in ("a", "b")}
+    assert len(keys) == 4
+    assert plan.key_of(check_spec(document()), "me", "a") == ""
+    mounted, plain = (Environments(tmp_path, mounted=mounted).of(spec, "me") for mounted in (True, False))
+    assert mounted is not None
+    assert plain is not None
+    (mount,) = plan.mounts(mounted)
+    assert (mount.source, mount.target) == (mounted.source, plan.INSIDE)
+    assert plan.mounts(plain) == ()
+    files = plan.files(spec, plain, "app-3")
+    assert json.loads(files[builder.PLAN])["requirements"] == ["numpy"]
+
+
+def test_the_app_may_write_anything_where_it_reports(tmp_path: Path) -> None:
+    file = tmp_path / builder.READY
+    for text, seconds in (("1.5", 1.5), ("nan", 0.0), ("-1", 0.0), ("words", 0.0), ("1e300", 0.0)):
+        file.write_text(text)
+        assert built_in(tmp_path) == seconds
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+    assert built_in(tmp_path) is None

@@ -1,0 +1,75 @@
+"""A checkpoint of another app: what of its folder belongs to a step, and a copy that is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.checkpoint_folder import CheckpointFolder
+from agents.outputs import folders
+from agents.outputs.origins import bring, chosen
+from agents.runtime.interface import Refused
+from events.files.messages import FileEntry
+from events.spec.origin import Origin, origin_of
+from tests.errors import raises
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = ["config", "step-10.pt", "step-20.pt", "step-030.pt", "logs-10-a", "model20", "epoch-1-step-20"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a@20+", FILES),
+        ("a@20", ["config", "step-10.pt", "step-20.pt", "logs-10-a", "model20", "epoch-1-step-20"]),
+        ("a@10", ["config", "step-10.pt", "logs-10-a", "model20", "epoch-1-step-20"]),
+        ("a@30", FILES),
+    ],
+)
+def test_what_belongs_to_a_step(text: str, kept: list[str]) -> None:
+    origin = origin_of(text)
+    assert origin is not None
+    found = chosen([FileEntry("", "folder"), *(FileEntry(name, "file") for name in FILES)], origin)
+    assert [entry.path for entry in found] == kept
+    with raises(Refused, "spec.from.no_step"):
+        chosen([FileEntry("torch.pt", "file")], Origin("a", 20, False))
+
+
+def test_what_a_text_names() -> None:
+    assert origin_of("digits-mlp") == Origin("digits-mlp", None, True)
+    assert origin_of("digits-mlp@120") == Origin("digits-mlp", 120, False)
+    assert origin_of("digits-mlp@120+") == Origin("digits-mlp", 120, True)
+    for text in ("digits-mlp", "digits-mlp@120", "digits-mlp@120+"):
+        assert origin_of(text) == origin_of(origin_of(text).text)  # type: ignore[union-attr]
+    for text in ("", "../x", "a/b", "a@", "a@b", "a@1@2", "A", "-a", "a@1\n", "a" * 65):
+        assert origin_of(text) is None
+
+
+def test_one_copy_is_made_and_no_link_is_followed(tmp_path: Path) -> None:
+    shared = CheckpointFolder(tmp_path / "shared")
+    shared.open()
+    source = folders.folders_of(shared, "old-abcdef", "alice", resume=False, cluster="").checkpoints
+    (source / "deep").mkdir()
+    (source / "deep" / "step-10").write_bytes(b"x" * 1000)
+    (source / "tool").write_text("#!")
+    (source / "tool").chmod(0o755)
+    os.symlink("/etc/passwd", source / "out")
+    os.mkfifo(source / "pipe")
+    folders.prepare(shared, "new", "alice", cluster=shared.id)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: bring(shared.path, "new", "old-abcdef@10+"), range(4)))
+    new = shared.path / "new"
+    assert sorted(path.relative_to(new).as_posix() for path in new.rglob("*")) == ["deep", "deep/step-10", "tool"]
+    assert (new / "deep/step-10").read_bytes() == b"x" * 1000
+    assert os.access(new / "tool", os.X_OK)
+    assert sorted(os.listdir(shared.path / folders.APPS / "new")) == ["outputs", "owner"]
+    (new / "tool").write_text("mine")
+    bring(shared.path, "new", "old-abcdef@10+")
+    assert (new / "tool").read_text() == "mine"
+    with raises(Refused, "spec.from.gone"):
+        bring(shared.path, "other", "gone-abcdef@10")

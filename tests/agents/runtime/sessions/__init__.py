@@ -1,0 +1,1 @@
+"""Commands that people run in containers, and their ports."""

@@ -1,0 +1,1 @@
+"""Who may enter the containers of a node, and what a session is."""
