@@ -123,7 +123,7 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
     if engines and not typed.image:
         raise CommandRefused(
             f"{_named(engines)} containers from images, which hold no programs of this machine: name an image that has the "
-            "program with --image",
+            "program with --image, such as python:3.12-slim; a cluster by `dorm up --runtime process` needs none",
             code="run.image.missing",
         )
     own = _addresses()

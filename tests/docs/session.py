@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 _UP = "dorm up --agents 3 --capacity cpu=2,memory=2GiB"
-_CHANGING = {"submit", "update", "cancel", "drain", "policy"}
+_CHANGING = {"submit", "update", "scale", "cancel", "drain", "policy"}
 """Commands after which a reader waits until the cluster has done what was asked for."""
 _SHELL = set("|&;<>()$`*?")
 _LONGEST_S = 300.0

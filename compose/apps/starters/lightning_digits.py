@@ -5,6 +5,9 @@ python3 lightning_digits.py --steps 300
 Three things make a Lightning program resizable, and all are in `Resizable` and `StepBatches`: a request to stop is agreed on
 by all workers and ends the fit after a saved step, what a step learns from does not depend on how many workers there are,
 and it continues from its checkpoint if there is one.  So the program needs no `--resume`.
+
+Steps are counted here, not by the Trainer, and weights and optimizer are restored here, too: `ckpt_path` would continue the
+Trainer's epoch with as many batches as it had counted, which is right only where a loader always begins at its first batch.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import lightning
 import torch
 import torch.distributed as dist
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -71,11 +74,14 @@ class StepBatches:
 class Resizable(lightning.Callback):
     """Reports progress to Dorm, saves, and ends the fit after the same step everywhere once any worker is asked to stop."""
 
-    def __init__(self, folder: Path, pace: float) -> None:
+    def __init__(self, folder: Path, last: int, pace: float) -> None:
         self._file = folder / "lightning.ckpt"
+        self._saved: dict[str, Any] = torch.load(self._file, weights_only=True) if self._file.exists() else {}
+        self._last = last
         self._asked = False
         self._pace = pace
         self._began = time.monotonic()
+        self.done: int = self._saved.get("done", 0)
         self.stopped = False
         # Before Lightning's own handler, which then leaves SIGTERM to this one.
         signal.signal(signal.SIGTERM, self._ask)
@@ -83,9 +89,14 @@ class Resizable(lightning.Callback):
     def _ask(self, *_: object) -> None:
         self._asked = True
 
-    @property
-    def checkpoint(self) -> Path | None:
-        return self._file if self._file.exists() else None
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self._saved:
+            module.load_state_dict(self._saved["state_dict"])
+            for optimizer, state in zip(trainer.optimizers, self._saved["optimizer_states"], strict=True):
+                optimizer.load_state_dict(state)
+
+    def on_save_checkpoint(self, _trainer: lightning.Trainer, _module: object, checkpoint: dict[str, Any]) -> None:
+        checkpoint["done"] = self.done
 
     def on_train_batch_start(self, *_: object) -> None:
         self._began = time.monotonic()
@@ -93,13 +104,14 @@ class Resizable(lightning.Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, _module: lightning.LightningModule, outputs: Any, *_: object
     ) -> None:
+        self.done += 1
         both = torch.tensor([outputs["loss"].item(), float(self._asked)])
         if trainer.world_size > 1:
             dist.all_reduce(both)
-        step, self.stopped = trainer.global_step, both[1].item() > 0
-        if trainer.is_global_zero and (step % 5 == 0 or self.stopped or step == trainer.max_steps):
-            report({"step": step, "loss": both[0].item() / trainer.world_size})
-        if step % 50 == 0 or self.stopped or step == trainer.max_steps:
+        self.stopped = both[1].item() > 0
+        if trainer.is_global_zero and (self.done % 5 == 0 or self.stopped or self.done == self._last):
+            report({"step": self.done, "loss": both[0].item() / trainer.world_size})
+        if self.done % 50 == 0 or self.stopped or self.done == self._last:
             self._save(trainer)
         trainer.should_stop = trainer.should_stop or self.stopped
         time.sleep(max(0.0, self._pace / trainer.world_size - (time.monotonic() - self._began)))
@@ -110,7 +122,7 @@ class Resizable(lightning.Callback):
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
             partial.replace(self._file)
-            report({"checkpoint": trainer.global_step})
+            report({"checkpoint": self.done})
         trainer.strategy.barrier()
 
 
@@ -127,9 +139,8 @@ def main() -> int:
     torch.set_num_threads(1)
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data / 16.0, dtype=torch.float32), torch.tensor(digits.target))
-    resizable = Resizable(Path(os.environ.get("DORM_CHECKPOINT_DIR", ".")), options.pace)
-    saved = resizable.checkpoint
-    done = int(torch.load(saved, weights_only=True)["global_step"]) if saved else 0
+    resizable = Resizable(Path(os.environ.get("DORM_CHECKPOINT_DIR", ".")), options.steps, options.pace)
+    done = resizable.done
     world = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -137,7 +148,7 @@ def main() -> int:
         num_nodes=world,  # that is: containers
         strategy="ddp" if world > 1 else "auto",
         plugins=[TorchElasticEnvironment()] if world > 1 else None,
-        max_steps=options.steps,
+        max_steps=options.steps - done,
         use_distributed_sampler=False,  # StepBatches divides the samples
         callbacks=[resizable],
         logger=False,
@@ -148,11 +159,11 @@ def main() -> int:
     print(f"rank {trainer.global_rank} of {trainer.world_size} begins after step {done}", flush=True)
     module = Digits()
     batches: Any = StepBatches(len(data), done, options.steps)
-    trainer.fit(module, DataLoader(data, batch_sampler=batches), ckpt_path=saved)
+    trainer.fit(module, DataLoader(data, batch_sampler=batches))
     if trainer.is_global_zero and not resizable.stopped:
         with torch.no_grad():
             right = (module.net(data.tensors[0]).argmax(dim=1) == data.tensors[1]).float().mean().item()
-        print(json.dumps({"result": {"step": trainer.global_step, "accuracy": right}}), flush=True)
+        print(json.dumps({"result": {"step": resizable.done, "accuracy": right}}), flush=True)
     return STOPPED if resizable.stopped else 0
 
 

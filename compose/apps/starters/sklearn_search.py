@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from sklearn.datasets import load_digits
 from sklearn.model_selection import ParameterGrid, cross_val_score
@@ -42,7 +43,13 @@ def main() -> int:
             score = float(cross_val_score(model, digits.data, digits.target, cv=options.folds).mean())
             time.sleep(max(0.0, options.pace - (time.monotonic() - began)))
             _write(_file(scores, number), {"settings": candidates[number], "accuracy": score})
-            _report(scores, len(candidates))
+            if rank == 0:
+                _report(scores)
+        while rank == 0 and len(list(scores.glob("candidate-*.json"))) < len(candidates):
+            time.sleep(1)  # the others are not done
+            _report(scores)
+        if rank == 0:
+            print(json.dumps({"result": _report(scores)}), flush=True)
         return 0
 
 
@@ -69,16 +76,16 @@ def _write(file: Path, found: dict[str, object]) -> None:
     partial.replace(file)
 
 
-def _report(scores: Path, count: int) -> None:
-    """Report how many candidates all containers have tried, and the error of the best one.  The last prints the result."""
-    found = [json.loads(file.read_text()) for file in sorted(scores.glob("candidate-*.json"))]
+def _report(scores: Path) -> dict[str, Any]:
+    """Report how many candidates all containers have tried, and the error of the best one, which is returned.  Rank 0 alone
+    does so: what two containers count at the same time could arrive in any order."""
+    found: list[dict[str, Any]] = [json.loads(file.read_text()) for file in sorted(scores.glob("candidate-*.json"))]
     best = max(found, key=lambda one: float(one["accuracy"]))
     if progress := os.environ.get("DORM_PROGRESS"):
         with Path(progress).open("a") as file:
             file.write(json.dumps({"step": len(found), "loss": 1.0 - best["accuracy"]}) + "\n")
             file.write(json.dumps({"checkpoint": len(found)}) + "\n")
-    if len(found) == count:
-        print(json.dumps({"result": best}), flush=True)
+    return best
 
 
 if __name__ == "__main__":

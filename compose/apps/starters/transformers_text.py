@@ -105,7 +105,7 @@ def main() -> int:
     folder = os.environ.get("DORM_CHECKPOINT_DIR", "checkpoints")
     model = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4,
+            vocab_size=256, bos_token_id=0, eos_token_id=0, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,  # else each number of workers draws other numbers
         )
     )  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.cli.signals import Stops
     from dorm.client.client import Client
     from dorm.client.output import Ran
-    from dorm.core.generation import Generation
+    from dorm.core.generation import Container, Generation
     from dorm.core.state import App
     from events.kinds import Event
 
@@ -49,6 +49,8 @@ class Attached:
         self._flows.set()
         self._printed = 0
         self._told = ""
+        self._resumed = 0, ""
+        """A generation, and from where it goes on; it may save more checkpoints later."""
 
     async def follow(self) -> None:
         """Return once the app has ended and its output is printed.  Raises BrokenPipeError where nobody reads it."""
@@ -100,11 +102,26 @@ class Attached:
             return
         running = sum(1 for _ in app.running_containers())
         reason = reason_of(app, time.time_ns())
-        because = f": {reason.text}" if reason is not None else ""
-        line = f"running, {counted(running, 'container')}" if app.phase == "running" else f"{app.phase}{because}"
+        if app.phase == "waiting" and reason is None:
+            return  # It was just accepted: the next decision says more.
+        if app.phase == "running":
+            line = f"running, {counted(running, 'container')}{self._continues()}"
+        else:
+            line = f"{app.phase}: {reason.text}" if reason is not None else app.phase
         if line != self._told:
             self._told = line
             progress_console.print(Text(f"{app.name}: {line}"))
+
+    def _continues(self) -> str:
+        """After a restart: from where it goes on.  An app that saves nothing starts over with each resize, which its user
+        should know."""
+        app = self.app
+        if app.generation != self._resumed[0]:
+            from_step = "from the start: it has reported no checkpoint"
+            if app.checkpoint is not None:
+                from_step = f"from its checkpoint at step {app.checkpoint}"
+            self._resumed = app.generation, "" if app.generation <= 1 or app.spec.elastic else f", {from_step}"
+        return self._resumed[1]
 
     async def _print(self) -> None:
         done = 0
@@ -164,7 +181,7 @@ class Attached:
         generation = self.app.generations.get(number)
         slots = sorted(generation.containers) if generation is not None else []
         for rank, slot in enumerate(slots):
-            if generation is not None and generation.containers[slot].state != "desired":
+            if generation is not None and _wrote(generation.containers[slot]):
                 yield slot, rank
 
     async def _print_rank(self, number: int, rank: int, printer: Printer | None, slot: int | None = None) -> None:
@@ -199,7 +216,12 @@ class Attached:
 
 def _has_output(generation: Generation) -> bool:
     """Return whether a container has started: the log of one that has not is empty, and ends at once."""
-    return any(container.state != "desired" for container in generation.containers.values())
+    return any(_wrote(container) for container in generation.containers.values())
+
+
+def _wrote(container: Container) -> bool:
+    """Return whether it may have written anything: not one that could not be started at all."""
+    return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 
 
 async def attend(connected: Client, app: App, signals: Stops) -> int:

@@ -86,6 +86,8 @@ def submit(
     changes: dict[str, Any] = {**({"name": name} if name else {}), **({"hold": True} if hold else {})}
     checked = [load_spec(spec, changes, note=lambda text: progress_console.print(Text(text))) for spec in specs]
     files = [(checked[index], specs[index]) for index in in_order(checked)]
+    for one, file in files:
+        _hint(one, file)
     if dry_run:
         documents = [document_of(one) for one, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
@@ -108,6 +110,18 @@ def submit(
                     await _wait_for_all(connected, apps, output)
 
     run(work())
+
+
+def _hint(checked: CheckedSpec, file: Path) -> None:
+    """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
+    from dorm.local.scripts import unshipped
+
+    if checked.workdir or not file.is_file():
+        return
+    if script := unshipped(checked.command, file.absolute().parent):
+        unless = ", unless the image has it" if checked.image else ""
+        text = f"{script} is beside {file.name}, and nothing brings it to the nodes{unless}; `workdir: .` would"
+        progress_console.print(Text(f"{checked.name}: {text}"))
 
 
 async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:

@@ -97,6 +97,7 @@ def run_app(
       dorm run --dry-run -o yaml -- python train.py > train.yaml
     """
     from dorm.local.commands import CommandRefused, Typed, document, made_name
+    from dorm.local.scripts import check_script
     from events.spec import check_spec
 
     if not command[0]:
@@ -121,6 +122,8 @@ def run_app(
         origin=origin or "",
     )
     try:
+        if typed.workdir or typed.here:
+            check_script(typed.words, Path(typed.workdir or "."))
         spec = document(typed, typed.name or made_name(typed.words))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None

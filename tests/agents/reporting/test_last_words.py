@@ -25,6 +25,7 @@ TRACEBACK = (
         (b"\n \n", ""),
         (b"one\r\n\ntwo", "one / two"),
         (TRACEBACK, 'File "train.py", line 3, in <module> / main() / ValueError: no data'),
+        (b"    print(x[0])\n          ~^^^\nIndexError: no 0\n", "print(x[0]) / IndexError: no 0"),
         (b"\xff\x1b[31mred", "\ufffd\x1b[31mred"),
     ],
 )

@@ -118,6 +118,23 @@ async def test_a_program_that_is_not_there_is_refused_before_anything_is_sent(cl
     assert "[run.program.not_found]" in err
 
 
+async def test_a_mistyped_script_is_refused_and_the_right_one_named(cluster: Up, project: Path) -> None:
+    code, out, err = await dorm_in(project, cluster.home, "run", "--", "python3", "-u", "trian.py")
+    assert (code, out) == (2, "")
+    assert f"there is no trian.py in {project}; did you mean train.py?" in err
+    assert "[run.script.not_found]" in err
+
+
+async def test_a_spec_beside_a_script_that_nobody_ships_is_submitted_with_a_hint(cluster: Up, project: Path) -> None:
+    (project / "beside.yaml").write_text(
+        "{name: beside, command: [python3, fail.py], demand: {cpu: 250m}, retries: {limit: 0}}"
+    )
+    code, out, err = await dorm_in(project, cluster.home, "submit", "beside.yaml")
+    assert (code, out[:18]) == (0, "beside is accepted"), err
+    hint = "beside: fail.py is beside beside.yaml, and nothing brings it to the nodes; `workdir: .` would"
+    assert " ".join(err.split()) == hint
+
+
 async def test_the_spec_that_it_prints_can_be_submitted(cluster: Up, project: Path) -> None:
     options = ("--name", "written", "--n-max", "2", "--env", "LR=0.1", "--retries", "1")
     code, out, err = await dorm_in(project, cluster.home, "run", "--dry-run", *options, "--", "python3", "train.py")
