@@ -436,7 +436,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(
-        code(CheckpointFolder.of_app, ('if cluster not in ("", self.id):', "if False:"))
+        code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:"))
     ),
     # clients
     "a submission is tried again with a new id": Variant(
