@@ -317,6 +317,12 @@ class Actions:
                 await self._runtime.put(key, name, content)
             self.announced[key] = written
 
+    def inside(self, key: Key, command: tuple[str, ...]) -> tuple[str, ...]:
+        """Return how a command runs in the environment of a container."""
+        app = self._desired.apps.get(key.app)
+        environment = self._environments.of(app.spec_of(key.generation), app.owner) if app is not None else None
+        return plan.inside(command, environment, self._runtime.run_mount(key))
+
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
         counts the container as ended: another generation may run by now."""
@@ -334,9 +340,7 @@ class Actions:
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
             with contextlib.suppress(KeyError):  # it has ended by itself
-                environment = self._environments.of(spec, app.owner)
-                command = plan.inside(tuple(spec.checkpoint), environment, self._runtime.run_mount(key))
-                code = await self._runtime.run(key, command, spec.grace_s)
+                code = await self._runtime.run(key, self.inside(key, tuple(spec.checkpoint)), spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
         if await self._runtime.stop(key, spec.grace_s if spec else 10.0):

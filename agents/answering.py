@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agents.desired import Desired
     from agents.reporting.outbox import Outbox
     from agents.reporting.status import StatusAnswerer
-    from agents.runtime.interface import Runtime
+    from agents.runtime.interface import Key, Runtime
     from events.log.interface import Bus, EventLog
 
 
@@ -31,9 +31,11 @@ async def answer_all(
     log: EventLog,
     outbox: Outbox,
     clock: Callable[[], int],
+    inside: Callable[[Key, tuple[str, ...]], tuple[str, ...]],
 ) -> None:
-    """Answer until cancelled.  Raises LogUnavailable when the connection is closed."""
+    """Answer until cancelled.  `inside` returns how a command runs in a container's environment.
+    Raises LogUnavailable when the connection is closed."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(answer_questions(bus, cluster, runtime, desired, folder))
         tasks.create_task(answer_if_allowed(bus, subjects.ask_agents(cluster), status))
-        tasks.create_task(Sessions(cluster, runtime, desired, log, outbox, clock).serve(bus))
+        tasks.create_task(Sessions(cluster, runtime, desired, log, outbox, clock, inside).serve(bus))

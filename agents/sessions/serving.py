@@ -64,14 +64,17 @@ class Sessions:
     """All sessions on one node.  `clock` returns UTC ns."""
 
     def __init__(
-        self, cluster: str, runtime: Runtime, desired: Desired, log: EventLog, outbox: Outbox, clock: Callable[[], int]
-    ) -> None:
+        self, cluster: str, runtime: Runtime, desired: Desired, log: EventLog, outbox: Outbox, clock: Callable[[], int],
+        inside: Callable[[Key, tuple[str, ...]], tuple[str, ...]] = lambda key, command: command,
+    ) -> None:  # fmt: skip
+        """`inside` returns how a command runs in a container's environment."""
         self._cluster = cluster
         self._runtime = runtime
         self._desired = desired
         self._log = log
         self._outbox = outbox
         self._clock = clock
+        self._inside = inside
         self._sessions: dict[tuple[_Asker, str], Session] = {}
         self._any = asyncio.Event()
         """Set while there is a session."""
@@ -127,7 +130,7 @@ class Sessions:
     async def _open(self, asker: _Asker, asked: Open) -> AsyncGenerator[bytes, None]:
         key = Key(asked.app, asked.generation, asked.slot)
         loop = asyncio.get_running_loop()
-        session = Session(asked, key, asker.who, self._desired.node, self._runtime, loop.time)
+        session = Session(asked, key, asker.who, self._desired.node, self._runtime, loop.time, self._inside)
         place = (asker, asked.session)
         if (refused := await self._refusal(asker, place, key)) is not None:
             yield encoded(refused)

@@ -30,7 +30,11 @@ _GONE = "the client has gone"
 class Session:
     """One session of one person.  `now` is the loop's time."""
 
-    def __init__(self, asked: Open, key: Key, who: str, node: str, runtime: Runtime, now: Callable[[], float]) -> None:
+    def __init__(
+        self, asked: Open, key: Key, who: str, node: str, runtime: Runtime, now: Callable[[], float],
+        inside: Callable[[Key, tuple[str, ...]], tuple[str, ...]] = lambda key, command: command,
+    ) -> None:  # fmt: skip
+        """`inside` returns how a command runs in a container's environment."""
         self.id = secrets.token_hex(8)
         """On the log and on the session's processes: what a client chose could be another's."""
         self.asked = asked
@@ -38,6 +42,7 @@ class Session:
         self.who = who
         self._node = node
         self._runtime = runtime
+        self._inside = inside
         self._now = now
         self._heard_at = now()
         self._execution: Execution | None = None
@@ -91,7 +96,8 @@ class Session:
         asked, size = self.asked, self.asked.terminal
         terminal = Terminal(size.columns, size.rows, asked.term) if size is not None else None
         try:
-            execution = await self._runtime.execute(self.key, Command(tuple(asked.command), self.id, terminal))
+            words = self._inside(self.key, tuple(asked.command))
+            execution = await self._runtime.execute(self.key, Command(words, self.id, terminal))
         except KeyError:
             yield self._end("session.container.not_running", self._not_running())
             return

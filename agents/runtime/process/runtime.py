@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
 
+import msgspec
 import structlog
 
 from agents import lease
@@ -345,7 +346,8 @@ class ProcessRuntime:
         if found is None or found.seen.state != "running" or container is None:
             raise KeyError(key)
         try:
-            made = await ProcessExecution.start(folder, container, command)
+            words = volumes.inside(folder, found.program, command.words)
+            made = await ProcessExecution.start(folder, container, msgspec.structs.replace(command, words=words))
         finally:
             os.close(container)
         self._executions.setdefault(key, WeakSet()).add(made)

@@ -9,10 +9,13 @@ import pytest
 
 from agents.volumes.configuration import OfferedVolume
 from dorm.client.errors import Refused
+from dorm.client.sessions.finding import running_place
+from dorm.client.sessions.session import Session
 from dorm.core.query.views import app_row, describe, node_rows
 from dorm.local.cluster import LocalCluster
 from events.codec import decode
 from events.kinds import ContainerStarted
+from events.sessions.messages import Output
 from tests.e2e.story import check_log, until
 from tests.e2e.test_one_machine import options
 from tests.errors import raises
@@ -64,6 +67,11 @@ async def play(cluster: LocalCluster, folder: Path) -> None:
     state = await until(client, lambda s: s.apps[app.id].phase == "starting" and _released(s.apps[app.id]), "it builds")
     assert app_row(state.apps[app.id], state.time).note.startswith("builds its environment")
     await until(client, lambda s: s.apps[app.id].phase == "running", "its containers start", timeout=45.0)
+    state = await client.state()
+    words = ("sh", "-c", 'cat "$DORM_VOLUME_DATA/file" "$VIRTUAL_ENV/made"')
+    session = Session(client, running_place(state.apps[app.id], 0), "exec", words)
+    answers = [answer async for answer in session.answers()]
+    assert b"".join(one.data for one in answers if isinstance(one, Output)) == b"read me\none of us\n"
     (folder / "checkpoints" / app.id / "go").touch()
     state = await until(client, lambda s: bool(s.apps[app.id].ended), "it ends")
     ended = state.apps[app.id]

@@ -173,6 +173,7 @@ async def all_of_two(node: Node, asked: Open) -> list[k.Event]:
         encoded(opening(*["x"] * 5000)),
         encoded(opening("ls", term="$(id)")),
     ],
+    ids=range(15),
 )
 async def test_what_is_no_request_is_refused(node: Node, body: bytes) -> None:
     assert refused(await all_of(ask(node, body))) == "session.message.malformed"
