@@ -20,7 +20,7 @@ LONGEST_NAME = 42
 """Characters of a group's name: the names of its apps have a number after it."""
 MOST_APPS = 100_000
 MOST_WHOLE = 2**53
-Setting = bool | int | float | str
+Setting = bool | Annotated[int, msgspec.Meta(ge=-MOST_WHOLE, le=MOST_WHOLE)] | float | str
 """A parameter's value."""
 _LONGEST = 4096
 GroupName = Annotated[
@@ -43,7 +43,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
             pattern="^[0-9a-f]{0,32}$", description="distinguishes groups that had this name one after the other"
         ),
     ] = ""
-    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_APPS, description="its number in the group, from 0")] = 0
+    index: Annotated[int, msgspec.Meta(ge=0, le=MOST_APPS - 1, description="its number in the group, from 0")] = 0
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST_APPS, description="how many apps the group is to have")] = 1
     parallel: Annotated[
         int,

@@ -58,8 +58,9 @@ def _of(info: mi.Type) -> SearchStrategy[Any]:
             return st.floats(low, high, allow_nan=False, allow_infinity=False)
         case mi.StrType(pattern=str(pattern)):
             return st.from_regex(pattern.replace("$", r"\Z"))
-        case mi.StrType():
-            return TEXT
+        case mi.StrType(min_length=low, max_length=high):
+            most = min(20, high) if high is not None else 20
+            return st.text(st.characters(codec="utf-8"), min_size=low or 0, max_size=max(most, low or 0))
         case mi.LiteralType(values=values):
             return st.sampled_from(values)
         case mi.Metadata(type=inner):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 QUANTITIES = {
     "AppSpec.demand",
     "AppSpec.grace",
+    "AppSpec.max_runtime",
+    "AppSpec.start_after",
     *(f"Retries.{name}" for name in ("backoff", "longest", "reset")),
     *(f"Deadlines.{name}" for name in ("start", "progress", "live")),
     "Utility.target",

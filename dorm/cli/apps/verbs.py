@@ -48,7 +48,6 @@ _MEANT = {
     "cordon": "`dorm drain NODE`",
     "uncordon": "`dorm drain NODE --undo`, or `dorm nodes up NODE` after maintenance",
     "down": "Ctrl-C in the terminal of `dorm up` stops a cluster on this machine",
-    "history": "`dorm story APP` for what happened to an app, `dorm ps --all` for apps that have ended",
     "ui": "`dorm dashboard`",
     "billing": "`dorm usage`",
     "help": "`dorm --help`, or `dorm COMMAND --help`",

@@ -29,9 +29,12 @@ def shape(desired: Desired, now: int) -> dict[str, Any]:
     wanted = {
         key: (
             app.generation, app.resume, app.checkpoints, app.master_port, app.batch, app.killed, app.owner,
-            app.membership, app.members, app.founders, app.joined_as(key.slot),
+            app.membership, app.members, app.founders,
+            # With whom it starts matters until it has; of those that left since, a part says nothing.
+            () if key in desired.started else app.joined_as(key.slot),
         )
         for key, app in desired.wanted().items()
+        if key not in desired.exited  # The rounds do not say when others took up that a member left; it has ended by then.
     }  # fmt: skip
     return {
         "due": sorted(desired.due),
