@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _PROBE_S = 1.0
 """Seconds without a piece, or without an acknowledgement, before the asker is probed."""
+_GONE_S = 60.0
+"""Seconds after which an asker who takes nothing has gone.  Between accounts no server says that nobody listens."""
 _WAITING_REPORTS = 16384
 """Heartbeats queued for a slow listener; more are dropped, as the next heartbeat repeats their content."""
 _WAITING_QUESTIONS = 1024
@@ -175,12 +177,15 @@ class NatsBus(Bus):
                 pieces.put_nowait(_End("a piece of the answer is larger than the server takes"))
             sent += bool(piece)
             headers = {"Dorm-Piece": str(sent)}
+            gone_at = asyncio.get_running_loop().time() + _GONE_S
             while True:
                 try:
                     with cancellable():
                         await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
                     break
                 except nats.errors.TimeoutError:
+                    if asyncio.get_running_loop().time() > gone_at:
+                        raise nats.errors.NoRespondersError from None
                     piece = b""  # The piece was sent; it is acknowledged before the probe that follows it.
 
 

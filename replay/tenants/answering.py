@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from events.log.interface import Answerer, Bus, ReadableLog
     from events.log.records import Record
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 32
 """Answers to one user at once, also those that follow the log."""
 _RATE, _BURST = 20.0, 60.0
 """Questions of one user in a second, and how many may come at once."""

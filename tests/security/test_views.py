@@ -179,22 +179,6 @@ async def _upto(following: Any, end: int) -> AsyncIterator[Any]:
             return
 
 
-async def test_one_user_who_asks_without_end_keeps_nobody_waiting(two: Two) -> None:
-    """Bob asks for the whole log again and again, opens more answers than he may, and takes none of them."""
-    async with (
-        await open_client(two.cluster.url, "local", credentials=two.who["bob"]) as bob,
-        await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice,
-    ):
-        question = msgspec.json.encode(ViewQuestion(what="read", follow=True))
-        client = bob._connection._link.client  # type: ignore[union-attr]
-        for number in range(300):
-            await client.publish(subjects.view("local", "bob"), question, reply=f"{two.who['bob'].inbox}.{number}")
-        await client.flush()
-        for _ in range(5):
-            async with asyncio.timeout(10):
-                assert (await alice.state()).apps[two.apps["alice"].id].name == HERS
-
-
 async def test_files_are_their_tenants(two: Two) -> None:
     """Outputs, checkpoints and containers' own folders: copied by the owner, and by nobody else whatever is asked."""
     home, his = two.cluster.home, two.apps["bob"]
@@ -221,3 +205,19 @@ async def test_files_are_their_tenants(two: Two) -> None:
             assert isinstance(answer, Refusal)
             assert answer.code == "files.app_unknown"
             await pieces.aclose()
+
+
+async def test_one_user_who_asks_without_end_keeps_nobody_waiting(two: Two) -> None:
+    """Bob asks for the whole log again and again, opens more answers than he may, and takes none of them."""
+    async with (
+        await open_client(two.cluster.url, "local", credentials=two.who["bob"]) as bob,
+        await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice,
+    ):
+        question = msgspec.json.encode(ViewQuestion(what="read", follow=True))
+        client = bob._connection._link.client  # type: ignore[union-attr]
+        for number in range(300):
+            await client.publish(subjects.view("local", "bob"), question, reply=f"{two.who['bob'].inbox}.{number}")
+        await client.flush()
+        for _ in range(5):
+            async with asyncio.timeout(10):
+                assert (await alice.state()).apps[two.apps["alice"].id].name == HERS

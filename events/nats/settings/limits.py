@@ -46,7 +46,7 @@ LARGEST_PART_PIECE = 512 * 1024
 """Bytes of a piece of a node's part; pieces have three quarters of it."""
 LARGEST_FILE = 1000 * 1024
 """Bytes of a part of a shipped folder as it is stored, with its headers."""
-FILES_BYTES = 4 * 1024 * 1024 * 1024
+FILES_BYTES = 1024 * 1024 * 1024
 """What all shipped folders may take.  More is refused; nothing gives way by itself, since apps may need it."""
 LARGEST_LEASE = 4096
 UNUSED_S = 30 * 86_400.0

@@ -14,6 +14,7 @@ from events import subjects
 from events.log.interface import AskRefused
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused, LogUnavailable
+from events.nats import bus as nats_bus
 from events.nats.connection import Connection
 from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
@@ -229,6 +230,19 @@ async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus,
         with raises(LogRefused, "agent.refused", "failed"):
             await answer(nats[0], b"fail")
         assert await answer(nats[0], b"") == [b"fine"]
+
+
+@pytest.mark.nats
+async def test_an_answer_that_nobody_takes_ends(nats: tuple[Bus, Bus], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between accounts, where no server says that an asker was killed."""
+    monkeypatch.setattr(nats_bus, "_GONE_S", 1.5)
+    endless = Endless(silent=True)
+    client = nats[0]._client  # type: ignore[attr-defined]
+    inbox = client.new_inbox()
+    await client.subscribe(inbox)  # It listens, and acknowledges nothing.
+    async with answering(nats[1], endless, nats[0]), asyncio.timeout(20):
+        await client.publish(ASK, b"", reply=inbox)
+        await endless.closed.wait()
 
 
 @pytest.mark.nats
