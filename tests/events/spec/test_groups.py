@@ -52,7 +52,7 @@ def test_a_spec_without_a_group_is_what_it_was() -> None:
         ({"group": {"name": "lr", "parameters": {"lr": float("nan")}}}, "spec.group.parameters.malformed"),
         ({"group": {"name": "lr", "parameters": {"lr": "\x00"}}}, "spec.group.parameters.malformed"),
         ({"group": {"name": "lr", "parameters": {"lr": "\ud800"}}}, "spec.group.parameters.malformed"),
-        ({"group": {"name": "lr", "parameters": {"lr": 2**70}}}, "spec.group.parameters.malformed"),
+        ({"group": {"name": "lr", "parameters": {"lr": 2**70}}}, "spec.group.parameters.out_of_range"),
         ({"group": {"name": "lr", "parameters": {"lr": [1]}}}, "spec.group.parameters.wrong_type"),
         ({"group": {"name": "lr", "parameters": {"token": "abcdef0123456789"}}}, "spec.env.secret"),
         ({"group": {"name": "lr"}, "env": {"DORM_ARRAY_INDEX": "1"}}, "spec.env.reserved"),
