@@ -83,13 +83,14 @@ class Resizable(lightning.Callback):
         self._began = time.monotonic()
         self.done: int = self._saved.get("done", 0)
         self.stopped = False
-        # Before Lightning's own handler, which then leaves SIGTERM to this one.
         signal.signal(signal.SIGTERM, self._ask)
 
     def _ask(self, *_: object) -> None:
         self._asked = True
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        # In place of Lightning's own handler, which ends the fit between two batches and saves nothing.
+        signal.signal(signal.SIGTERM, self._ask)
         if self._saved:
             module.load_state_dict(self._saved["state_dict"])
             for optimizer, state in zip(trainer.optimizers, self._saved["optimizer_states"], strict=True):
