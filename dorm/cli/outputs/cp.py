@@ -18,6 +18,7 @@ from dorm.cli.terminal import one_line, say
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
+    from dorm.client.files.asking import Files, FilesRefused
     from dorm.client.files.copying import Copied
 
 _FILES = [("PATH", "path"), ("KIND", "kind"), ("SIZE", "bytes"), ("NOTE", "note")]
@@ -106,7 +107,7 @@ async def _list(place: Named, output: Format, url: str | None, cluster: str | No
 async def _copy(
     from_app: Named | None, to_app: Named | None, source: Path, target: Path, url: str | None, cluster: str | None
 ) -> None:
-    from dorm.client.files.asking import Files
+    from dorm.client.files.asking import Files, FilesRefused
     from dorm.client.files.copying import copy_from, copy_to
 
     place = from_app or to_app
@@ -116,10 +117,30 @@ async def _copy(
         where = await files.find(place.app, place.area, rank=place.rank)
         with _bar(place.app) as bar:
             if from_app is not None:
-                done = await copy_from(files, where, place.path, target, bar)
+                try:
+                    done = await copy_from(files, where, place.path, target, bar)
+                except FilesRefused as error:
+                    raise await _with_namesake(files, place, error) from None
             else:
                 done = await copy_to(files, source, where, place.path, bar)
     _say(done)
+
+
+async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> FilesRefused:
+    """Return the error; of a path that is not in the outputs, with the checkpoint of that name if there is one."""
+    from dorm.client.files.asking import FilesRefused
+
+    if place.area != "outputs" or not place.path or error.code != "files.not_found":
+        return error
+    try:
+        await files.listed(await files.find(place.app, "checkpoints"), place.path)
+    except FilesRefused:
+        return error
+    return FilesRefused(
+        f"{place.path} is not among the outputs of {place.app}; a checkpoint has that name: "
+        f"`dorm cp {place.app}:checkpoints/{place.path} .`",
+        code=error.code,
+    )
 
 
 def _say(done: Copied) -> None:

@@ -110,6 +110,8 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
     ):
         assert f"[{code}]" in await refused(home, "cp", *words, *where, code=1)
     assert "[usage.conflict]" in await refused(home, "cp", "here", "there", *where, code=2)
+    said = await refused(home, "cp", "leaves:step-10.pt", ".", *where, code=1)
+    assert "`dorm cp leaves:checkpoints/step-10.pt .` [files.not_found]" in said
 
     seen = "import os; names = sorted(os.listdir(os.environ['DORM_CHECKPOINT_DIR'])); "
     seen += "print(names, file=open(os.environ['DORM_OUTPUTS'] + '/seen', 'w'))"
