@@ -167,7 +167,7 @@ async def _send(url: str, messages: Iterable[tuple[str, bytes]]) -> int:
         for sent, (subject, body) in enumerate(messages, 1):
             if len(body) > stranger.max_payload:
                 continue  # The server would close the connection.
-            if sent % 50 == 0:
+            if sent % 400 == 0:
                 await stranger.request(subject, body, timeout=_DONE_S)
                 await stranger.publish(subjects.report(CLUSTER, "node-1"), body[:LARGE])
             else:

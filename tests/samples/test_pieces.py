@@ -29,6 +29,7 @@ async def prime_count(client: Client, pieces: int, **fields: Any) -> None:
     assert f"{primes} primes up to {pieces * 1000}\n" in await printed(client, app)
 
 
+@pytest.mark.soak
 async def test_a_shell_script_finds_all_primes_through_two_resizes(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as client:
         await prime_count(client, 40)

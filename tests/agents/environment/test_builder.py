@@ -33,6 +33,7 @@ def made(folder: Path, name: str, spec: AppSpec, *, generation: str = "app-1", e
     return [PYTHON, *plan.wrapped(tuple(spec.command), one, str(where))[1:]]
 
 
+@pytest.mark.soak
 def test_two_containers_at_once_build_once_and_a_third_finds_it(tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     environment.mkdir()

@@ -237,7 +237,7 @@ async def test_an_answer_that_nobody_takes_ends(nats: tuple[Bus, Bus], monkeypat
     """As between accounts, where no server says that an asker was killed."""
     monkeypatch.setattr(nats_bus, "_GONE_S", 1.5)
     endless = Endless(silent=True)
-    client = nats[0]._client  # type: ignore[attr-defined]
+    client = vars(nats[0])["_client"]
     inbox = client.new_inbox()
     await client.subscribe(inbox)  # It listens, and acknowledges nothing.
     async with answering(nats[1], endless, nats[0]), asyncio.timeout(20):

@@ -240,10 +240,12 @@ async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_str
 
 async def delete_all(url: str) -> None:
     client = await nats.connect(url)
-    for stream in await client.jetstream().streams_info():
-        assert stream.config.name
-        if "named" in stream.config.name or "older" in stream.config.name:
-            await client.jetstream().delete_stream(stream.config.name)
+    names: list[str] = []
+    while page := await client.jetstream().streams_info(len(names)):
+        names += [str(stream.config.name) for stream in page]
+    for name in names:
+        if "named" in name or "older" in name:
+            await client.jetstream().delete_stream(name)
     await client.close()
 
 
