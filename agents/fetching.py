@@ -119,7 +119,7 @@ class Fetching:
 
 
 def _check_size(manifest: Manifest, limits: Limits) -> None:
-    """Raises Refused: the client checks the same, but whoever wrote the manifest need not have used it."""
+    """Raises Refused: the client checks the same, but a manifest may come from another program."""
     if manifest.size > limits.total or len(manifest.entries) > limits.count:
         raise Refused(
             "spec",

@@ -163,7 +163,7 @@ def shipping(cluster: str, tenant: str = "*") -> Services:
 
 
 def _fetching(cluster: str, tenant: str = "*") -> list[str]:
-    """Return what whoever reads parts of shipped folders asks of JetStream."""
+    """Return what a reader of parts of shipped folders asks of JetStream."""
     return [f"{OWN_API}.DIRECT.GET.{files_stream(cluster)}.{names.file(cluster, tenant, '*')}"]
 
 

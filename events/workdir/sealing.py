@@ -1,6 +1,6 @@
 """Blobs as they are stored: compressed (zstd), under the SHA-256 of what they hold.
 
-A blob comes from whoever may write to the store, so it is opened within bounds and believed only if its hash is right.
+A blob comes from anyone who may write to the store, so it is opened within bounds and believed only if its hash is right.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class Stops(NamedTuple):
 
 
 def stops(state: State, now: int) -> Stops:
-    """Return the adjustments at `now` (UTC ns), in order of arrival.  An app in the middle of an adjustment stops too: whoever
-    holds it need not wait until it has started."""
+    """Return the adjustments at `now` (UTC ns), in order of arrival.  An app in the middle of an adjustment stops
+    too: its hold need not wait for its start."""
     found = [
         Resize(
             app=app.id,

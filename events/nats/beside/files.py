@@ -103,7 +103,7 @@ class JetStreamFiles(Files):
         try:
             return _decode(found[0]) if found is not None else Limits()
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return Limits()  # Of a later release, or of whoever writes nonsense there.
+            return Limits()  # Of a later release, or of an author of nonsense.
 
     async def set_limits(self, limits: Limits) -> None:
         await self._publish(names.file(self._cluster, _OF_ALL, _LIMITS), msgspec.json.encode(limits))

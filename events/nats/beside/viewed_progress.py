@@ -20,7 +20,7 @@ class ViewedProgress(Progress):
     """The progress beside the log, of the own apps."""
 
     def __init__(self, values: Asking, value: AskingOne, closed: Callable[[], bool]) -> None:
-        """`values` and `value` ask whoever serves the view, `closed` says whether nothing will be answered any more."""
+        """`values` and `value` ask the server of the view, `closed` says whether nothing will be answered any more."""
         self._values = values
         self._value = value
         self._closed = closed

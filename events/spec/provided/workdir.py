@@ -59,7 +59,7 @@ def as_shipped(spec: S) -> S:
 
 
 def check_shipped(spec: HasWorkdir) -> None:
-    """Refuse a path: it names a folder of the machine of whoever wrote it.  Raises SpecError."""
+    """Refuse a path: it names a folder of its author's machine.  Raises SpecError."""
     if isinstance(spec.workdir, str):
         raise SpecError(
             "workdir: it is the path of a folder on your machine, which nodes do not have; `dorm submit` ships it and writes "
