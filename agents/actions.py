@@ -69,6 +69,7 @@ class Actions:
         self._halting: set[Key] = set()
         """Containers that have their grace time now."""
         self._killing: set[Key] = set()
+        """Those of them that were killed since; what ended may be listed as running for a moment."""
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
         self.announced: dict[Key, Announced] = {}
@@ -117,7 +118,6 @@ class Actions:
         except (RuntimeFault, OSError) as error:
             _log.error("a container can't be killed, trying again", node=self._config.name, key=key, reason=str(error))
             await asyncio.sleep(_AGAIN_S)
-        finally:
             self._killing.discard(key)
             self._wake.set()
 
@@ -163,6 +163,7 @@ class Actions:
                     await self._halt(key)
                 finally:
                     self._halting.discard(key)
+                    self._killing.discard(key)
             case r.Announce(key):
                 await self._announce(key)
             case r.ReportStarted(seen):
@@ -337,6 +338,9 @@ class Actions:
         app = self._desired.apps.get(key.app)
         spec = app.spec_of(key.generation) if app else None
         await self._reporter.asking(key)
+        if self._killed(key):  # meanwhile
+            await self._kill(key)
+            return
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
             with contextlib.suppress(KeyError):  # it has ended by itself

@@ -29,6 +29,8 @@ WIDEST = 4000
 """Most pixels, and so spans of an app and points of a curve."""
 MARKS = 1000
 """Most decisions, and most marks: of those within one grain of time the weightiest is kept."""
+_ADJUSTING = frozenset({"adjusting", "starting", "stopping"})
+"""Phases of an app that an adjustment has parts of."""
 _FAILURES = ("failed",)
 _BAD_NODES = ("lost", "lease ended", "refused")
 
@@ -262,8 +264,10 @@ def _spans(lane: AppLane, cut: _Cut) -> Iterable[tuple[int, int, int, str]]:
         while current < len(parts) and parts[current][1] <= left:
             current += 1
         inside = current < len(parts) and parts[current][0] <= left
-        size, phase = sizes.at(left), phases.at(left)
-        yield left, right, _containers(size), parts[current][2] if inside else (phase.phase if phase else "waiting")
+        size, held = sizes.at(left), phases.at(left)
+        phase = held.phase if held else "waiting"
+        # A generation that a container leaves before all have started is ending, though its start never got further.
+        yield left, right, _containers(size), parts[current][2] if inside and phase in _ADJUSTING else phase
 
 
 def _containers(size: Size | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from events import kinds as k
 from tests.agents.one_node import Node, holds
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-STUBBORN = 'trap "" TERM; touch "$DORM_CHECKPOINT_DIR/ready"; while :; do sleep 0.05; done'
+STUBBORN = 'trap "" TERM; touch "$DORM_CHECKPOINT_DIR/ready-$DORM_RANK"; while :; do sleep 0.05; done'
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def stubborn(node: Node) -> None:
     await node.release(STUBBORN, grace="1h", slots=2, checkpoint=["sleep", "3600"])
-    await holds(lambda: (node.root / "checkpoints/app-1/ready").exists())
+    await holds(lambda: all((node.root / f"checkpoints/app-1/ready-{rank}").exists() for rank in (0, 1)))
     await node.said(lambda facts: sum(isinstance(fact, k.ContainerStarted) for fact in facts) == 2)
 
 
@@ -49,8 +50,12 @@ async def test_what_is_stopping_already_is_killed(node: Node) -> None:
         await stubborn(node)
         await node.decide(k.AppCancelled(app="app-1", generation=1))
         await holds(lambda: len(agent._actions.busy) == 2)
-        await node.decide(k.AppKilled(app="app-1", generation=1))
-        await ends(node)
+        with capture_logs() as logs:
+            await node.decide(k.AppKilled(app="app-1", generation=1))
+            await ends(node)
+        kills = [line["key"].slot for line in logs if line["event"] == "killing a container of a killed app"]
+        assert set(kills) == {0, 1}
+        assert len(kills) <= 4, "not again at each look, however long an end takes to show"
 
 
 async def test_an_agent_that_starts_later_knows_of_it(node: Node) -> None:

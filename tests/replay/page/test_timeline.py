@@ -15,12 +15,12 @@ from replay.page import timeline as page_timeline
 from replay.page.timeline import APPS, timeline
 from replay.timeline.fold import Watcher
 from replay.timeline.fold import timeline as picture_of
+from replay.timeline.model import AppLane, Partition, Phase, Timeline
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from events.log.records import Record
-    from replay.timeline.model import Timeline
 
 MS = 1_000_000
 
@@ -44,13 +44,25 @@ def test_spans_are_what_held(records: list[Record]) -> None:
             checked += 1
             assert containers == (max(size.held, size.decided) if size else 0)
             assert held is not None
-            assert phase == held.phase or (
-                phase in ("stop", "wait", "start") and held.phase in ("adjusting", "starting", "stopping")
-            )
+            adjusts = held.phase in ("adjusting", "starting", "stopping")
+            assert phase == held.phase or (adjusts and phase in ("stop", "wait", "start"))
         assert all(one.end == other.begin for one, other in pairwise(app.spans))
     assert checked > 10
     assert [one.position for one in whole.decisions] == [one.position for one in picture.decisions]
     assert {one.position for one in whole.failures} <= {one.position for one in whole.marks}
+
+
+def test_a_generation_that_ends_before_all_of_it_started_is_shown_as_ending() -> None:
+    lane = AppLane(id="app-1", name="app", user="ann", submitted_at=MS, n_min=2, n_max=2, seq=1)
+    lane.phases.put(MS, Phase("starting", 1, "", "", "Round 1"))
+    lane.phases.put(21 * MS, Phase("ending", 1, "", "", "ContainerExited 2"))
+    lane.partitions[1] = Partition(1, "start", "1.0", MS, 2, {"node-1": 2}, released_at=11 * MS, ended_at=41 * MS)
+    whole = timeline(Timeline(start=MS, end=41 * MS, apps={"app-1": lane}), width=1000)
+    assert [(span.begin, span.end, span.phase) for span in whole.apps[0].spans] == [
+        (0, 10, "wait"),
+        (10, 20, "start"),
+        (20, 40, "ending"),
+    ]
 
 
 @pytest.mark.parametrize("width", [1, 7, 100])
