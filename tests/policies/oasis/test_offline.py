@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dorm.policies.oasis.model import Cluster
 from dorm.policies.oasis.offline import optimum
 from dorm.policies.oasis.online import run
 from tests.policies.oasis.instances import cluster, instances, job
@@ -15,7 +16,7 @@ from tests.policies.problems import slow_machine
 from tests.tries import tries
 
 if TYPE_CHECKING:
-    from dorm.policies.oasis.model import Cluster, Job
+    from dorm.policies.oasis.model import Job
 
 
 def test_the_optimum_keeps_room_for_what_comes_later() -> None:
@@ -37,6 +38,13 @@ def test_the_optimum_starts_a_critical_job_before_one_that_can_wait() -> None:
 
 def test_without_jobs_that_can_end_there_is_nothing_to_gain() -> None:
     assert optimum(cluster([1.0], [1.0], slots=1), [job("long", 3, 1)]).utility == 0.0
+
+
+def test_what_the_solver_simplifies_away_is_found() -> None:
+    """Two workers in both slots are four worker-slots of work; HiGHS's presolve leaves no schedule at all."""
+    only = job("only", 4, 2, worth=1.0, worker=(1.0, 1.0), server=(1.0, 1.0), bandwidths=(1, 2))
+    one = Cluster(workers=((2.0, 2.0),), servers=((2.0, 2.0), (2.0, 2.0)), slots=2, slot_s=1.0)
+    assert optimum(one, [only]).utility == pytest.approx(0.5)
 
 
 @settings(slow_machine, max_examples=tries(40, 500))
