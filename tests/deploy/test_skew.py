@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from dorm.client.client import Client
+from events.log.interface import LogRefused
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.deploy.releases import COMMITS, Program, dorm_of, sources
@@ -67,6 +69,16 @@ class Lab:
         )
 
 
+async def connected(made: Lab) -> Connection:
+    """Connect once the old master has made the log: one that this release makes is not what the old one asks of a log."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await Connection.open(made.url, made.cluster, patient=True)
+            except LogRefused:
+                await asyncio.sleep(0.1)
+
+
 @pytest.fixture(params=COMMITS)
 async def lab(request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
     made = Lab(tmp_path, nats_server.url, sources(request.param, tmp_path / request.param))
@@ -75,7 +87,7 @@ async def lab(request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path:
         await made.master.start(made.old)
         for agent in made.agents:
             await agent.start(made.old)
-        connection = await Connection.open(made.url, made.cluster, create=True, patient=True)
+        connection = await connected(made)
         async with Client(connection.log, connection.bus, made.cluster, user="ann", connection=connection) as client:
             made.client = client
             await until(client, lambda s: len(s.nodes) == 2, "two nodes", timeout=PATIENCE_S)

@@ -22,6 +22,8 @@ from tests.e2e.commands import DORM, environment, running, until_said
 from tests.e2e.story import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dorm.core.state import App, State
 
 _UP = "dorm up --agents 3 --capacity cpu=2,memory=2GiB"
@@ -68,13 +70,15 @@ class Session:
             return
         if not self._url and needs_cluster(words):
             await self._up(shlex.split(_UP))
+        if words[:2] == ["dorm", "checkpoints"]:
+            await self._until(lambda state: all(app.checkpoint for app in state.apps.values() if app.name == words[2]))
         code, printed = await self._ended(step, words)
         assert code == step.code, f"{step.where}: {step.text}: ended with {code}, not {step.code}\n{printed}"
         rows = [line.split() for line in printed.splitlines()]
         for heading in step.headings:
             assert heading in rows, f"{step.where}: {step.text}: no heading {heading}\n{printed}"
         if self._url and words[1] in _CHANGING:
-            await self._settle()
+            await self._until(_settled)
 
     async def _up(self, words: list[str]) -> None:
         """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run
@@ -115,11 +119,11 @@ class Session:
             code = await process.wait()
         return 0 if code in (0, 130) and printed else code or 1, printed.decode()
 
-    async def _settle(self) -> None:
+    async def _until(self, holds: Callable[[State], bool]) -> None:
         found = msgspec.json.decode((self._home / "running.json").read_bytes(), type=Running)
         mine = read_credentials(Path(found.credentials)) if found.credentials else None
         async with await open_client(found.url, found.cluster, credentials=mine) as client:
-            await until(client, _settled, "the cluster has done what was asked for")
+            await until(client, holds, "the cluster has done what was asked for")
 
 
 def needs_cluster(words: list[str]) -> bool:

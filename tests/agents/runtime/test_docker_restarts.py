@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,6 @@ from tests.lab.machines.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -56,12 +56,16 @@ async def test_one_that_is_done_is_so_whatever_the_clock_of_the_node_says(
     assert (done.exit_code, done.interrupted) == (0, False)
 
 
+BRIDGE = Path("/sys/class/net/docker0")
+
+
 @pytest.fixture
 async def own_engine(docker_archive: Path) -> AsyncIterator[Callable[[bool], Awaitable[Dockerd]]]:
     """`await own_engine(live_restore)` gives an engine that a test may kill."""
     if reason := why_not():
         unavailable(f"no engine can be started: {reason}")
     lease = Lease.take()
+    bridge = BRIDGE.exists()
 
     async def make(live_restore: bool) -> Dockerd:
         engine = Dockerd(lease.home / "engine", f"{lease.name}/engine", live_restore=live_restore)
@@ -72,6 +76,7 @@ async def own_engine(docker_archive: Path) -> AsyncIterator[Callable[[bool], Awa
 
     yield make
     lease.release()
+    assert BRIDGE.exists() >= bridge, "the machine's own engine keeps its network"
 
 
 @pytest.mark.parametrize("live_restore", [False, True], ids=["stops them", "lets them live"])

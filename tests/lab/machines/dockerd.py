@@ -15,6 +15,7 @@ _READY_S = 30.0
 _POLL_S = 0.02
 _CAP_SYS_ADMIN = 21
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where dockerd lies, and a root shell got by su does not look
+_BRIDGE = Path("/sys/class/net/docker0")
 
 
 class EngineFailed(Exception):
@@ -66,7 +67,8 @@ class Dockerd:
             *(["nsenter", f"--net=/run/netns/{self._namespace}", "--"] if self._namespace else []),
             *("dockerd", "--config-file", str(config), "--host", self.url, "--pidfile", str(self.home / "docker.pid")),
             *("--data-root", str(self.home / "data"), "--exec-root", str(self.home / "exec")),
-            *("--bridge", "none", "--iptables=false", "--ip6tables=false"),
+            *([] if self._shares_bridge() else ["--bridge", "none"]),
+            *("--iptables=false", "--ip6tables=false"),
             # cgroupfs also where systemd runs, since there a cgroup parent would have to be a slice.
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self._cgroup}"),
             *(["--live-restore"] if self._live_restore else []),
@@ -80,6 +82,10 @@ class Dockerd:
                 env={**os.environ, "PATH": _PATH},
                 start_new_session=True,
             )
+
+    def _shares_bridge(self) -> bool:
+        """Whether the machine's own engine has a bridge here: one that is to have none would remove it."""
+        return self._namespace is None and _BRIDGE.exists()
 
     async def answers(self) -> None:
         """Returns when it answers; raises `EngineFailed` when it has ended, or after half a minute."""
