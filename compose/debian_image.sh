@@ -10,7 +10,8 @@
 set -euo pipefail
 
 out=$(realpath "$1")
-packages=(python3 python3-numpy busybox-static)
+# (libstdc++6: what packages from PyPI, NumPy and scikit-learn among them, expect of a machine.)
+packages=(python3 python3-numpy busybox-static libstdc++6)
 # apt is told that these are installed: nothing here needs them, and together they would be a third of the image.
 # (readline, dbm and NIS support of the standard library; dpkg and pkg-resources, which only installing needs.)
 provided=(dpkg debconf python3-pkg-resources readline-common libdb5.3 libdb5.3t64 libnsl2 libtirpc3

@@ -255,7 +255,8 @@ async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
             # A machine that tests share has its ups and downs, and hers take processors too; an attack that works shows more.
             assert all(one < 3 * other + 5 for one, other in zip(attacked, calm, strict=True))
             await mallory.cancel(greedy.id, kill=True)
-            await check_log(alice)
+            async with await open_client(cluster.url, "local", credentials=admin) as root:
+                await check_log(root)
 
 
 async def _run(alice: Client, name: str, beside: Any = None) -> tuple[float, float]:
