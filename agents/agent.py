@@ -296,7 +296,8 @@ class Agent:
             id=f"{name}.joined.{secrets.token_hex(8)}", at=self._clock(), by=name, node=name, address=config.address,
             capacity=config.capacity, ports=config.ports, labels=config.labels, runtime=config.announced(self._runtime.name),
             build=self._build, lease_s=self._announced_s, identity=self.identity.value, checkpoints=self._folder.id,
-            prepares=True, revises=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
+            process=self.identity.process, prepares=True, revises=True, abilities=[*ABILITIES],
+            offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
         async with self._changed:
@@ -418,12 +419,9 @@ class Agent:
                     await self._changed.wait_for(lambda: self._idle and not self.desired.wanted())
                 await self._outbox.flush()
                 left = NodeLeft(
-                    id=f"{self.config.name}.left.{now}",
-                    at=now,
-                    by=self.config.name,
-                    node=self.config.name,
-                    identity=self.identity.value,
-                )
+                    id=f"{self.config.name}.left.{now}", at=now, by=self.config.name, node=self.config.name,
+                    identity=self.identity.value, process=self.identity.process,
+                )  # fmt: skip
                 await self._append(left)
         except TimeoutError:
             return False

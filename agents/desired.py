@@ -20,7 +20,7 @@ from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
 from events.codec import decode
-from events.holders import may_hold
+from events.holders import ends, may_hold
 from events.identities import Identities, NotAllowed, after, claims_too_much, takes, tenant_in
 from events.kinds import Placed
 from events.log.records import Record
@@ -146,6 +146,8 @@ class Desired(msgspec.Struct):
     """The identity that holds the node's name; it may differ from the identity of the agent that folds this."""
     held_at: str = ""
     """The holder's address."""
+    process: str = ""
+    """The process of the holder's agent that joined last."""
     times: Times = Times()
     retentions: dict[str, float] = {}
     """Of tenants whose ended apps are kept for a time of their own, in seconds."""
@@ -245,10 +247,11 @@ class Desired(msgspec.Struct):
                 own and event.node == self.node and not self._refusal(event) and self.may_hold(event.identity)
             ):
                 self.condition, self.lease_ended = "up", False
-                self.holder, self.held_at = event.identity, event.address
+                self.holder, self.held_at, self.process = event.identity, event.address, event.process
             case k.NodeLeft() if own and self._of_holder(event) and self.condition != "left":
-                self.condition, self.lease_ended = "left", False
-                self._end_all()
+                if ends(self.process, event.process):
+                    self.condition, self.lease_ended = "left", False
+                    self._end_all()
             case k.PolicyChanged() if self.known is None or self.known.operates(who):
                 with contextlib.suppress(HarmfulTimes):  # The master refuses it too, and remembers why.
                     self.times = times_after(self.times, event)

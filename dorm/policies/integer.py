@@ -168,8 +168,11 @@ def read(problem: Problem) -> Instance:
     app, node, each = entries(rows)
     used = each[:, None] * demand[app]
     by_pinned = pinned[app]
+    again = np.array([app.again for app in apps], np.bool_)[app]
     overfull: Flags = np.asarray((sums(node, used, len(nodes)) > capacity).any(axis=1))
-    displaced[app[overfull[node] | ~eligible[goes_by[app], node]]] = True
+    # An app that is restarted for its owner, who may have raised its demand, makes room: its neighbors need not move for it.
+    without: Flags = np.asarray((sums(node[~again], used[~again], len(nodes)) > capacity).any(axis=1))
+    displaced[app[np.where(again, overfull[node], without[node]) | ~eligible[goes_by[app], node]]] = True
     used_by_pinned = sums(node[by_pinned], used[by_pinned], len(nodes))
     unbound = (count < n_min * gang) | (count > n_max * gang) | (count % gang != 0) | lacking
     use = shares.demand_fractions(demand, capacity.sum(axis=0))

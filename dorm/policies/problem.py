@@ -130,8 +130,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     """Containers by node id (x⁰_ij), only positive counts; empty while the app waits.
 
     Some changes are *forced* and do not count against θ2: a node of the app is not in the problem (it is gone), is drained,
-    does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered), or
-    the app's own bounds no longer admit its count."""
+    does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered; what
+    apps that start `again` have there counts for these alone), or the app's own bounds no longer admit its count."""
     pinned: bool = False
     """Stays exactly at `current`: the app is in the middle of an adjustment, or was just resized and has not worked since."""
     absent: bool = False

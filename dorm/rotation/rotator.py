@@ -2,7 +2,7 @@
 
     1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
     2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet
-    3  the snapshot at the cut is stored beside the log's others
+    3  the snapshot at the cut is stored beside the log's others, pinned: nobody drops it
     4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
     5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
 
@@ -17,6 +17,7 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from dorm.rotation.planning import plan
@@ -88,7 +89,7 @@ class Rotator:
             written = await write(self._log, self._cluster, chosen, file)
             await self._store.put(written.name, file)
         await self._read_back(written, before)
-        await self._log.snapshots.put(written.snapshot, written.body)
+        await self._put_snapshot(written.snapshot, written.body)
         cut = await self._commit(chosen, written, epoch, cause)
         await self.finish()
         return cut
@@ -190,7 +191,11 @@ class Rotator:
                 "archive back from a copy",
                 code="rotation.no_snapshot",
             )
-        await self._log.snapshots.put(*last)
+        await self._put_snapshot(*last)
+
+    async def _put_snapshot(self, info: SnapshotInfo, body: bytes) -> None:
+        """Store a snapshot so that no master drops it, not even one that read the list before the cut was on the log."""
+        await self._log.snapshots.put(msgspec.structs.replace(info, pinned=True), body)
 
     def _check_leading(self) -> None:
         if not self._leads():

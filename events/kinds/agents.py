@@ -44,6 +44,8 @@ class NodeJoined(Event, frozen=True):
     revises: bool = False
     """Whether this agent follows `AppRevised` and `AppRestarted`; False from agents before 0.5.1, which would start what an
     edited app was submitted with."""
+    process: Identity = ""
+    """Drawn by each process of an agent; "" from agents before 0.5.1."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +83,9 @@ class NodeLeft(Event, frozen=True):
 
     node: Name
     identity: Identity = ""
+    process: Identity = ""
+    """Of the agent that stopped.  Once another process of the node has joined, this says nothing any more
+    (`events.holders.ends`)."""
 
 
 class ContainerStarted(Event, frozen=True):

@@ -45,6 +45,9 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     record: str = ""
     """`identity` of the record `seq`.  A log that was recreated, or restored from a copy and then extended, has another
     record there, and the snapshot does not belong to it.  Empty if the store can't outlive its log."""
+    pinned: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set by a rotation, which is about to remove the records that lead here: only a snapshot before the log's start is
+    dropped all the same."""
 
 
 def content_of(body: bytes) -> str:
@@ -70,7 +73,7 @@ def surplus(
     infos: Sequence[SnapshotInfo], *, start: int = 0, kept: Collection[int] = frozenset()
 ) -> list[SnapshotInfo]:
     """Return which of a log's snapshots, given in order of sequence, to drop.  The last is the newest and stays, and so do
-    those at the sequences `kept`.  Those before `start` are of no use: the stream begins there.
+    those at the sequences `kept` and those that are pinned.  Those before `start` are of no use: the stream begins there.
 
     A snapshot goes if its neighbors are no more than `EVERY` apart without it.  If there are still too many, those of other
     builds go first, oldest first; then the one whose removal leaves the smallest gap relative to its distance from the end.
@@ -80,7 +83,7 @@ def surplus(
     others: list[SnapshotInfo] = []
     early = [info for info in infos[:-1] if info.seq < start and info.seq not in kept]
     for info in infos:
-        if info.seq in kept or info in early:
+        if info.seq in kept or info.pinned or info in early:
             continue
         (own if (info.core, info.build) == (infos[-1].core, infos[-1].build) else others).append(info)
     dropped: list[SnapshotInfo] = early
@@ -133,12 +136,19 @@ class Snapshots(ReadableSnapshots, Protocol):
     """A store of one log's snapshots."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Store it durably: once listed, it can be read.  One with the same sequence is replaced."""
+        """Store it durably: once listed, it can be read.  One with the same sequence is replaced, except a pinned one by one
+        that is not: that one is not stored."""
         ...
 
     async def drop(self, info: SnapshotInfo) -> None:
-        """Remove it; one that is already gone is no error."""
+        """Remove it; one that is already gone is no error.  One that has replaced it meanwhile stays: the decision was
+        about the old one."""
         ...
+
+
+def yields_to(info: SnapshotInfo, there: SnapshotInfo | None) -> bool:
+    """Return whether a snapshot is not stored because of the one that is there at its sequence."""
+    return there is not None and bool(there.pinned) and not info.pinned
 
 
 class NoSnapshots(ReadableSnapshots):
@@ -158,7 +168,8 @@ class MemorySnapshots(Snapshots):
         self._kept: dict[int, tuple[SnapshotInfo, bytes]] = {}
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        self._kept[info.seq] = info, bytes(body)
+        if not yields_to(info, self._kept.get(info.seq, (None,))[0]):
+            self._kept[info.seq] = info, bytes(body)
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         return [self._kept[seq][0] for seq in sorted(self._kept)]
@@ -168,4 +179,5 @@ class MemorySnapshots(Snapshots):
         return body if content_of(body) == info.content else None
 
     async def drop(self, info: SnapshotInfo) -> None:
-        self._kept.pop(info.seq, None)
+        if info.seq in self._kept and self._kept[info.seq][0] == info:
+            del self._kept[info.seq]

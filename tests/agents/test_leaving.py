@@ -34,3 +34,14 @@ async def test_nobody_waits_for_a_log_that_is_away_for_longer_than_was_said(node
         async with asyncio.timeout(PATIENCE_S):
             assert not await agent.leave(timeout=0.1)
     assert [type(fact) for fact in node.facts()] == [k.NodeJoined]
+
+
+async def test_a_goodbye_that_was_delayed_is_not_the_next_processs(node: Node) -> None:
+    async with node.agent() as agent:
+        assert await agent.leave(timeout=PATIENCE_S)
+    goodbye = node.log.records[-1]
+    async with node.agent() as agent:
+        late = await node.log.append(goodbye.subject, goodbye.body)
+        async with asyncio.timeout(PATIENCE_S), agent._changed:
+            await agent._changed.wait_for(lambda: agent.desired.seq >= late.seq)
+        assert agent.desired.condition == "up"

@@ -31,7 +31,7 @@ from events.codec import decode
 from events.quantities import SECOND
 from tests.core.mutants import mutate, mutate_method
 from tests.core.records import document
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.policies import any_policy
 from tests.tries import tries
 

@@ -19,7 +19,7 @@ from events.log.records import Record
 from events.log.snapshots import content_of
 from tests.core.golden_log import recorded
 from tests.core.records import START
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from dorm.core.state import State
 from dorm.metrics.cluster import cluster_metrics, exposition
 from events import kinds as k
 from replay.traces.spans import Span, Tracer
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.metrics.test_tally import counted
 from tests.replay.made_log import all_facts
 from tests.tries import LONG

@@ -54,6 +54,8 @@ class World:
         self.kinds = sorted({kind for room in self.room.values() for kind, have in room.items() if have})
         self.total = {kind: sum(room.get(kind, 0) for room in self.room.values()) for kind in self.kinds}
         self.now = {app.id: app.current for app in problem.apps}
+        self.others = {app.id: {} if app.again else app.current for app in problem.apps}
+        """Without those that are restarted for their owners."""
 
     # What apps can have
 
@@ -91,7 +93,9 @@ class World:
             return False
         return (
             any(
-                node not in self.room or self.overfull(node, self.now) or not self.allowed(app, node)
+                node not in self.room
+                or self.overfull(node, self.now if app.again else self.others)
+                or not self.allowed(app, node)
                 for node in app.current
             )
             or not app.n_min <= sum(app.current.values()) <= app.n_max

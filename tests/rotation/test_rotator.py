@@ -19,6 +19,7 @@ from events.errors import DormError
 from events.log.interface import EventLog, ReadableLog
 from events.log.memory import MemoryLog
 from events.log.records import Archived, LogDamaged
+from events.log.snapshots import SnapshotInfo, surplus
 from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
 from replay.moments import AtSequence
@@ -77,6 +78,33 @@ async def test_a_cut_that_states_another_chain_is_noticed(rotating: Rotating) ->
     report = await verify_seals(rotating.whole)
     assert report.damage is not None
     assert report.damage.seal == await rotating.whole.end()
+
+
+async def test_a_master_that_read_the_list_before_the_cut_drops_nothing_that_it_needs(
+    rotating: Rotating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is paused between its list and its drops; the new leader rotates meanwhile."""
+    snapshots, surpluses, missing = rotating.stream.snapshots, list[SnapshotInfo](), list[int]()
+    put, purge = snapshots.put, rotating.stream.purge
+
+    async def put_and_list(info: SnapshotInfo, body: bytes) -> None:
+        await put(info, body)
+        if not surpluses:
+            newer = msgspec.structs.replace(info, seq=await rotating.stream.end(), pinned=msgspec.UNSET)
+            surpluses.extend(surplus([info, newer]))
+            surpluses.append(msgspec.structs.replace(info, pinned=msgspec.UNSET))
+
+    async def purge_after_drops(upto: int) -> None:
+        for old in surpluses:
+            await snapshots.drop(old)
+        missing.extend([upto] if upto not in [info.seq for info in await snapshots.infos()] else [])
+        await purge(upto)
+
+    monkeypatch.setattr(snapshots, "put", put_and_list)
+    monkeypatch.setattr(rotating.stream, "purge", purge_after_drops)
+    assert await rotating.rotator().step(ALL) is not None
+    assert surpluses
+    assert not missing
 
 
 async def test_what_is_young_stays(rotating: Rotating) -> None:

@@ -9,7 +9,7 @@ import pytest
 from dorm.rotation import planning, writing
 from dorm.rotation.rotator import Rotator
 from tests.rotation.simulated import RotatingHistory
-from tests.simulation.breaking import Variant, code, together
+from tests.simulation.breaking.patches import Variant, code, together
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ VARIANTS = {
     ),
     "nothing is left to fold the stream from": Variant(
         together(
-            code(Rotator.step, ("    await self._log.snapshots.put(written.snapshot, written.body)\n", "")),
+            code(Rotator.step, ("    await self._put_snapshot(written.snapshot, written.body)\n", "")),
             code(Rotator.finish, (_ARCHIVE_IS_LOOKED_AT, ""), ("if not await self._has_snapshot(cut):", "if False:")),
         )
     ),

@@ -6,6 +6,7 @@ One seed is one history: the same processes, messages and faults at the same mom
     machines/    engines, containers and programs as models
     attack/      the faults
     checks/      what has to hold
+    breaking/    how code is broken on purpose, and which seeds catch it
 
     clients      customers with the real client
     history      one seed from its start until everything has settled;  losing: one whose server loses records

@@ -22,7 +22,7 @@ _STORY = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    choice = Choice(options.only, options.apps, options.variant)
+    choice = Choice(options.only, options.apps, options.variant, options.rotate)
     if options.variants:
         return _variants(options)
     if options.seed is not None:
@@ -60,6 +60,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--apps", type=_numbers, metavar="N,N…", help="these of its apps")
     parser.add_argument(
         "--variant", default="", choices=["", *VARIANTS], metavar="NAME", help="broken on purpose in this way"
+    )
+    parser.add_argument(
+        "--rotate", action="store_true", help="rotate the log in every seed's history, not only in some"
     )
     parser.add_argument("--variants", action="store_true", help="whether each broken variant is caught")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")

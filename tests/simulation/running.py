@@ -33,6 +33,8 @@ class Choice(msgspec.Struct, frozen=True):
     apps: tuple[int, ...] | None = None
     variant: str = ""
     """Broken on purpose: a name of `VARIANTS`."""
+    rotate: bool = False
+    """Rotate the log in every history, not only in those of some seeds (`tests.rotation.simulated.rotates`)."""
     whole_story: bool = False
     """Tell the story also where nothing was broken."""
 
@@ -60,7 +62,7 @@ def play(seed: int, choice: Choice) -> Played:
 
 
 def _outcome(seed: int, choice: Choice) -> Outcome:
-    kind = RotatingHistory if rotates(seed) else History
+    kind = RotatingHistory if choice.rotate or rotates(seed) else History
     if not choice.variant:
         return kind(seed, only=choice.only, apps=choice.apps).run(tell=choice.whole_story)
     with VARIANTS[choice.variant].broken() as alter:
@@ -169,6 +171,8 @@ class Progress:
 def command(seed: int, choice: Choice, *more: str) -> str:
     """What a person types to see it again."""
     words = [os.path.basename(sys.executable), "-m", "tests.simulation", "--seed", str(seed), *more]
+    if choice.rotate:
+        words.append("--rotate")
     if choice.variant:
         words += ["--variant", f'"{choice.variant}"']
     for name, numbers in (("--only", choice.only), ("--apps", choice.apps)):

@@ -6,7 +6,7 @@ import pytest
 
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease
-from tests.simulation.breaking import Variant, code, together
+from tests.simulation.breaking.patches import Variant, code, together
 from tests.simulation.losing import Losing
 from tests.simulation.world.connection import SimLog
 from tests.tries import tries

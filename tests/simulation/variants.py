@@ -6,12 +6,9 @@ variant is a matter of luck, so the ones that did are tried first, and then the 
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
-
-import msgspec
 
 import dorm.core.fold.evolve as evolving
 from agents import reconcile
@@ -20,10 +17,8 @@ from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
 from agents.following.parts import install
-from agents.progress.file import ProgressFact, ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
-from agents.runtime.interface import Key
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import allocation, placement
@@ -33,150 +28,25 @@ from dorm.core.fold import operating, rounds, submissions
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
-from dorm.core.parts import deriving
 from dorm.core.parts.concerned import Concerned
-from dorm.core.parts.deriving import known_nodes
-from dorm.core.state import Node, State
-from dorm.master.failure_detector import FailureDetector
-from dorm.master.lease import Lease
 from dorm.master.master import Master
 from dorm.master.parts import PartWriter
-from events import appending, holders, identities, subjects
+from events import appending, holders, identities
 from events.chain import rounds as signatures
-from events.codec import encode
-from events.log.records import Record
-from tests.simulation.attack.hostile import trusted
-from tests.simulation.breaking import Variant, code, server, together
+from tests.simulation.breaking import ways
+from tests.simulation.breaking.patches import Variant, code, server, together
+from tests.simulation.breaking.seeds import CAUGHT_BY
+from tests.simulation.breaking.ways import among_hostile
 from tests.simulation.machines.machine import Machine
 from tests.simulation.world.connection import SimLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    import pytest
-
-    from dorm.core.leader import Publish
-    from events import kinds as k
-    from tests.simulation.history import History, Outcome
+    from tests.simulation.history import Outcome
 
 MOST_SEEDS = 120
 """Seeds within which each has to be caught."""
-
-
-def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
-    """Agents take the decision for the release."""
-    resize = Desired._resize
-
-    def announced(desired: Desired, change: k.Resize, time: int) -> None:
-        app = desired.apps.get(change.app)
-        if app is None or change.adjustment != "live" or app.generation != change.to_generation:
-            resize(desired, change, time)
-            return
-        known = {placed.slot for placed in app.placement}
-        app.membership, app.members = change.membership, change.placement
-        for placed in change.placement:
-            if placed.node == desired.node and placed.slot not in known:
-                app.first[placed.slot] = change.placement
-                desired.due.add(Key(change.app, app.generation, placed.slot))
-
-    patch.setattr(Desired, "_resize", announced)
-    code(deriving._announced, ("and change.released_at", ""))(patch)
-
-
-# --- what is broken ----------------------------------------------------------------------------------------------------
-
-
-def _lease_never_ends(patch: pytest.MonkeyPatch) -> None:
-    async def keep(self: Lease) -> None:
-        await asyncio.Event().wait()
-
-    patch.setattr(Lease, "keep", keep)
-    patch.setattr(Lease, "held", property(lambda self: True))
-    patch.setattr(Lease, "check", lambda self: None)
-
-
-def _lease_is_everybodys(patch: pytest.MonkeyPatch) -> None:
-    async def win(self: Lease) -> None:
-        self.settled.set()
-
-    _lease_never_ends(patch)
-    patch.setattr(Lease, "win", win)
-
-
-def _runtime_forgets_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Machine, "_guard", lambda self: None)
-
-
-def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
-    def restart(self: FailureDetector, nodes: Iterable[str], now: int) -> None:
-        self._at = {node: self._at.get(node, now) for node in sorted(nodes)}
-
-    patch.setattr(FailureDetector, "restart", restart)
-    patch.setattr(FailureDetector, "deaf", lambda self, now: False)
-    patch.setattr(FailureDetector, "stored", lambda self, node, words, now: None)
-
-
-def among_hostile(
-    apply: Callable[[pytest.MonkeyPatch], object],
-) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
-    """Break code in a history whose cluster knows everyone, with hostile ones among them."""
-    return together(apply, lambda _: trusted)
-
-
-def _wall_clock(patch: pytest.MonkeyPatch) -> None:
-    for method in (Master._listen, Master._fold, Master._elect, Master._moment, Master._ask, Master._feel_pulse):
-        code(method, ("_loop_ns()", "self._clock()"))(patch)
-
-
-def _marker_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    def of_app(self: CheckpointFolder, app: str, *, resume: bool, cluster: str = "") -> Path:
-        del resume, cluster
-        folder = self.path / app
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    patch.setattr(CheckpointFolder, "look", lambda self: "0" * 32)
-    patch.setattr(CheckpointFolder, "of_app", of_app)
-
-
-def _names_are_free_once_silent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Node, "gone", property(lambda self: self.condition != "up"))
-    code(Desired.may_hold, ('in ("", "left")', '!= "up"'))(patch)
-
-
-def _removed_folders_keep_no_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Machine, "_guard_strays", lambda self, strays: None)
-
-
-def _every_line_is_a_fact(patch: pytest.MonkeyPatch) -> None:
-    take, due = ProgressFile._take, ProgressFile._due
-
-    def read(self: ProgressFile, now_s: float, *, final: bool = False) -> list[ProgressFact]:
-        chunk = self._read_chunk()
-        self._offset -= len(chunk)
-        facts: list[ProgressFact] = []
-        for line in chunk.splitlines(keepends=True):
-            self._offset += len(line)
-            take(self, line)
-            facts += due(self, now_s, final=True)
-        return facts
-
-    patch.setattr(ProgressFile, "read", read)
-
-
-def _parts_before_their_round(patch: pytest.MonkeyPatch) -> None:
-    """Agents may act on a round that is never stored."""
-    publish = Master._publish
-
-    async def early(self: Master, said: Publish) -> bool:
-        ahead = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
-        subject = subjects.rounds(self._cluster)
-        evolve(ahead, Record(ahead.seq + 1, ahead.time, subject, encode(said.round)))
-        await self._parts._store(ahead, known_nodes(ahead), [])
-        return await publish(self, said)
-
-    patch.setattr(Master, "_publish", early)
 
 
 _ROUND_CHECK = (
@@ -207,9 +77,9 @@ VARIANTS: dict[str, Variant] = {
     "a master gives up when its first look at the log gets no answer": Variant(
         code(Master.run, ('await until_answered(self._open, "reading the log\'s end")', "await self._open()"))
     ),
-    "followers lead": Variant(_lease_is_everybodys),
+    "followers lead": Variant(ways.lease_is_everybodys),
     "a master that was succeeded goes on": Variant(
-        together(_lease_never_ends, code(Master._check_leading, ("raise Deposed", "str")))
+        together(ways.lease_never_ends, code(Master._check_leading, ("raise Deposed", "str")))
     ),
     "a refused round is sent again with the new sequence": Variant(
         code(
@@ -223,10 +93,10 @@ VARIANTS: dict[str, Variant] = {
             ("append_event(self._log, subject, event,", "self._log.append(subject, body, msg_id=event.id,"),
         )
     ),
-    "silence goes by the wall clock": Variant(_wall_clock),
+    "silence goes by the wall clock": Variant(ways.wall_clock),
     "an outage counts as everybody's silence": Variant(
         together(
-            _nothing_is_silence_of_ours,
+            ways.nothing_is_silence_of_ours,
             code(
                 Master._ask,
                 ("except LogError", "except ZeroDivisionError"),
@@ -255,7 +125,7 @@ VARIANTS: dict[str, Variant] = {
             ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
         )
     ),
-    "a membership is announced before its release": Variant(_announced_by_the_decision),
+    "a membership is announced before its release": Variant(ways.announced_by_the_decision),
     "the room of members that leave is given away at once": Variant(
         code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
     ),
@@ -337,7 +207,7 @@ VARIANTS: dict[str, Variant] = {
             ),
         )
     ),
-    "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
+    "the runtime does not keep the lease": Variant(ways.runtime_forgets_lease),
     "the lease counts from the answer": Variant(
         code(Agent._beat, ("await self._extend(sent_at)", "await self._extend(asyncio.get_running_loop().time())"))
     ),
@@ -388,7 +258,7 @@ VARIANTS: dict[str, Variant] = {
     "what was removed is started again": Variant(
         code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
     ),
-    "every line of a progress file is a fact": Variant(_every_line_is_a_fact),
+    "every line of a progress file is a fact": Variant(ways.every_line_is_a_fact),
     "a container's last words are not read": Variant(
         code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
     ),
@@ -405,7 +275,7 @@ VARIANTS: dict[str, Variant] = {
             server(repeat_parts=True),
         )
     ),
-    "a part is published before its round is stored": Variant(_parts_before_their_round),
+    "a part is published before its round is stored": Variant(ways.parts_before_their_round),
     "a new leader leaves the parts as they are": Variant(
         code(PartWriter._begin, ("dict.fromkeys(known_nodes(state))", "{}"))
     ),
@@ -422,11 +292,14 @@ VARIANTS: dict[str, Variant] = {
     "any machine may take a node's name": Variant(
         code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
     ),
-    "a node's name is free once its machine is silent": Variant(_names_are_free_once_silent),
+    "a goodbye that was delayed ends the stay of the next process": Variant(
+        code(holders.ends, ("return not joined or not left or joined == left", "return True"))
+    ),
+    "a node's name is free once its machine is silent": Variant(ways.names_are_free_once_silent),
     "a machine that was refused a name acts under it": Variant(
         code(Agent._announce, ("return self._holds_name and await", "return await"))
     ),
-    "what runs in a removed folder outlives its lease": Variant(_removed_folders_keep_no_lease),
+    "what runs in a removed folder outlives its lease": Variant(ways.removed_folders_keep_no_lease),
     "an agent goes on in a folder that is not its own": Variant(
         lambda patch: patch.setattr(Machine, "opened", lambda self, folders_lost: None)
     ),
@@ -434,7 +307,7 @@ VARIANTS: dict[str, Variant] = {
     "settings that would destroy are taken": Variant(
         lambda patch: patch.setattr("events.times.broken_rule", lambda times: None)
     ),
-    "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
+    "the marker of the shared folder is not looked at": Variant(ways.marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(
         code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:"))
     ),
@@ -469,70 +342,6 @@ VARIANTS: dict[str, Variant] = {
         among_hostile(code(signatures.is_signed_by, ("    return False\n", "    return True\n")))
     ),
 }
-
-
-CAUGHT_BY: dict[str, tuple[int, ...]] = {
-    "a reader skips records, and nobody sees the gap": (2, 1),
-    "decisions are made while scheduling is paused": (22,),
-    "a node is forgotten while its lease lasts": (23,),
-    "the server stores repeats": (11, 23),
-    "a master gives up when its first look at the log gets no answer": (51,),
-    "an agent gives up when its first look at the log gets no answer": (29,),
-    "what was resized is resized again before it has worked": (3,),
-    "others make room for a crash loop again and again": (57, 32, 59),
-    "after a restart of the cluster it is first come, first served": (31,),
-    "the server has no fence": (4,),
-    "the server loses what it acknowledged": (11, 8),
-    "followers lead": (8, 11),
-    "a master that was succeeded goes on": (2,),
-    "a refused round is sent again with the new sequence": (4,),
-    "unreachable is taken for gone": (14, 5),
-    "the lease ends without a margin": (37,),
-    "deadlines go by the master's wall clock": (30,),
-    "an app is done with its first slot": (8, 2),
-    "what was asked to stop has failed by itself": (2,),
-    "an exit counts twice": (1241,),
-    "a repeated submission is a new one": (26,),
-    "anybody may speak for a node": (4,),
-    "decisions that were overtaken count": (27,),
-    "no fence at the log, and rounds of a stale basis count": (16, 8, 7),
-    "a heartbeat that was not stored extends the lease": (2,),
-    "facts are dropped in an outage": (2,),
-    "facts are sent again with a new id": (16,),
-    "generations that failed, and apps that ended, run on": (4, 2),
-    "a container's last words are not read": (1,),
-    "ended containers are discarded before their end is stored": (2,),
-    "running containers of another generation are adopted": (3,),
-    "a submission is tried again with a new id": (38,),
-    "an outage counts as everybody's silence": (21,),
-    "the runtime does not keep the lease": (28,),
-    "an agent acts on what it knew before it has joined": (11, 13, 44),
-    "what was removed is started again": (21, 99),
-    "a new leader leaves the parts as they are": (2,),
-    "a node extends its lease before it knows how long that is": (28,),
-    "a generation works on though its successor is prepared": (3,),
-    "what was prepared for an overtaken plan is kept": (3,),
-    "unsigned rounds count": (1,),
-    "ports are not counted": (49,),
-    "a newcomer starts before its room is free": (7,),
-    "a membership is announced before its release": (7,),
-    "the room of members that leave is given away at once": (7,),
-    "every line of a progress file is a fact": (2,),
-    "a generation is released before its ports are free": (28, 73, 30),
-    "a duplicate is believed of rounds": (10,),
-    "a duplicate is believed of an agent's facts": (4,),
-    "a round may leave epochs out": (7,),
-    "rounds are as large as what there is to say": (5,),
-    "any machine may take a node's name": (11,),
-    "a node's name is free once its machine is silent": (11,),
-    "a machine that was refused a name acts under it": (11,),
-    "what runs in a removed folder outlives its lease": (47,),
-    "an agent goes on in a folder that is not its own": (47,),
-    "settings that would destroy are taken": (1,),
-    "the marker of the shared folder is not looked at": (34, 16),
-    "an agent starts apps in a folder that is not the one of the release": (1240,),
-}
-"""Seeds that have caught variants which seed 0 does not catch: tried first."""
 
 
 # --- catching them -----------------------------------------------------------------------------------------------------

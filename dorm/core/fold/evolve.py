@@ -65,7 +65,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
 from events.errors import DormError
-from events.holders import may_hold
+from events.holders import ends, may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang, check_roles
@@ -282,6 +282,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         abilities=sorted(set(event.abilities)) or UNSET,
         offers=UNSET if event.offers is None else event.offers,
         revises=event.revises or UNSET,
+        process=event.process or UNSET,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
@@ -296,6 +297,8 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> Folded:
     if not _own(state, event, record):
         return "ignored"
     if node is None or node.condition == "left" or event.identity != node.identity:
+        return ignored(state)
+    if not ends(node.process or "", event.process):
         return ignored(state)
     node.condition, node.lease_ended = "left", False
     void_plans_on(state, node)

@@ -20,7 +20,7 @@ import nats.js.errors
 from nats.js.api import StorageType, StreamConfig
 
 from events.log.records import LogDamaged, LogUnavailable, Overtaken
-from events.log.snapshots import SnapshotInfo, Snapshots, content_of
+from events.log.snapshots import SnapshotInfo, Snapshots, content_of, yields_to
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
 from events.nats.settings.limits import LARGEST_PIECE
@@ -80,9 +80,12 @@ class JetStreamSnapshots(Snapshots):
     async def _put(self, info: SnapshotInfo, body: bytes) -> None:
         """Store the pieces, then the index.  Raises Overtaken if another writer was first."""
         infos, fence = await self._read()
+        kept = {old.seq: old for old in infos}
+        if yields_to(info, kept.get(info.seq)):
+            return
         for number, first in enumerate(range(0, len(body), _PIECE)):
             await self._publish(self._piece(info.content, number), body[first : first + _PIECE])
-        kept = {old.seq: old for old in infos} | {info.seq: info}
+        kept[info.seq] = info
         await self._replace([kept[seq] for seq in sorted(kept)], infos, fence)
 
     async def infos(self) -> Sequence[SnapshotInfo]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from events import kinds as k
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.tries import tries
 
 if TYPE_CHECKING:

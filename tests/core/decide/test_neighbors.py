@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -350,6 +351,21 @@ def test_one_that_hangs_does_not_hold_others_up_for_ever() -> None:
     bench.wait(SETTLE_S)
     bench.settle()
     assert first.generation == 3
+
+
+@pytest.mark.parametrize("policy", ["dorm", "dorm-exact"])
+def test_an_edit_that_asks_for_more_moves_no_neighbor_that_settles(policy: str) -> None:
+    """What the edited app holds no longer fits by its new demand; that is for it to give up."""
+    bench, first = resized()
+    bench.add(joined("a", 4, revises=True))
+    bench.add(k.PolicyChanged(policy=policy, params={}))
+    second = bench.app("second")
+    spec = msgspec.to_builtins(second.owners_spec)
+    bench.add(k.AppEditRequested(id="e", app=second.id, spec={**spec, "demand": {"cpu": 2}}), "ann")
+    bench.settle()
+    assert second.owners_spec.demand == {"cpu": 2}
+    assert first.generation == 2
+    assert first.current is not None
 
 
 def test_forced_changes_go_ahead() -> None:

@@ -14,7 +14,7 @@ from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
 from tests.core.golden_log import made_of, recorded, story
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 
 ROOT = Path(__file__).parents[3]
 
@@ -72,7 +72,7 @@ def test_histories_are_the_same_under_any_hash_seed() -> None:
     """Folds and decisions of masters and agents, over some thousand records: the logs are equal byte for byte."""
     code = """if True:
         import hashlib, msgspec
-        from tests.core.virtual import World
+        from tests.core.virtual.world import World
         for seed in range(12):
             print(hashlib.sha256(msgspec.msgpack.encode(World(seed).run().log)).hexdigest())
     """

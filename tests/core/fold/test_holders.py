@@ -109,6 +109,17 @@ def test_it_takes_the_name_over_at_once_after_a_good_end() -> None:
     assert made.state.nodes["n3"].identity == fold(made).holder == NEW
 
 
+@pytest.mark.parametrize(("left", "condition"), [("p1", "up"), ("p2", "left"), ("", "left")])
+def test_a_departure_that_arrives_after_the_next_process_has_joined_changes_nothing(left: str, condition: str) -> None:
+    """An agent that is stopped and started again, while the server still has its last message from before."""
+    made = bench(process="p1")
+    made.add(joined("n3", identity=OLD, process="p2"))
+    made.add(k.NodeLeft(node="n3", identity=OLD, process=left))
+    assert made.state.nodes["n3"].condition == fold(made).condition == condition
+    assert states(made) == (["running"] if condition == "up" else ["exited"])
+    assert len(fold(made).due) == (condition == "up")
+
+
 def test_the_same_machine_comes_back_at_any_time() -> None:
     made = bench()
     made.add(newcomer())

@@ -9,7 +9,8 @@ import msgspec
 from dorm.core.apps.gating.gates import hold_of, starts_at, waits_for_record
 from events import kinds as k
 from events.codec import decode
-from tests.core.virtual import NAMES, World
+from tests.core.virtual.people import NAMES
+from tests.core.virtual.world import World
 
 OFTEN = 0.4
 

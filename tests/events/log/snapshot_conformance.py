@@ -71,6 +71,17 @@ class SnapshotConformance:
         assert await put(snapshots, 1, b"one") == one
         assert await snapshots.get(one) == b"one"
 
+    async def test_what_was_pinned_since_it_was_listed_is_not_dropped(self, snapshots: Snapshots) -> None:
+        listed = await put(snapshots, 5, b"the cut")
+        pinned = msgspec.structs.replace(listed, pinned=True)
+        await snapshots.put(pinned, b"the cut")
+        await snapshots.drop(listed)
+        await put(snapshots, 5, b"of a master that was paused while it stored this")
+        assert list(await snapshots.infos()) == [pinned]
+        assert await snapshots.get(pinned) == b"the cut"
+        await snapshots.drop(pinned)
+        assert list(await snapshots.infos()) == []
+
     async def test_two_writers_at_once_lose_nothing(self, snapshots: Snapshots) -> None:
         await asyncio.gather(*(put(snapshots, seq, b"%d" % seq) for seq in range(1, 5)))
         infos = await snapshots.infos()

@@ -7,6 +7,7 @@ import os
 from random import Random
 from typing import TYPE_CHECKING
 
+import msgspec
 import nats
 import pytest
 import pytest_asyncio
@@ -189,6 +190,14 @@ def sized(seq: int, size: int = 1000, build: str = "this one") -> SnapshotInfo:
 
 def gaps(infos: list[SnapshotInfo]) -> list[int]:
     return [b.seq - a for a, b in zip([0, *(one.seq for one in infos)], infos, strict=False)]
+
+
+def test_a_pinned_one_stays_until_the_log_begins_after_it() -> None:
+    pinned = msgspec.structs.replace(sized(20), pinned=True)
+    infos = [sized(10), pinned, sized(30), sized(40)]
+    assert surplus(infos) == [sized(10), sized(30)]
+    assert surplus(infos, start=20) == [sized(10), sized(30)]
+    assert pinned in surplus(infos, start=21)
 
 
 def test_a_log_of_ten_million_is_never_more_than_one_step_from_a_snapshot() -> None:

@@ -31,7 +31,7 @@ from replay.travel.travel import state_at
 from tests.core.golden_log import story as golden_story
 from tests.core.nonsense import nonsense
 from tests.core.records import Bench, joined
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import CLUSTER, Story, all_facts, log_of, two_apps
 from tests.tries import tries

@@ -15,7 +15,7 @@ from events.positions import parse
 from events.quantities import SECOND
 from replay.story.app import AppTeller
 from replay.story.node import NodeTeller
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 
 if TYPE_CHECKING:
     from events.log.records import Record

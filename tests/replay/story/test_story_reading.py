@@ -20,7 +20,7 @@ from replay.story.explain import ExplainError, explain
 from replay.story.explanation import Explanation, Witness
 from replay.story.story import StoryError, follow, tell
 from tests.core.records import START, Bench
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import log_of, two_apps
 

@@ -26,7 +26,7 @@ from replay.timeline.png import png
 from replay.timeline.trace import trace
 from replay.timeline.words import decision_lines, duration, mark_line, partition_lines
 from tests.core.records import Bench
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, all_facts, changed_fact, log_of, rounds_with

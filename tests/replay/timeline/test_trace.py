@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replay.timeline.fold import timeline
 from replay.timeline.model import Timeline, TimelineError
 from replay.timeline.trace import events_of, trace
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of

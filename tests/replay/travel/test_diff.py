@@ -16,7 +16,7 @@ from events import kinds as k
 from replay.travel.diff import Diff, Thing, diff, only
 from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_settings
 from tests.core.records import Bench, joined
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 
 if TYPE_CHECKING:
     from events.log.records import Record

@@ -29,7 +29,7 @@ from replay.travel.pages import Keyframes, Pages
 from replay.travel.search import Search, SearchError, parse
 from replay.travel.stepper import Stepper, events_of
 from replay.travel.travel import state_at
-from tests.core.virtual import World
+from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
 

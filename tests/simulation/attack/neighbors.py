@@ -17,6 +17,7 @@ from dorm.core.apps import claims
 from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
 from dorm.core.apps.claims import HOLD_S, last_of
 from dorm.core.apps.failures import is_interruption
+from dorm.core.apps.gating.gates import closed
 from dorm.core.revisions import Restart
 from events import kinds as k
 from events.quantities import SECOND
@@ -240,7 +241,11 @@ class Neighbors:
         free = _Free.of(self.history.world.whole, fact)
         if fact.policy == "dorm":
             self._bounded(fact, free)
-        for left in self.left.values():
+        started = {change.app for change in fact.changes if change.adjustment == "start"}
+        for app_id, left in list(self.left.items()):
+            if any(left.get(node) for other in started - {app_id} for node in free.gained.get(other, {})):
+                del self.left[app_id]  # Who waits may start there, and then the rest is nobody's place.
+                continue
             left.update({node: min(cpu, free.after(node)) for node, cpu in left.items()})
 
     def _settled(self, app: App, before: Generation) -> None:
@@ -273,6 +278,8 @@ class Neighbors:
         for app_id, failures in self.ran.items():
             app = whole.apps.get(app_id)
             if app is None or app.ended or app.cancel_requested or app.retry_at or app.debt != failures:
+                continue
+            if closed(app, whole.time):  # Held since: nobody waits for it.
                 continue
             place = app.generations.get(app.generation)
             by_choice = not app.interrupted_at and place is not None and not place.void and not place.containers

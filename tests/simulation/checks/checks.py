@@ -22,6 +22,7 @@ from events.codec import decode
 from tests.simulation.attack.crowds import Spoken, needless_wait
 from tests.simulation.attack.gates import Shut
 from tests.simulation.attack.operators import decided_while_paused
+from tests.simulation.checks.overdue import Overdue, named, wanted
 from tests.simulation.machines.apps import PLAN
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 STRANGER = "stranger"
 """With which the ids of records begin that neither masters nor agents nor clients wrote."""
-_STOPPED_S = 20.0
-"""From when the log stops wanting a container that its agent can hear of: for the agent's pauses and the grace time."""
 _KEPT_S = 15.0
 """How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
 
@@ -84,9 +83,7 @@ class Checks:
         """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
         self._started: set[Key] = set()
         """Said to have started."""
-        self._unwanted: dict[Key, float] = {}
-        self._uncalled: dict[Key, float] = {}
-        """Since when containers were created that nothing is to start."""
+        self._overdue = Overdue(self)
         self._ids: set[str] = set()
         self._ids_of: dict[str, str] = {}
         """Under which id each plan was submitted."""
@@ -114,11 +111,11 @@ class Checks:
             step=container.program.step if container.program else 0,
         )
         again = key in self.launched and not (key in self._gone and key not in self._started)
-        self.hold(not again, f"{_name(key)} is started a second time")
+        self.hold(not again, f"{named(key)} is started a second time")
         self.launched[key] = container
-        self.hold(key[:2] in self._released, f"{_name(key)} is started and was never released")
-        self.hold(self._told[key] == 0, f"{_name(key)} is started after its end was told")
-        self.hold(key not in self._never, f"{_name(key)} is started after the log has counted it as ended")
+        self.hold(key[:2] in self._released, f"{named(key)} is started and was never released")
+        self.hold(self._told[key] == 0, f"{named(key)} is started after its end was told")
+        self.hold(key not in self._never, f"{named(key)} is started after the log has counted it as ended")
         running = self._running[key.app]
         running[key.generation] += 1
         at_once = sorted(number for number, count in running.items() if count)
@@ -128,7 +125,7 @@ class Checks:
         self.hold(used <= machine.cpu, f"{machine.place} runs {used} milli-cores and has {machine.cpu}")
         for port in container.ports:
             other = self._ports.setdefault((machine.place, port), key)
-            self.hold(other == key, f"port {port} of {machine.place} belongs to {_name(other)} and {_name(key)}")
+            self.hold(other == key, f"port {port} of {machine.place} belongs to {named(other)} and {named(key)}")
         self._check_begin(container)
 
     def _check_begin(self, container: Container) -> None:
@@ -136,10 +133,10 @@ class Checks:
         reading a container's last words, the checkpoint that was saved was told."""
         key, begun = container.key, container.program.begun if container.program else 0
         told = self._released.get(key[:2])
-        self.hold(told is None or begun >= told, f"{_name(key)} begins at step {begun}; step {told} was saved and told")
+        self.hold(told is None or begun >= told, f"{named(key)} begins at step {begun}; step {told} was saved and told")
         if key.app not in self.lost_by_nature:
             saved = max((step for number, step in self._saved[key.app] if number < key.generation), default=0)
-            self.hold(begun >= saved, f"{_name(key)} begins at step {begun}, though step {saved} was saved")
+            self.hold(begun >= saved, f"{named(key)} begins at step {begun}, though step {saved} was saved")
 
     def ended(self, container: Container) -> None:
         key, machine = container.key, container.machine
@@ -168,68 +165,29 @@ class Checks:
         self.lost_by_nature.add(key.app)
         self._gone.add(key)
 
-    def folder_gone(self, app: str) -> None:
+    def folder_gone(self, key: Key) -> None:
         """Where a checkpoint lies that it saves at that time, and whether that is told, is a matter of luck; what was told is
-        there all the same."""
-        self.lost_by_nature.add(app)
+        there all the same.  The same is true of the last words of a container that has ended, until its agent has told
+        them: the agent believes them only where it finds the shared folder."""
+        if key in self.launched and not self._told[key]:
+            self.lost_by_nature.add(key.app)
 
     def removed(self, container: Container) -> None:
         """By its agent: what it knows is on the log."""
         key = container.key
         told = self._told[key] or key in self._concluded or self.launched.get(key) is not container
-        self.hold(bool(told), f"{_name(key)} is removed, and nobody told of its end")
+        self.hold(bool(told), f"{named(key)} is removed, and nobody told of its end")
 
     def asked(self, container: Container) -> None:
         """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
         key, machine = container.key, container.machine
         self.world.trace("container is asked to stop", key=tuple(key))
         over = machine.lease_until is not None and self.world.now >= machine.lease_until
-        self.hold(over or not self._wanted(key), f"{_name(key)} is stopped, which the log wants to run")
-
-    def _wanted(self, key: Key) -> bool:
-        app = self.whole.apps.get(key.app)
-        if app is None or app.ended or app.generation != key.generation:
-            return False
-        current = app.current
-        if current is None or not current.released or key.slot in current.leaving:
-            return False
-        container = current.find(key.slot)
-        return container is not None and container.state != "exited"
+        self.hold(over or not wanted(self.whole, key), f"{named(key)} is stopped, which the log wants to run")
 
     def look(self) -> None:
-        """What the log does not want any more is stopped in bounded time."""
-        now = self.world.now
-        for place, machine in self.machines.items():
-            well_since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
-            for container in machine.running():
-                works = self._wanted(container.key) or self._works_on(container.key)
-                since = 0.0 if works else self._unwanted.setdefault(container.key, now)
-                late = since and now - max(since, well_since) > _STOPPED_S
-                self.hold(not late, f"{_name(container.key)} runs on, which the log has not wanted since {since:.1f} s")
-
-            for container in machine.containers.values() if place not in self.retired else ():
-                since = self._idle_since(container, now)
-                late = since and now - max(since, well_since) > _STOPPED_S
-                self.hold(not late, f"{_name(container.key)} is kept, and nothing is to start it since {since:.1f} s")
-
-    def _works_on(self, key: Key) -> bool:
-        """While its successor is prepared."""
-        app = self.whole.apps.get(key.app)
-        if app is None or app.ended:
-            return False
-        successor = app.generations.get(key.generation + 1)
-        if successor is None or successor.number != app.generation or not successor.preparing:
-            return False
-        return self.whole.time < successor.prepare_until
-
-    def _idle_since(self, container: Container, now: float) -> float:
-        """Since when a container that was created has no release ahead; 0 if it has, or runs."""
-        key, app = container.key, self.whole.apps.get(container.key.app)
-        ahead = app is not None and not app.ended and app.generation == key.generation
-        if container.state != "created" or ahead:
-            self._uncalled.pop(key, None)
-            return 0.0
-        return self._uncalled.setdefault(key, now)
+        """Look at all containers, every now and then."""
+        self._overdue.look()
 
     def heard(self, node: str) -> None:
         """A heartbeat is stored."""
@@ -277,7 +235,7 @@ class Checks:
                 self._started.add(key)
                 said_by_agent = not record.msg_id.startswith(STRANGER)
                 self.hold(
-                    key in self.launched or not said_by_agent, f"{_name(key)} is said to have started, and never did"
+                    key in self.launched or not said_by_agent, f"{named(key)} is said to have started, and never did"
                 )
             case k.AppCheckpointed() if not record.msg_id.startswith(STRANGER):
                 said = (event.generation, event.step)
@@ -311,16 +269,16 @@ class Checks:
         if record.msg_id.startswith(STRANGER):
             return
         self._told[key] += 1
-        self.hold(self._told[key] == 1, f"the end of {_name(key)} is told {self._told[key]} times")
+        self.hold(self._told[key] == 1, f"the end of {named(key)} is told {self._told[key]} times")
         container = self.launched.get(key)
         if container is None:
             return
-        self.hold(container.state != "running", f"{_name(key)} is said to have ended, and runs")
+        self.hold(container.state != "running", f"{named(key)} is said to have ended, and runs")
         if event.exit_code == 0 and not event.asked:
-            self.hold(container.finished, f"{_name(key)} is said to be done, and was stopped before")
-        self.hold(event.reason != "lost" or key in self._gone, f"{_name(key)} is said to be gone, and is there")
+            self.hold(container.finished, f"{named(key)} is said to be done, and was stopped before")
+        self.hold(event.reason != "lost" or key in self._gone, f"{named(key)} is said to be gone, and is there")
         if event.exit_code is not None:
-            self.hold(event.exit_code == container.exit_code, f"{_name(key)} ended with {container.exit_code}: {event}")
+            self.hold(event.exit_code == container.exit_code, f"{named(key)} ended with {container.exit_code}: {event}")
 
     def _round(self, event: k.Round, *, void: bool) -> None:
         if event.by not in self.masters:
@@ -374,7 +332,7 @@ class Checks:
             case k.NodeLeaseEnded() if fact.node in self.machines:
                 node = self.whole.nodes.get(fact.node)
                 running = [
-                    _name(container.key)
+                    named(container.key)
                     for machine in self.machines.values()
                     if machine.name == fact.node
                     for container in machine.running()
@@ -483,8 +441,8 @@ class Checks:
             for app in self.whole.live_apps()
         ]
         said += [f"no answer to {list(self.whole.submissions)}"] if self.whole.submissions else []
-        said += [f"{_name(one.key)} runs on {name}" for name, m in self.machines.items() for one in m.running()]
-        said += [f"nobody told of the end of {_name(key)}" for key in self._untold()]
+        said += [f"{named(one.key)} runs on {name}" for name, m in self.machines.items() for one in m.running()]
+        said += [f"nobody told of the end of {named(key)}" for key in self._untold()]
         said += [
             f"{one.msg_id} was acknowledged and not answered"
             for one in self.world.acknowledged
@@ -495,7 +453,3 @@ class Checks:
 
 
 _OF_AGENTS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed, k.NodeJoined)
-
-
-def _name(key: Key) -> str:
-    return f"slot {key.slot} of {key.app} generation {key.generation}"

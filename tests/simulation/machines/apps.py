@@ -195,7 +195,7 @@ class Program:
         if self._folder.is_dir():
             (self._folder / "step").write_text(str(self.step))
             if not self._container.machine.mounted:
-                self._container.machine.witness.folder_gone(self._container.key.app)
+                self._container.machine.witness.folder_gone(self._container.key)
             self._container.machine.witness.saved(self._container.key, self.step)
             self._say(checkpoint=self.step)
 

@@ -56,8 +56,8 @@ class Witness(Protocol):
         ...
 
     def saved(self, key: Key, step: int) -> None: ...
-    def folder_gone(self, app: str) -> None:
-        """Another folder of checkpoints is mounted than before, while a container of the app runs."""
+    def folder_gone(self, key: Key) -> None:
+        """Another folder of checkpoints is mounted than before where this container runs, or ran."""
         ...
 
     def lost_words(self, key: Key) -> None:
@@ -378,8 +378,8 @@ class Machine:
             return
         self.checkpoints.unlink()
         self.checkpoints.symlink_to(wanted)
-        for container in self.running():
-            self.witness.folder_gone(container.key.app)
+        for container in (*self.containers.values(), *self.strays):
+            self.witness.folder_gone(container.key)
 
     def remove_by_hand(self, key: Key) -> None:
         """`docker rm -f`."""

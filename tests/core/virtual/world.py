@@ -25,29 +25,12 @@ from events.codec import decode, encode
 from events.log.records import Record
 from events.quantities import SECOND
 from tests.core.nonsense import nonsense
-from tests.core.records import CLUSTER, START, document, subject_of
-from tests.core.virtual_live import LiveApps
-from tests.core.virtual_master import VirtualMaster
-from tests.core.virtual_node import VirtualNode
+from tests.core.records import CLUSTER, START, subject_of
+from tests.core.virtual import people
+from tests.core.virtual.live import LiveApps
+from tests.core.virtual.master import VirtualMaster
+from tests.core.virtual.node import VirtualNode
 from tests.policies import any_policy
-
-NAMES = ("ant", "bee", "cat", "dog", "eel")
-
-
-RETRIES: list[dict[str, Any]] = [
-    {"limit": 0, "backoff": "2s"},
-    {"limit": 2, "backoff": "2s", "exit": 4, "command": 2, "out_of_memory": 0},
-    {
-        "limit": 5,
-        "backoff": "1s",
-        "longest": "10s",
-        "reset": "30s",
-        "fatal_exit_codes": [2],
-        "stalled": 1,
-        "command": 5,
-    },
-    {"limit": 9, "backoff": "1s", "reset": "0s", "command": 9},
-]
 
 
 class Broken(AssertionError):
@@ -310,65 +293,10 @@ class World:
         return known is not None and known.condition == "left"
 
     def client_step(self) -> None:
-        chance = self.chance
-        name = chance.choice(NAMES)
-        app = self.whole.names.get(name, name)
-        match chance.choice(["submit"] * 4 + ["cancel", "update", "again"]):
-            case "submit":
-                n_min = chance.choice([1, 1, 2, 3])
-                spec = document(
-                    name,
-                    cpu=chance.choice([0.5, 1, 1, 2]),
-                    n_min=n_min,
-                    n_max=n_min + chance.choice([0, 1, 3] if self.live.share < 1.0 else [2, 3, 5]),
-                    weight=chance.choice([1.0, 2.0]),
-                    retries=chance.choice(RETRIES),
-                    deadlines=chance.choice([{}, {"start": "20s"}, {"start": "", "progress": "15s"}]),
-                    **self.live.words(),
-                )
-                self.publish(k.AppSubmitted(id=chance.choice(["", f"{len(self.log)}"]), spec=spec), "ann")
-            case "cancel":
-                self.publish(
-                    k.AppCancelRequested(app=chance.choice([name, app]), reason="enough", kill=len(self.log) % 2 == 0),
-                    "ann",
-                )
-            case "update":
-                bounds: dict[str, Any] = chance.choice(
-                    [{"n_max": 2}, {"n_min": 2}, {"n_max": 5}, {"weight": 3.0}, {"n_min": 1, "n_max": 1}]
-                )
-                self.publish(k.AppUpdated(app=app, **bounds), "ann")
-            case "again" if self.log:
-                recent = [record for record in self.log[-50:] if self.may_repeat(decode(record))]
-                if recent:
-                    self.repeat(chance.choice(recent))
-
-    def may_repeat(self, event: k.Event) -> bool:
-        """A repeat is harmless, but for a submission's after its app has left the state: that is a new app."""
-        if isinstance(event, k.AppSubmitted):
-            known = [app.submission for app in self.whole.apps.values()]
-            return event.id in self.whole.submissions or event.id in known
-        return isinstance(event, k.ContainerStarted | k.ContainerExited | k.AppCancelRequested)
+        people.client_step(self)
 
     def operator_step(self) -> None:
-        chance = self.chance
-        node = chance.choice(self.nodes)
-        match chance.choice(["drain", "undrain", "undrain", "policy", "lease", "retention"]):
-            case "drain":
-                self.publish(k.NodeDrainRequested(node=node.name), "operator")
-            case "undrain":
-                self.publish(k.NodeDrainRequested(node=node.name, drain=False), "operator")
-            case "policy":
-                self.publish(k.PolicyChanged(policy=chance.choice([*self.policies, "none such"])), "operator")
-            case "lease":
-                self.publish(
-                    k.PolicyChanged(
-                        node_lease_s=chance.choice([10, 30, 60]), params={"no": 1} if chance.random() < 0.3 else None
-                    ),
-                    "operator",
-                )
-            case "retention":
-                retention_s, idle_s = chance.choice([(0, 1), (10, 5), (1000, 30)])
-                self.publish(k.PolicyChanged(retention_s=retention_s, idle_s=idle_s), "operator")
+        people.operator_step(self)
 
     def fault(self) -> None:
         chance = self.chance

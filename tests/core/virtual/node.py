@@ -16,7 +16,7 @@ from tests.core.records import CLUSTER
 if TYPE_CHECKING:
     from agents.announcements import Announced
     from agents.runtime.interface import State as EngineState
-    from tests.core.virtual import World
+    from tests.core.virtual.world import World
 
 
 @dataclass

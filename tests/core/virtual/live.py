@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from events import kinds as k
 
 if TYPE_CHECKING:
-    from tests.core.virtual import World
-    from tests.core.virtual_node import Toy, VirtualNode
+    from tests.core.virtual.node import Toy, VirtualNode
+    from tests.core.virtual.world import World
 
 _Group = tuple[str, int]
 _Members = dict[int, tuple["VirtualNode", "Toy"]]

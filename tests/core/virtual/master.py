@@ -17,7 +17,7 @@ from events.quantities import SECOND
 from tests.core.records import subject_of
 
 if TYPE_CHECKING:
-    from tests.core.virtual import World
+    from tests.core.virtual.world import World
 
 LATER = 3600 * SECOND
 
