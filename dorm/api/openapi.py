@@ -43,11 +43,13 @@ _OF_BODIES = {
 }
 _OTHER = {
     409: "Refused: it contradicts what is on the log.",
+    412: "It has changed since it was read; read it again.",
     503: "It is behind the log, or does not follow it.",
     504: "It is not known in time what became of the request; the problem says what to do.",
 }
 _TAGS = {
     "apps": "Apps: submit, look at, change, cancel.",
+    "sweeps": "Sweeps: many apps from one spec.",
     "nodes": "Nodes: look at, drain.",
     "log": "Events and decisions, in the log's order.",
     "moments": "The cluster at any moment of the log.",
