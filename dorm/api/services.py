@@ -17,13 +17,13 @@ from dorm.api.answers import Kept
 from dorm.api.connections import Addresses
 from dorm.api.following.counted import Counted
 from dorm.api.following.courses import Courses
-from dorm.api.following.lists.event_pages import EventPages
 from dorm.api.following.follower import Follower
+from dorm.api.following.lists.event_pages import EventPages
+from dorm.api.following.lists.pasts import Pasts
 from dorm.api.following.lives import Lives
 from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
 from dorm.api.following.newest import NewestReports
-from dorm.api.following.lists.pasts import Pasts
 from dorm.api.following.picture import Pictures
 from dorm.api.following.recent import RecentLog
 from dorm.api.following.reports import Reports

@@ -79,7 +79,9 @@ async def _walk(api: Api, secrets: dict[str, str], app: str) -> int:
     tried = 0
     for route in ROUTES:
         access = ACCESS.get(route.operation, "any")
-        path = route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1").replace("{sweep}", "lr")
+        path = (
+            route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1").replace("{sweep}", "lr")
+        )
         path += "?tail=1" if route.operation == "app_logs" else ""
         assert await status(api, route.method, path, {}) == 401 or access == "open", route.operation
         tried += 1

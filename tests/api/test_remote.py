@@ -91,7 +91,10 @@ def _daily(dorm: Client) -> None:
     assert waits.value.code == "restart.waits"
     dorm.cancel_sweep("lr", "enough")
     ended = dorm.wait_sweep("lr", by="loss")
-    assert (ended.phases, [one["parameters"] for one in ended.apps]) == ({"cancelled": 2}, [{"rate": 0.1}, {"rate": 0.01}])
+    assert (ended.phases, [one["parameters"] for one in ended.apps]) == (
+        {"cancelled": 2},
+        [{"rate": 0.1}, {"rate": 0.01}],
+    )
     assert {one.name for one in dorm.history(name=["lr"], state=["cancelled"])} == {"lr-0000", "lr-0001"}
     compared = dorm.compare("lr-0000", "lr-0001")
     assert [one["field"] for one in compared["spec"]][-1:] == ["group.parameters.rate"]

@@ -193,7 +193,8 @@ ROUTES = [
     ),
     Route(
         "POST", "/v1/sweeps", submit_sweep, "Submit a sweep", query=SweepSubmission, body=dict[str, Any],
-        answer=SubmittedSweep, status=202, yaml=True, tag="sweeps", problems=(409, 504), long=True, links=_NAMED,
+        answer=SubmittedSweep, status=202, yaml=True, spec="SweepSpec", tag="sweeps", problems=(409, 504), long=True,
+        links=_NAMED,
     ),
     Route(
         "GET", "/v1/sweeps/{sweep}", get_sweep, "Look at a sweep", query=SweepQuery, answer=SweepDetails, tag="sweeps",

@@ -61,5 +61,5 @@ async def test_whose_checkpoints_are_listed_and_gone_on_from(tmp_path: Path, mon
         restarted = await client("alice").restart(app.id, reason="a look")
         assert (restarted.was, restarted.checkpoint) == ("running", 20)
         async with asyncio.timeout(PATIENCE_S):
-            while (await client("alice").app(app.id)).document["generation"] < 2:
+            while (await client("alice").app(app.id)).document["generation"] < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)

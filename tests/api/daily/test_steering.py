@@ -29,7 +29,7 @@ async def tagged(api: Api, path: str) -> tuple[dict[str, Any], str]:
 
 async def placed(api: Api, app: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while (await api.get(f"/v1/apps/{app}"))["phase"] == "waiting":
+        while (await api.get(f"/v1/apps/{app}"))["phase"] == "waiting":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from dorm.api.errors import Missing
 from dorm.api.following.lists.both import Both
-from dorm.client.tail import EVER, Filter, Tail, time_of
+from dorm.client.tail import EVER, Filter, Tail
 from events.kinds import AppProgressed
 from events.log.records import LogRefused, LogUnavailable
 from events.positions import Position
@@ -194,7 +194,7 @@ class EventPages:
         before = Position(place.seq, place.index - 1) if place.index else Position(max(0, place.seq - 1))
         if end is None:
             return before
-        time = await time_of(self._both, place.seq)
+        time = await self._time_of(place.seq)
         return replace(before, beside=min(end, await self._both.progress.at_time(time - 1)) if time else end)
 
     # --- progress -------------------------------------------------------------------------------------------------------
@@ -209,8 +209,13 @@ class EventPages:
 
     async def _read_with(self, seq: int) -> int:
         """Return how far the progress was when a record of the log was stored."""
-        time = await time_of(self._both, seq) if seq else 0
+        time = await self._time_of(seq)
         return await self._both.progress.at_time(time) if time else 0
+
+    async def _time_of(self, seq: int) -> int:
+        """Return a record's log time (UTC ns), 0 where there is none."""
+        record = await self._recent.record_at(seq) if 0 < seq <= self._follower.seq else None
+        return record.time if record is not None else 0
 
 
 class _Page:
