@@ -74,6 +74,11 @@ ACCESS: dict[str, Access] = {
     "retry_app": "write",
     "hold_app": "write",
     "release_app": "write",
+    "replace_spec": "write",
+    "patch_spec": "write",
+    "restart_app": "write",
+    "submit_sweep": "write",
+    "cancel_sweep": "write",
     "change_policy": "write",
 }
 """By operation; `any` for all others."""
@@ -174,6 +179,11 @@ class Doorkeeper:
         """Return the tenant whose apps alone this user reads, None for one who reads all."""
         user = None if self._everyone or self._users is None else self._users.get(name)
         return user.tenant if user is not None and user.role not in _READS_ALL else None
+
+    def reads_files(self, name: str) -> bool:
+        """Return whether this user may ask for files of apps: a reader reads the log and output."""
+        user = None if self._everyone or self._users is None else self._users.get(name)
+        return user is None or user.role != "reader"
 
     async def admit(self, request: web.Request, operation: str) -> str:
         """Return the user who makes this request.  Raises Malformed, Unauthorized, Forbidden, and Unavailable as long as it is

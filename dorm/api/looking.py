@@ -85,13 +85,15 @@ async def seen(
     *,
     turn: int = 0,
 ) -> Answer:
-    """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded.  For a moment of
+    """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded, or an `Answer`
+    with headers of its own.  For a moment of
     the past, `prepare` looks up beside that state what the log has to say, and returns what builds the answer.  `turn` counts
     the changes of what the answer shows of the present beside the state."""
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
-        return answer(build(state), state.seq)
+        found = build(state)
+        return found if isinstance(found, Answer) else answer(found, state.seq)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
     key = (call.request.path_qs if seq is not None or not turn else f"{call.request.path_qs} {turn}", pack)

@@ -17,6 +17,7 @@ from dorm.api.identity import PATTERN as USER_PATTERN
 from dorm.api.problems import Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
+from events.spec.sweeps.schema import fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _REF = "#/components/schemas/{name}"
 _SPEC = "AppSpec"
+_SWEEP = "SweepSpec"
 _ALWAYS = {
     400: "The request cannot be read.",
     401: "The cluster knows its users, and nothing proves which of them makes the request.",
@@ -43,11 +45,13 @@ _OF_BODIES = {
 }
 _OTHER = {
     409: "Refused: it contradicts what is on the log.",
+    412: "It has changed since it was read; read it again.",
     503: "It is behind the log, or does not follow it.",
     504: "It is not known in time what became of the request; the problem says what to do.",
 }
 _TAGS = {
     "apps": "Apps: submit, look at, change, cancel.",
+    "sweeps": "Sweeps: many apps from one spec.",
     "nodes": "Nodes: look at, drain.",
     "log": "Events and decisions, in the log's order.",
     "moments": "The cluster at any moment of the log.",
@@ -85,7 +89,10 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
         "paths": paths,
-        "components": {"schemas": {**_named(components), _SPEC: _spec()}, "securitySchemes": _SCHEMES},
+        "components": {
+            "schemas": {**_named(components), _SPEC: _spec(), _SWEEP: _sweep()},
+            "securitySchemes": _SCHEMES,
+        },
         "security": [{}, *({name: []} for name in _SCHEMES)],
     }
 
@@ -107,6 +114,13 @@ def _spec() -> dict[str, Any]:
     return changed
 
 
+def _sweep() -> dict[str, Any]:
+    """Return the schema of a spec that is several apps: the same with further fields."""
+    found = {name: value for name, value in _spec().items() if name != "$defs"}
+    title = {"title": "Dorm sweep", "description": "An app spec with `array` or `sweep`: many apps."}
+    return {**found, **title, "properties": {**found["properties"], **fields()}}
+
+
 class _Described:
     """Operations in terms of the components."""
 
@@ -123,7 +137,7 @@ class _Described:
             "responses": self._responses(route),
         }
         if route.body is not None:
-            schema = {"$ref": f"#/components/schemas/{_SPEC}"} if route.yaml else self._known[id(route.body)]
+            schema = {"$ref": _REF.format(name=route.spec)} if route.yaml else self._known[id(route.body)]
             content: dict[str, Any] = {JSON: {"schema": schema}}
             if route.yaml:
                 content[YAML[0]] = {"schema": schema}

@@ -100,6 +100,8 @@ class Route(msgspec.Struct, frozen=True):
     about: str = ""
     yaml: bool = False
     """Whether the body may be YAML."""
+    spec: str = "AppSpec"
+    """The component that describes a body which may be YAML."""
     media: tuple[str, ...] = ()
     """Types of the answer other than JSON."""
     long: bool = False

@@ -18,6 +18,8 @@ from dorm.api.connections import Addresses
 from dorm.api.following.counted import Counted
 from dorm.api.following.courses import Courses
 from dorm.api.following.follower import Follower
+from dorm.api.following.lists.event_pages import EventPages
+from dorm.api.following.lists.pasts import Pasts
 from dorm.api.following.lives import Lives
 from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
@@ -79,6 +81,7 @@ class Services:
         self.pictures = Pictures(self.follower, self.heavy)
         self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
         self.courses = Courses(self.recent, connection.log.progress, connection.cluster)
+        self.pasts = Pasts(connection.log)
         self.newest = NewestReports(connection.log)
         self.counted = Counted(self.follower)
         self.reports = Reports(connection.bus, connection.cluster)
@@ -89,11 +92,12 @@ class Services:
         self.addresses: Addresses = beside.addresses if beside else Addresses(limits)
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
+        self.event_pages = EventPages(self.follower, self.recent, self.encoded.of)
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes: asyncio.Semaphore = beside.writes if beside else asyncio.Semaphore(limits.writes)
         self._beside = beside
-        self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear]
+        self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear, self.pasts.forget]
 
     def requester(self, user: str) -> Requester:
         """Return a client for one request."""

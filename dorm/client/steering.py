@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.client.errors import NoAnswer, Refused
-from dorm.core.apps.steering import check_editable, check_restartable, spec_of
+from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
 from events.codec import decode
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised, Round
 from events.spec import AppSpec, SpecError
@@ -32,24 +32,26 @@ async def edit(
     name_or_id: str,
     spec: AppSpec | dict[str, Any],
     *,
-    made_from: AppSpec | None = None,
+    made_from: AppSpec | str | None = None,
     answer_timeout: float = 10.0,
 ) -> App:
     """Give an app another spec, and wait for the master's answer.
 
-    `made_from` is what the app had when the edit was made (`App.owners_spec`); without it the edit replaces whatever it has
-    now.  Raises NotFound; Refused, with `edit.stale` where somebody else has changed the spec since; NoAnswer; Unsettled; the
-    log's errors."""
+    `made_from` is what the app had when the edit was made (`App.owners_spec`), or its fingerprint; without it the edit
+    replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` where somebody else has changed the spec since;
+    NoAnswer; Unsettled; the log's errors."""
     app = await client.app(name_or_id)
     document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
+    read = made_from if made_from is not None else app.owners_spec
+    basis = read if isinstance(read, str) else fingerprint(read)
 
     def check() -> None:
         check_editable(app)
+        check_unchanged(app, basis)
         if not differing(app.owners_spec, spec_of(document, app)).all:
             raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
 
     _or_refused(check)
-    basis = fingerprint(made_from if made_from is not None else app.owners_spec)
     return await _ask(client, AppEditRequested(app=app.id, spec=document, made_from=basis), app, answer_timeout)
 
 
@@ -58,8 +60,10 @@ async def restart(
 ) -> App:
     """Start an app again, from its last checkpoint or `fresh`, and wait for the master's answer.  Raises as `edit` does."""
     app = await client.app(name_or_id)
-    state = await client.state()
-    _or_refused(lambda: check_restartable(state, app, fresh=fresh))
+    try:
+        await client.look(lambda state: check_restartable(state, state.apps.get(app.id, app), fresh=fresh))
+    except SpecError as error:
+        raise Refused(str(error), code=error.code) from None
     return await _ask(client, AppRestartRequested(app=app.id, fresh=fresh, reason=reason), app, answer_timeout)
 
 

@@ -8,7 +8,9 @@
 
     client    in ordinary code; start here
     aio       the same, to be awaited
-    verbs     what both can do, each verb once, as steps without I/O
+    verbs     what both can do, each verb once, as steps without I/O:  apps, nodes, events
+    steering  the same for holds, restarts and edits;  sweeping: for sweeps;  past: for apps of any age
+    steps     what verbs are made of
     asks      requests, as data
     answers   the answers' types
     wire      HTTP/1.1 and server-sent events, without I/O
@@ -21,22 +23,43 @@ exactly.  `dorm.client` reads the log itself instead, and is for the control pla
 from __future__ import annotations
 
 from dorm.remote.aio import AsyncClient
-from dorm.remote.answers import App, Event, Node, Stored, Submitted
+from dorm.remote.answers import (
+    App,
+    Checkpoints,
+    Edited,
+    Event,
+    Node,
+    PastApp,
+    Restarted,
+    Spec,
+    Stored,
+    Submitted,
+    SubmittedSweep,
+    Sweep,
+)
 from dorm.remote.client import Client
-from dorm.remote.errors import NotFound, Problem, Refused, RemoteError, Unreachable, Unsettled
+from dorm.remote.errors import Changed, NotFound, Problem, Refused, RemoteError, Unreachable, Unsettled
 
 __all__ = [
     "App",
     "AsyncClient",
+    "Changed",
+    "Checkpoints",
     "Client",
+    "Edited",
     "Event",
     "Node",
     "NotFound",
+    "PastApp",
     "Problem",
     "Refused",
     "RemoteError",
+    "Restarted",
+    "Spec",
     "Stored",
     "Submitted",
+    "SubmittedSweep",
+    "Sweep",
     "Unreachable",
     "Unsettled",
 ]

@@ -7,7 +7,8 @@ import functools
 import ssl
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dorm.remote import verbs, wire
+from dorm.remote import past, steering, sweeping, verbs, wire
+from dorm.remote.steps import Found, Open, Pause, whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Concatenate, ParamSpec
 
-    from dorm.remote.verbs import Each, One, Open
+    from dorm.remote.steps import Each, One
 
     P = ParamSpec("P")
 
@@ -25,7 +26,7 @@ _FAILED = (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOve
 
 def _one(verb: Callable[P, One[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found = self._perform(verbs.whole(verb(*args, **kwargs)))
+        found = self._perform(whole(verb(*args, **kwargs)))
         try:
             return await found.__anext__()
         finally:
@@ -67,6 +68,21 @@ class AsyncClient:
     update = _one(verbs.update)
     cancel = _one(verbs.cancel)
     kill = _one(verbs.kill)
+    retry = _one(steering.retry)
+    restart = _one(steering.restart)
+    hold = _one(steering.hold)
+    release = _one(steering.release)
+    spec = _one(steering.spec)
+    edit = _one(steering.edit)
+    try_edit = _one(steering.try_edit)
+    submit_sweep = _one(sweeping.submit_sweep)
+    sweeps = _each(sweeping.sweeps)
+    sweep = _one(sweeping.sweep)
+    wait_sweep = _one(sweeping.wait_sweep)
+    cancel_sweep = _one(sweeping.cancel_sweep)
+    history = _each(past.history)
+    compare = _one(past.compare)
+    checkpoints = _one(past.checkpoints)
     drain = _one(verbs.drain)
     plan = _one(verbs.plan)
     get = _one(verbs.get)
@@ -86,14 +102,14 @@ class AsyncClient:
                 except StopIteration:
                     return
                 send, value = steps.send, None
-                if isinstance(step, verbs.Found):
+                if isinstance(step, Found):
                     yield step.item
-                elif isinstance(step, verbs.Pause):
+                elif isinstance(step, Pause):
                     line.close()
                     await asyncio.sleep(step.seconds)
                 else:
                     try:
-                        value = await (line.open(step) if isinstance(step, verbs.Open) else line.read())
+                        value = await (line.open(step) if isinstance(step, Open) else line.read())
                     except _FAILED as error:
                         send, value = steps.throw, wire.broken(self._server, error)
         finally:

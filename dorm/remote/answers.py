@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -88,3 +88,98 @@ class Submitted(Stored):
     idempotency_key: str = ""
     answered: bool = False
     """Whether a master has accepted it; if not, one will answer once it runs."""
+
+
+@dataclass(frozen=True)
+class Spec(Answer):
+    """The spec of an app."""
+
+    id: str = ""
+    name: str = ""
+    revision: int = 1
+    """Counts the app's specs."""
+    tag: str = ""
+    """What an edit names so that it is refused where somebody else was faster."""
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Edited(Stored):
+    """The master has accepted an edit."""
+
+    id: str = ""
+    revision: int = 1
+    tag: str = ""
+    restarts: bool = False
+    """Whether the app saves a checkpoint now and starts again."""
+
+
+@dataclass(frozen=True)
+class Restarted(Stored):
+    """The master has accepted a restart."""
+
+    id: str = ""
+    was: str = ""
+    """The app's phase before."""
+    checkpoint: int | None = None
+    """The step that it goes on from at least; None for one that starts from nothing."""
+
+
+@dataclass(frozen=True)
+class SubmittedSweep(Stored):
+    """All apps of a sweep are accepted."""
+
+    name: str = ""
+    count: int = 0
+    new: int = 0
+    """Apps that were submitted now."""
+    before: int = 0
+    """Apps that were there already."""
+
+
+@dataclass(frozen=True)
+class Sweep(Answer):
+    """A sweep."""
+
+    name: str = ""
+    user: str = ""
+    count: int = 0
+    submitted: int = 0
+    phases: dict[str, int] = field(default_factory=dict)
+    """How many of its apps are in which phase."""
+    ended: bool = False
+    """Whether all apps that were submitted have ended."""
+    seen: str = ""
+    """The position of the log that this shows; "" in a list."""
+    apps: list[dict[str, Any]] = field(default_factory=list)
+    """Each with `name`, `id`, `phase`, `parameters`, `step`, `loss` and more; none in a list."""
+
+
+@dataclass(frozen=True)
+class PastApp(Answer):
+    """An app of the past.  Times are UTC nanoseconds."""
+
+    id: str = ""
+    name: str = ""
+    user: str = ""
+    state: str = ""
+    """`completed`, `failed`, `cancelled`, or `live` where it had not ended."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of its sweep."""
+    step: int = 0
+    loss: float | None = None
+    submitted_at: int = 0
+    ended_at: int | None = None
+    core_hours: float = 0.0
+
+
+@dataclass(frozen=True)
+class Checkpoints(Answer):
+    """What an app has saved."""
+
+    app: str = ""
+    name: str = ""
+    restart_step: int | None = None
+    """The step from which a restart would go on; None if it would start from nothing."""
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    """Each with `path`, `size`, `step`, `generation`, `modified` and `used`."""

@@ -47,11 +47,15 @@ class Refused(Problem):
     """It cannot be done."""
 
 
+class Changed(Refused):
+    """It has changed since it was read; read it again."""
+
+
 class Unsettled(Problem):
     """It is unknown whether the request is stored."""
 
 
 def problem(status: int, document: Mapping[str, Any]) -> Problem:
     """Return the error of an answer."""
-    kinds = {404: NotFound, 409: Refused, 422: Refused, 504: Unsettled}
+    kinds = {404: NotFound, 409: Refused, 412: Changed, 422: Refused, 504: Unsettled}
     return kinds.get(status, Problem)(status, document)

@@ -1,63 +1,28 @@
-"""The verbs of both clients, each written once, as steps without I/O.
+"""The verbs of both clients, each written once, as steps without I/O (`dorm.remote.steps`).
 
-A verb is a generator.  It yields the next step (`Open`, `Read`, `Pause`) and is sent what came of it; where the connection
-fails, `wire.Broken` is thrown in.  It returns its answer (`One`), or yields `Found` for each thing that it finds (`Each`).
-`client` performs the steps in ordinary code and `aio` awaits them; neither knows what a verb does.
+Those for apps, nodes and events are here; `steering` has edits and restarts, `sweeping` sweeps, `past` what was.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dorm.remote import wire
 from dorm.remote.answers import App, Event, Node, Stored, Submitted
 from dorm.remote.asks import Ask, path_of, sending
-from dorm.remote.errors import Problem, Unreachable, problem
+from dorm.remote.errors import Problem, Unreachable
+from dorm.remote.steps import Found, Open, Pause, Read, as_it_is, done, first, listed, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-    from typing import Union
+    from collections.abc import Mapping, Sequence
 
-    Step = Union["Open", "Read", "Pause"]
-
-T = TypeVar("T")
-if TYPE_CHECKING:
-    One = Generator[Step, Any, T]
-    Each = Generator[Union[Step, "Found[T]"], Any, None]
+    from dorm.remote.steps import Each, One
 
 _MOST_PAUSE_S = 10.0
-_ENDS = ("AppCompleted", "AppFailed", "AppCancelled")
-
-
-@dataclass(frozen=True)
-class Open:
-    """Send a request, on a connection of its own in the place of the one before; sent: the answer's `wire.Head`."""
-
-    ask: Ask[Any]
-    silence_s: float | None = None
-    """How long the answer may be silent; None for the client's own timeout."""
-
-
-@dataclass(frozen=True)
-class Read:
-    """Read on in the answer's body; sent: the next bytes, b"" at its end."""
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Wait, without a connection; sent: None."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Found(Generic[T]):
-    """Something that the verb was asked for; sent: None."""
-
-    item: T
+ENDS = ("AppCompleted", "AppFailed", "AppCancelled")
+"""Kinds of events with which an app ends."""
 
 
 # --- asking -------------------------------------------------------------------------------------------------------------
@@ -69,66 +34,56 @@ def submit(spec: Mapping[str, Any] | str, *, key: str | None = None) -> One[Subm
     headers = {"Idempotency-Key": key or uuid.uuid4().hex}
     if isinstance(spec, str):
         yaml = {**headers, "Content-Type": "application/yaml"}
-        return _done(Ask("POST", path_of("apps"), Submitted.of, spec.encode(), yaml))
-    return _done(sending("POST", path_of("apps"), dict(spec), Submitted.of, headers=headers))
+        return done(Ask("POST", path_of("apps"), Submitted.of, spec.encode(), yaml))
+    return done(sending("POST", path_of("apps"), dict(spec), Submitted.of, headers=headers))
 
 
 def app(name_or_id: str, *, at: str | None = None, min_seq: str | None = None) -> One[App]:
     """Return an app, now or at a moment.  Raises NotFound."""
-    return _done(Ask("GET", path_of("apps", name_or_id, at=at, min_seq=min_seq), App.of))
+    return done(Ask("GET", path_of("apps", name_or_id, at=at, min_seq=min_seq), App.of))
 
 
 def apps(*, ended: bool = False, at: str | None = None) -> Each[App]:
     """Yield apps by submission."""
-    after: str | None = "0"
-    while after is not None:
-        page = yield from _done(Ask("GET", path_of("apps", after=after, ended=ended, at=at, limit=500), _whole))
-        for one in page["items"]:
-            yield Found(App.of(one))
-        after = page["next"]
+    yield from listed(App.of, "apps", after="0", ended=ended, at=at)
 
 
 def nodes(*, at: str | None = None) -> Each[Node]:
     """Yield nodes by name."""
-    after: str | None = ""
-    while after is not None:
-        page = yield from _done(Ask("GET", path_of("nodes", after=after, at=at, limit=500), _whole))
-        for one in page["items"]:
-            yield Found(Node.of(one))
-        after = page["next"]
+    yield from listed(Node.of, "nodes", after="", at=at)
 
 
 def update(app: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None) -> One[Stored]:
     """Change weight or bounds.  Raises NotFound, Refused."""
     change = {"weight": weight, "n_min": n_min, "n_max": n_max}
     given = {name: value for name, value in change.items() if value is not None}
-    return _done(sending("PATCH", path_of("apps", app), given, Stored.of))
+    return done(sending("PATCH", path_of("apps", app), given, Stored.of))
 
 
 def cancel(app: str, reason: str = "") -> One[Stored]:
     """Request the app's end.  Raises NotFound, Refused."""
-    return _done(sending("POST", path_of("apps", app, "cancel"), {"reason": reason}, Stored.of, repeatable=False))
+    return done(sending("POST", path_of("apps", app, "cancel"), {"reason": reason}, Stored.of, repeatable=False))
 
 
 def kill(app: str, reason: str = "") -> One[Stored]:
     """End an app at once, without a checkpoint and without its grace time.  Raises NotFound, Refused, and as `submit` does."""
-    return _done(sending("POST", path_of("apps", app, "kill"), {"reason": reason}, Stored.of, repeatable=False))
+    return done(sending("POST", path_of("apps", app, "kill"), {"reason": reason}, Stored.of, repeatable=False))
 
 
 def drain(node: str, *, on: bool = True, reason: str = "") -> One[Stored]:
     """Empty a node, or use it again.  Raises NotFound."""
     path = path_of("nodes", node, "drain" if on else "undrain")
-    return _done(sending("POST", path, {"reason": reason}, Stored.of))
+    return done(sending("POST", path, {"reason": reason}, Stored.of))
 
 
 def plan(**assumed: Any) -> One[dict[str, Any]]:
     """Return what the next decision would be, if something happened first (`submit`, `cancel`, `drain`, `policy`)."""
-    return _done(sending("POST", path_of("plan"), assumed, dict))
+    return done(sending("POST", path_of("plan"), assumed, dict))
 
 
 def get(path: str, **query: Any) -> One[Any]:
     """Return anything that can be read: `get("apps/digits/story")`, `get("state", at="-10m")`."""
-    return _done(Ask("GET", path_of(*path.strip("/").split("/"), **query), _whole))
+    return done(Ask("GET", path_of(*path.strip("/").split("/"), **query), as_it_is))
 
 
 def wait(name_or_id: str, *, min_seq: str | None = None) -> One[App]:
@@ -136,7 +91,7 @@ def wait(name_or_id: str, *, min_seq: str | None = None) -> One[App]:
     found = yield from app(name_or_id, min_seq=min_seq)
     position = str(found.document.get("position", "0"))
     while not found.ended:
-        event = yield from _first(events(after=position, app=[found.id], kind=_ENDS))
+        event = yield from first(events(after=position, app=[found.id], kind=ENDS))
         position = event.position
         found = yield from app(found.id, min_seq=position.partition(".")[0])
     return found
@@ -145,7 +100,7 @@ def wait(name_or_id: str, *, min_seq: str | None = None) -> One[App]:
 def logs(app: str, *, slot: int | None = None, tail: int | None = None) -> Each[bytes]:
     """Yield what a container has written so far.  Raises NotFound, Refused."""
     try:
-        yield from _opened(Open(Ask("GET", path_of("apps", app, "logs", slot=slot, tail=tail), _whole)))
+        yield from opened(Open(Ask("GET", path_of("apps", app, "logs", slot=slot, tail=tail), as_it_is)))
         while piece := (yield Read()):
             yield Found(piece)
     except wire.Broken as error:
@@ -169,8 +124,8 @@ def events(
     while True:
         path = path_of("events", "stream", after=after, app=app, node=node, user=user, kind=kind)
         try:
-            ask = Ask("GET", path, _whole, headers={"Accept": "text/event-stream"})
-            head = yield from _opened(Open(ask, wire.SILENCE_S))
+            ask = Ask("GET", path, as_it_is, headers={"Accept": "text/event-stream"})
+            head = yield from opened(Open(ask, wire.SILENCE_S))
             after = after or head.headers.get("dorm-position")
             frames = wire.Frames()
             while piece := (yield Read()):
@@ -186,63 +141,3 @@ def events(
             pass
         failures += 1
         yield Pause(min(wire.PAUSE_S * failures, _MOST_PAUSE_S))
-
-
-# --- what verbs are made of ---------------------------------------------------------------------------------------------
-
-
-def _whole(document: Any) -> Any:
-    return document
-
-
-def _done(ask: Ask[T]) -> One[T]:
-    """Send a request, again where that helps and does no harm, and return the answer.  Raises Problem, Unreachable."""
-    for left in range(wire.TRIES - 1, -1, -1):
-        try:
-            head = yield Open(ask)
-            body = yield from _body()
-        except wire.Broken as error:
-            if not left or not ask.repeatable:
-                raise Unreachable(str(error)) from None
-        else:
-            document = wire.settled(head.status, body, left, ask.repeatable)
-            if document is not wire.AGAIN:
-                return ask.read(document)
-        yield Pause(wire.PAUSE_S)
-    raise AssertionError("the last try returns or raises")
-
-
-def _body() -> One[bytes]:
-    pieces = []
-    while piece := (yield Read()):
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _opened(opening: Open) -> One[wire.Head]:
-    """Open, and return the head of an answer whose body is read piece by piece.  Raises Problem."""
-    head: wire.Head = yield opening
-    if head.status >= 400:
-        raise problem(head.status, wire.document_of((yield from _body())))
-    return head
-
-
-def _first(steps: Each[T]) -> One[T]:
-    """Return the first thing that a verb finds, and end it there."""
-    send, value = steps.send, None
-    try:
-        while True:
-            step = send(value)
-            if isinstance(step, Found):
-                return step.item
-            try:
-                send, value = steps.send, (yield step)
-            except wire.Broken as error:
-                send, value = steps.throw, error
-    finally:
-        steps.close()
-
-
-def whole(steps: One[T]) -> Each[T]:
-    """Return a verb with one answer as one that finds it."""
-    yield Found((yield from steps))

@@ -252,7 +252,10 @@ def _asking(cluster: str, tenant: str) -> str:
 
 def _copying(cluster: str, role: str, tenant: str) -> list[str]:
     """Return the subjects on which agents are asked for apps' files, and are sent some.  A reader sees what is on the log and
-    what containers print.  Files are their tenant's, and operators may read all; each writes only into the own tenant's."""
+    what containers print.  Files are their tenant's, and operators may read all; each writes only into the own tenant's.  The
+    API lists checkpoints for the users who ask it; it knows which of them may, and speaks for all of them anyway."""
+    if role == "api":
+        return [f"dorm.{cluster}.ask.*.{FILES}.*"]
     if role not in ("user", "operator", "admin"):
         return []
     whose = tenant if role == "user" else "*"

@@ -19,6 +19,8 @@ from events.spec.faults import SpecError
 from events.spec.spec import document_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from events.spec.spec import AppSpec
 
 AT_ONCE = (
@@ -61,6 +63,25 @@ def check_same_app(before: AppSpec, after: AppSpec) -> None:
 def merged(before: AppSpec, after: AppSpec) -> AppSpec:
     """Return the first spec with all fields of the second that hold at once."""
     return msgspec.structs.replace(before, **{name: getattr(after, name) for name in AT_ONCE})
+
+
+def differences(before: AppSpec, after: AppSpec, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return these fields of two specs as plain values: `{"image": {"before": "a:1", "after": "a:2"}}`."""
+    sides = (("before", before), ("after", after))
+    return {name: {side: msgspec.to_builtins(getattr(spec, name)) for side, spec in sides} for name in names}
+
+
+def patched(document: Any, patch: Any) -> Any:
+    """Return a document with a merge patch applied (RFC 7396): maps are merged, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged_document = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged_document.pop(name, None)
+        else:
+            merged_document[name] = patched(merged_document.get(name), value)
+    return merged_document
 
 
 def fingerprint(spec: AppSpec) -> str:

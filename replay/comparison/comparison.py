@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-__all__ = ["Comparison", "Differs", "Side", "compare", "sides"]
+__all__ = ["Comparison", "Differs", "FieldOfSeveral", "Side", "compare", "differing", "sides"]
 
 
 class Differs(msgspec.Struct, frozen=True):
@@ -101,6 +101,23 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[Differs]:
     one, other = flat(a), flat(b)
     names = sorted({*one, *other} - {"name"})
     return [Differs(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
+
+
+class FieldOfSeveral(msgspec.Struct, frozen=True):
+    """A field that is not the same in all specs."""
+
+    field: str
+    """Such as `demand.cpu`."""
+    values: list[Any]
+    """By app; None where a spec does not have it."""
+
+
+def differing(specs: Sequence[dict[str, Any]]) -> list[FieldOfSeveral]:
+    """Return the fields that are not the same in all specs, without the name."""
+    plain = [flat(spec) for spec in specs]
+    fields = sorted({name for one in plain for name in one} - {"name"})
+    found = [FieldOfSeveral(name, [one.get(name) for one in plain]) for name in fields]
+    return [one for one in found if any(value != one.values[0] for value in one.values)]
 
 
 def flat(document: dict[str, Any], before: str = "") -> dict[str, Any]:

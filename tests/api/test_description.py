@@ -64,11 +64,15 @@ async def configuration(api: Api, folder: Path) -> Path:
     nodes = [node["name"] for node in (await api.get("/v1/nodes"))["items"]]
     positions = [one["position"] for one in (await api.get("/v1/decisions"))["items"]]
     lines = [(Path(__file__).with_name("schemathesis.toml")).read_text()]
-    for name, values in (("app", apps), ("node", nodes), ("position", positions)):
+    sweeps = [sweep["name"] for sweep in (await api.get("/v1/sweeps?ended=true"))["items"]]
+    for name, values in (("app", apps), ("node", nodes), ("position", positions), ("sweep", sweeps)):
         assert values
         lines.append(f"[dictionaries.{name}]\nvalues = {json.dumps(values)}")
     lines.append("[parameters]")
-    lines += [f'"path.{name}" = {{ dictionary = "{name}", probability = 0.7 }}' for name in ("app", "node", "position")]
+    lines += [
+        f'"path.{name}" = {{ dictionary = "{name}", probability = 0.7 }}'
+        for name in ("app", "node", "position", "sweep")
+    ]
     file = folder / "schemathesis.toml"
     await asyncio.to_thread(file.write_text, "\n".join(lines))
     return file
@@ -105,6 +109,7 @@ async def test_the_description_is_what_the_server_does(
         await filled(connection, busy_log(60, apps=4, nodes=2))
         async with led(connection, "a", "b"), served(connection) as api:
             await api.send("POST", "/v1/apps", document("described"))
+            await api.send("POST", "/v1/sweeps", {**document("swept"), "array": 2})
             process = await asyncio.create_subprocess_exec(
                 str(Path(sys.executable).with_name("st")),
                 "--config-file", str(await configuration(api, tmp_path)),

@@ -79,7 +79,9 @@ async def _walk(api: Api, secrets: dict[str, str], app: str) -> int:
     tried = 0
     for route in ROUTES:
         access = ACCESS.get(route.operation, "any")
-        path = route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1")
+        path = (
+            route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1").replace("{sweep}", "lr")
+        )
         path += "?tail=1" if route.operation == "app_logs" else ""
         assert await status(api, route.method, path, {}) == 401 or access == "open", route.operation
         tried += 1
@@ -108,6 +110,11 @@ async def _owners(api: Api, connection: Connection, secrets: dict[str, str], ann
         # Whether there is such an app is nothing that another tenant may know.
         ("PATCH", path, {"weight": 9.0}, "app.not_found", 404),
         ("POST", f"{path}/cancel", {}, "app.not_found", 404),
+        ("PATCH", f"{path}/spec", {"weight": 9.0}, "app.not_found", 404),
+        ("PUT", f"{path}/spec", document("mine"), "app.not_found", 404),
+        ("POST", f"{path}/spec/try", {"patch": {"weight": 9.0}}, "app.not_found", 404),
+        ("POST", f"{path}/restart", {}, "app.not_found", 404),
+        ("POST", "/v1/sweeps/lr/cancel", {}, "sweep.not_found", 404),
         ("POST", "/v1/nodes/a/drain", {}, "identity.not_operator", 403),
         ("PUT", "/v1/policy", {"idle_s": 61}, "identity.not_operator", 403),
         ("POST", "/v1/apps", {**document("theirs"), "user": "ann"}, "submission.user.not_own", 403),
@@ -128,7 +135,30 @@ async def _owners(api: Api, connection: Connection, secrets: dict[str, str], ann
     assert (await api.get("/v1/apps/mine", headers=bearer(secrets["mallory"])))["id"] == taken["id"]
     changed = await api.send("PATCH", path, {"weight": 2.0}, headers=bearer(secrets["op"]))
     assert changed["weight"] == 2.0
+    await _edits_and_sweeps(api, secrets, path)
     assert (await api.send("POST", f"{path}/cancel", {}, headers=bearer(secrets["ann"])))["id"] == anns["id"]
+
+
+async def _edits_and_sweeps(api: Api, secrets: dict[str, str], path: str) -> None:
+    """A plain user edits an app as the own view shows it, and has sweeps that others cannot see."""
+    ann, mallory = bearer(secrets["ann"]), bearer(secrets["mallory"])
+    found = await api.get(f"{path}/spec", headers=ann)
+    assert found["spec"]["weight"] == 2.0
+    tag = {"If-Match": f'"{found["tag"]}"'}
+    edited = await api.send("PATCH", f"{path}/spec", {"weight": 3.0}, headers={**ann, **tag})
+    assert edited["revision"] == 2
+    assert (await api.send("PATCH", f"{path}/spec", {"weight": 4.0}, 412, {**ann, **tag}))["code"] == "edit.stale"
+    assert (await api.get(f"{path}/spec", 404, mallory))["code"] == "app.not_found"
+    assert (await api.get("/v1/history?user=ann", 403, mallory))["code"] == "identity.role.too_low"
+    assert [one["name"] for one in (await api.get("/v1/history?state=live", headers=mallory))["items"]] == ["mine"]
+    made = await api.send("POST", "/v1/sweeps", {**document("lr"), "array": 2}, headers=ann)
+    assert (made["new"], made["before"]) == (2, 0)
+    for who, names in ((ann, ["lr"]), (mallory, []), (bearer(secrets["rea"]), ["lr"])):
+        listed = await api.get(f"/v1/sweeps?min_seq={made['position']}", headers=who)
+        assert [one["name"] for one in listed["items"]] == names
+    assert (await api.send("POST", "/v1/sweeps/lr/cancel", {}, 403, bearer(secrets["rea"])))["code"]
+    assert (await api.send("POST", "/v1/sweeps/lr/cancel", {}, 404, mallory))["code"] == "sweep.not_found"
+    assert (await api.send("POST", "/v1/sweeps/ann%2F%2Flr/cancel", {}, headers=bearer(secrets["op"])))["apps"] == 2
 
 
 async def _says_nothing_of_others(api: Api, secrets: dict[str, str]) -> None:
@@ -144,6 +174,7 @@ async def _says_nothing_of_others(api: Api, secrets: dict[str, str]) -> None:
             continue
         for app in (taken["id"], "plain"):
             path = route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", own["position"])
+            path = path.replace("{sweep}", "lr")
             for accept in ("application/json", "text/event-stream") if route.streams else ("application/json",):
                 asked = {"Accept": accept, "Last-Event-ID": "0"}
                 wait_s = 0.4 if route.streams else 20.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.remote import AsyncClient, Client, NotFound, Refused, RemoteError, Unreachable, wire
+from dorm.remote import AsyncClient, Changed, Client, NotFound, Refused, RemoteError, Unreachable, wire
 from events.positions import parse
 from tests.api.served import PATIENCE_S, connected, filled, led, served
 from tests.core.records import document
@@ -49,6 +49,7 @@ async def test_the_verbs_do_what_they_say(nats_server: NatsServer) -> None:
             assert [node.name for node in dorm.nodes()] == ["a", "b"]
             assert dorm.plan(cancel="one")["changes"][0]["end"] == "cancelled"
             assert dorm.get("apps/one/story")["name"] == "one"
+            _daily(dorm)
             dorm.cancel(first.id, "enough")
             assert dorm.wait(first.id).phase == "cancelled"
             return [app.id for app in dorm.apps(ended=True)]
@@ -65,6 +66,40 @@ async def test_the_verbs_do_what_they_say(nats_server: NatsServer) -> None:
         with pytest.raises(NotFound):
             await dorm.app("nobody")
         assert [node.name async for node in dorm.nodes()] == ["a", "b"]
+
+
+def _daily(dorm: Client) -> None:
+    """Edits, holds, sweeps and the past."""
+    found = dorm.spec("one")
+    edited = dorm.edit("one", patch={"weight": 3}, tag=found.tag)
+    assert (edited.revision, edited.restarts) == (2, False)
+    with pytest.raises(Changed):
+        dorm.edit("one", found.spec, tag=found.tag)
+    assert dorm.try_edit("one", patch={"weight": 4})["at_once"] == {"weight": {"before": 3.0, "after": 4.0}}
+    with pytest.raises(ValueError, match="one of them"):
+        dorm.edit("one")
+    dorm.hold("one", "a look")
+    with pytest.raises(Refused) as refused:
+        dorm.hold("one")
+    assert refused.value.code == "app.held"
+    dorm.release("one")
+    sweep = {**document("lr"), "sweep": {"rate": [0.1, 0.01]}, "hold": True}
+    assert (dorm.submit_sweep(sweep).new, dorm.submit_sweep(sweep).before) == (2, 2)
+    assert [one.name for one in dorm.sweeps()] == ["lr"]
+    with pytest.raises(Refused) as waits:
+        dorm.restart(dorm.sweep("lr").apps[0]["name"])
+    assert waits.value.code == "restart.waits"
+    dorm.cancel_sweep("lr", "enough")
+    ended = dorm.wait_sweep("lr", by="loss")
+    assert (ended.phases, [one["parameters"] for one in ended.apps]) == (
+        {"cancelled": 2},
+        [{"rate": 0.1}, {"rate": 0.01}],
+    )
+    assert {one.name for one in dorm.history(name=["lr"], state=["cancelled"])} == {"lr-0000", "lr-0001"}
+    compared = dorm.compare("lr-0000", "lr-0001")
+    assert [one["field"] for one in compared["spec"]][-1:] == ["group.parameters.rate"]
+    with pytest.raises(NotFound):
+        dorm.checkpoints("nobody")
 
 
 @pytest.mark.nats

@@ -7,6 +7,7 @@
     threads     threads that answers are computed in, with a bound on what waits for them
     recent      the log up to what is folded, its newest records from memory
     newest      the newest that apps reported beside the log
+    lists/      pages of events, with the progress beside the log; apps of the past
     courses     what apps reported of their work, for curves
     picture     partitions over time, for drawings
     counted     what has happened since it began to follow, for metrics

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from dorm.client.client import Client
 from dorm.client.finding import find_app
+from dorm.core.snapshot import copy, restore
 from dorm.core.state import App
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ class Requester(Client):
 
     async def glance(self, question: Callable[[State], T]) -> T:
         return await self._follower.look(question)
+
+    async def _begin(self) -> None:
+        """Start from a copy of the follower's state, once, where a request has to fold the log itself."""
+        async with self._beginning:
+            if not self._begun:
+                await self._follower.latest(_CATCH_UP_S)
+                taken = await self._follower.look(copy)
+                self._state = await asyncio.to_thread(restore, taken)
+                self._begun = True
 
     async def app(self, name_or_id: str) -> App:
         """Return a copy: the follower goes on folding."""

@@ -1,6 +1,9 @@
 """What the routes answer.
 
 apps       apps: list, submit, change, cancel, retry;  app_stories: why and how, curves, container output
+steering/  another spec for an app, and its restart
+sweeps     sweeps: list, look at, submit, cancel
+past/      apps of any age, also side by side; what an app has saved
 nodes      nodes: list, story, usage, drain, forget
 events     the log: lists and streams
 decisions  the master's decisions

@@ -21,6 +21,7 @@ from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
 from events.spec import check_spec
+from events.spec.groups import Setting
 from replay.moments import AtSequence
 from replay.travel.reported import reported_at
 
@@ -69,6 +70,17 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     """The code of that reason."""
 
 
+class SweepOf(msgspec.Struct, frozen=True):
+    """Which app of which sweep one is."""
+
+    name: str
+    tenant: str
+    index: int
+    """From 0."""
+    count: int
+    parameters: dict[str, Setting]
+
+
 class AppDetails(AppItem, frozen=True, kw_only=True):
     """Everything about one app."""
 
@@ -87,6 +99,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     skipped_lines: dict[str, Any] | None
     """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
+    sweep: SweepOf | None
+    """Null for an app of no sweep."""
     hold: dict[str, Any] | None
     """Who holds it (`by`), since when (`at`), why, and whether an operator does; null where nobody does."""
     runtime: dict[str, float] | None
@@ -205,7 +219,9 @@ def details_of(app: App, now: int, newest: Newest | None = None) -> AppDetails:
     adjustments = [{**one, "decided_at": rfc3339(one["decided_at"])} for one in told["adjustments_done"]]
     if known["hold"] is not None:
         known["hold"] = {**known["hold"], "at": rfc3339(known["hold"]["at"])}
-    return AppDetails(**{**known, **_fields(app, now, newest), "adjustments_done": adjustments})
+    group = app.spec.group
+    sweep = SweepOf(group.name, app.tenant, group.index, group.count, group.parameters) if group is not None else None
+    return AppDetails(**{**known, **_fields(app, now, newest), "adjustments_done": adjustments, "sweep": sweep})
 
 
 async def list_apps(call: Call[AppsQuery, None]) -> Answer:
@@ -228,10 +244,10 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
             items=[item_of(app, state.time, newest) for app in apps], next=after, previous=None, position=str(state.seq)
         )
 
-    return await _with_newest(call, build)
+    return await with_newest(call, build)
 
 
-async def _with_newest(call: Call[Any, Any], build: Callable[[State, Newest], Any]) -> Answer:
+async def with_newest(call: Call[Any, Any], build: Callable[[State, Newest], Any]) -> Answer:
     """Answer with what apps have reported beside the log: by now, or by the moment that the request names."""
     log, now = call.services.connection.log, call.services.newest
 
@@ -252,7 +268,7 @@ async def get_app(call: Call[Seen, None]) -> Answer:
     def build(state: State, newest: Newest) -> AppDetails:
         return details_of(find_app(state, call.path("app"), call.user), state.time, newest)
 
-    return await _with_newest(call, build)
+    return await with_newest(call, build)
 
 
 async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:

@@ -15,9 +15,12 @@ from dorm.api.resources import (
     nodes,
     policy,
     session,
+    sweeps,
     usage,
 )
 from dorm.api.resources.ahead import plan, whatif
+from dorm.api.resources.past import checkpoints, history
+from dorm.api.resources.steering import restarts, specs, trying
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
+    *specs.ROUTES,
+    *trying.ROUTES,
+    *restarts.ROUTES,
+    *checkpoints.ROUTES,
+    *sweeps.ROUTES,
+    *history.ROUTES,
     *nodes.ROUTES,
     *events.ROUTES,
     *decisions.ROUTES,

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from dorm.api.errors import Missing, Unavailable
+from dorm.api.following.lists.both import Both
 from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
 from dorm.client.tail import EVER, Filter, Tail, time_of
-from events.log.interface import ReadableLog
 from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.positions import Logged, Position, logged, logged_beside
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
 
     from dorm.api.following.follower import Follower
     from dorm.api.following.recent import RecentLog
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from dorm.api.streams.sse import Stream
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
-    from events.log.progress import ReadableProgress
     from events.log.records import Record
-    from events.log.snapshots import ReadableSnapshots
 
 _PAUSE_S = 0.05
 """Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
@@ -153,7 +151,7 @@ class EventStreams:
         self._recent = recent
         self._limits = limits
         self._channels: dict[Filter, _Channel] = {}
-        self._both = _Both(recent, follower)
+        self._both = Both(recent, follower)
         self._beside: int | None = None
         """How far the stream of progress is read; None where it can't be."""
         self._news = asyncio.Event()
@@ -325,35 +323,3 @@ def _is_behind(channel: Position, reader: Position) -> bool:
 
 def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
     return [frame(str(reached), "event", encoded(one)) for reached, one in events]
-
-
-class _Both(ReadableLog):
-    """The newest of the log, with the progress beside it."""
-
-    def __init__(self, recent: RecentLog, follower: Follower) -> None:
-        self._recent = recent
-        self._follower = follower
-
-    async def read(
-        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
-        async with aclosing(self._recent.read(after=after, subjects=subjects, follow=follow)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def end(self) -> int:
-        return await self._recent.end()
-
-    async def start(self) -> int:
-        return await self._recent.start()
-
-    @property
-    def snapshots(self) -> ReadableSnapshots:
-        return self._recent.snapshots
-
-    @property
-    def progress(self) -> ReadableProgress:
-        return self._follower.log.progress
-
-    async def close(self) -> None:
-        return None

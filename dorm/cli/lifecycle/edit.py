@@ -212,14 +212,12 @@ def _value(value: Any) -> str:
 def _document(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: Plan | None) -> dict[str, Any]:
     import msgspec
 
-    def differences(names: tuple[str, ...]) -> dict[str, Any]:
-        sides = (("before", before), ("after", after))
-        return {name: {side: msgspec.to_builtins(getattr(spec, name)) for side, spec in sides} for name in names}
+    from events.spec.editing import differences
 
     return {
         "app": app.id,
         "revision": app.revision,
-        "at_once": differences(changes.at_once),
-        "by_restart": differences(changes.by_restart),
+        "at_once": differences(before, after, changes.at_once),
+        "by_restart": differences(before, after, changes.by_restart),
         "plan": msgspec.to_builtins(planned) if planned is not None else None,
     }

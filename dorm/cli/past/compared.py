@@ -23,6 +23,8 @@ _WIDTH = 40
 
 def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) -> None:
     """Print apps, each with its spec, side by side."""
+    from replay.comparison.comparison import differing
+
     sides = [side for side, _ in found]
     differs = differing([spec for _, spec in found])
     if output in (Format.json, Format.yaml):
@@ -43,22 +45,11 @@ def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) 
     if differs:
         console.print(Text("\nwhat their specs say", style="bold"))
         lines = [
-            {"what": one["field"], **{str(index): _said(value) for index, value in enumerate(one["values"])}}
+            {"what": one.field, **{str(index): _said(value) for index, value in enumerate(one.values)}}
             for one in differs
         ]
         show(lines, headings, Format.table)
     _show_curves(sides)
-
-
-def differing(specs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the fields that are not the same in all specs, without the name, each with the value of every spec (None where it
-    has none)."""
-    from replay.comparison.comparison import flat
-
-    plain = [flat(spec) for spec in specs]
-    fields = sorted({name for one in plain for name in one} - {"name"})
-    found = [{"field": name, "values": [one.get(name) for one in plain]} for name in fields]
-    return [one for one in found if any(value != one["values"][0] for value in one["values"])]
 
 
 def _show_curves(sides: Sequence[Side]) -> None:

@@ -19,12 +19,11 @@ from dorm.cli.sweeps.show import show_sweep
 from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from dorm.client.client import Client
     from dorm.client.sweeps.submitting import Outcome
-    from dorm.core.state import App
     from dorm.local.commands import Typed
     from events.spec.sweeps.expanding import Sweep
 
@@ -33,7 +32,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("show")(show_sweep)
-_AT_ONCE = 32
 
 
 class Mode(StrEnum):
@@ -291,34 +289,15 @@ def cancel_sweep(
     async def work() -> None:
         from dorm.cli.apps.waiting import telling_who_is_missing
         from dorm.cli.swept.waiting import all_ended
-        from dorm.client.sweeps.finding import find_sweep
+        from dorm.client.sweeps.cancelling import cancel
 
         async with client(url, cluster, user=user) as connected:
-            apps = find_sweep(await connected.state(), sweep, connected.user)
-            live = [app for app in apps if not app.ended]
-            if not live:
-                raise Fail(f"all apps of the sweep {sweep} have ended already", code="app.ended")
-            await _cancel_all(connected, [app for app in live if not app.generation], reason)
-            await _cancel_all(connected, [app for app in live if app.generation], reason)
+            asked = await cancel(connected, sweep, reason)
             if wait:
                 async with telling_who_is_missing(connected):
-                    await all_ended(connected, {app.id for app in live})
-                console.print(Text(f"{sweep}: {counted(len(live), 'app')} ended"))
+                    await all_ended(connected, asked.apps)
+                console.print(Text(f"{sweep}: {counted(len(asked.apps), 'app')} ended"))
             else:
-                console.print(Text(f"{sweep}: asked {counted(len(live), 'app')} to stop"))
+                console.print(Text(f"{sweep}: asked {counted(len(asked.apps), 'app')} to stop"))
 
     run(work())
-
-
-async def _cancel_all(connected: Client, apps: Sequence[App], reason: str) -> None:
-    from events.kinds import AppCancelRequested
-
-    free = asyncio.Semaphore(_AT_ONCE)
-
-    async def cancel(one: App) -> None:
-        async with free:
-            await connected.ask(AppCancelRequested, app=one.id, reason=reason)
-
-    async with asyncio.TaskGroup() as tasks:
-        for one in reversed(apps):
-            tasks.create_task(cancel(one))

@@ -61,8 +61,9 @@ def answer(
 def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str]) -> AppRevised:
     check_editable(app)
     before = app.owners_spec
-    if f"{app.id} edit" in taken or asked.made_from not in ("", fingerprint(before)):
-        raise SpecError(f"{_changed(app)} since it was read; edit what it has now", code="edit.stale")
+    if f"{app.id} edit" in taken:
+        raise _stale(app)
+    check_unchanged(app, asked.made_from)
     if request.size > LARGEST_SPEC:
         text = f"the edit has {request.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
         raise SpecError(text, code="spec.too_large")
@@ -106,11 +107,18 @@ def check_editable(app: App) -> None:
         raise SpecError(f"{app.name} is being cancelled; edit it once it has ended", code="app.ended")
 
 
-def _changed(app: App) -> str:
+def check_unchanged(app: App, made_from: str) -> None:
+    """Refuse an edit of a spec that the app has no longer; "" stands for whatever it has.  Raises SpecError."""
+    if made_from not in ("", fingerprint(app.owners_spec)):
+        raise _stale(app)
+
+
+def _stale(app: App) -> SpecError:
     known = app.revisions
     last = known.history[-1] if known is not UNSET and known.history else None
     edited = f" (revision {last.number} by {last.by})" if last is not None else ""
-    return f"the spec of {app.name} has changed{edited}"
+    text = f"the spec of {app.name} has changed{edited} since it was read; edit what it has now"
+    return SpecError(text, code="edit.stale")
 
 
 def check_agents(state: State) -> None:

@@ -1,4 +1,4 @@
-// What people can do: submit, cancel, update, drain, change the policy.  Each first shows what the next decision would be.
+// What people can do: submit, cancel, restart, hold, update, drain, change the policy.  Each first shows what the next decision would be.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { clean, number, plural } from "./format.js";
@@ -24,13 +24,16 @@ export function Action({ what, tone = "", children, ...dialog }) {
 export function Dialogs() {
   const dialog = store.dialog;
   if (!dialog) return null;
-  const Content = { submit: Submit, cancel: Cancel, update: Update, drain: Drain, policy: Policy, plan: Plan }[dialog.what];
+  const Content = { submit: Submit, cancel: Cancel, restart: Restart, hold: Hold, cancelSweep: CancelSweep, update: Update, drain: Drain, policy: Policy, plan: Plan }[dialog.what];
   return html`<${Modal} key=${dialog.key} title=${TITLES[dialog.what](dialog)}><${Content} ...${dialog} idempotency=${dialog.key} /><//>`;
 }
 
 const TITLES = {
   submit: () => "Submit an app",
   cancel: ({ app }) => `Cancel ${clean(app.name)}`,
+  restart: ({ app }) => `Restart ${clean(app.name)}`,
+  hold: ({ app, on }) => `${on ? "Hold" : "Release"} ${clean(app.name)}`,
+  cancelSweep: ({ sweep }) => `Cancel the sweep ${clean(sweep.name)}`,
   update: ({ app }) => `Update ${clean(app.name)}`,
   drain: ({ node, on }) => (on ? `Drain ${clean(node)}` : `End the drain of ${clean(node)}`),
   policy: () => "Change the policy",
@@ -121,8 +124,36 @@ function Cancel({ app, idempotency }) {
   const [reason, write] = useState("");
   return html`<${Form} action="Cancel the app" tone="danger" run=${async () => { await store.source.cancel(app.id, reason, idempotency); done(`${clean(app.name)} is being cancelled.`); }}>
     <p>Its containers stop${app.containers ? ` (it has ${app.containers})` : ""}, and it does not start again.</p>
-    <label class="field"><span>Reason (optional)</span><input value=${reason} onInput=${(event) => write(event.target.value)} maxlength="300" /></label>
+    <${Reason} reason=${reason} write=${write} />
     <${Preview} what=${{ cancel: app.id }} />
+  <//>`;
+}
+
+const Reason = ({ reason, write }) => html`<label class="field"><span>Reason (optional)</span><input value=${reason} onInput=${(event) => write(event.target.value)} maxlength="300" /></label>`;
+
+function Restart({ app, checkpoint }) {
+  const [reason, write] = useState(""), [fresh, choose] = useState(false);
+  const ended = app.phase === "failed" || app.phase === "cancelled";
+  return html`<${Form} action="Restart the app" run=${async () => { await store.source.restart(app.id, fresh, reason); done(`${clean(app.name)} starts again.`); }}>
+    <p>${ended ? "It goes on under its name" : app.containers ? "It saves a checkpoint, stops, and starts again" : "It is tried now"}${checkpoint != null && !fresh ? `, from step ${number(checkpoint)} or later` : ""}. Its retries are reset.</p>
+    <label class="small"><input type="checkbox" checked=${fresh} onChange=${(event) => choose(event.target.checked)} /> fresh: without a checkpoint, from the start</label>
+    <${Reason} reason=${reason} write=${write} />
+  <//>`;
+}
+
+function Hold({ app, on }) {
+  const [reason, write] = useState("");
+  return html`<${Form} action=${on ? "Hold the app" : "Release the app"} run=${async () => { await store.source.hold(app.id, on, reason); done(on ? `${clean(app.name)} is held until it is released.` : `${clean(app.name)} may run again.`); }}>
+    <p>${on ? `${app.containers ? "It saves a checkpoint and gives its containers back" : "It gets no containers"}, until it is released.` : "It waits for its place like any other app."}</p>
+    <${Reason} reason=${reason} write=${write} />
+  <//>`;
+}
+
+function CancelSweep({ sweep }) {
+  const [reason, write] = useState("");
+  return html`<${Form} action="Cancel all its apps" tone="danger" run=${async () => { const asked = await store.source.cancelSweep(sweep.tenant ? `${sweep.tenant}//${sweep.name}` : sweep.name, reason); done(`${plural(asked.apps, "app")} of ${clean(sweep.name)} are being cancelled.`); }}>
+    <p>All of its apps that have not ended stop, and none of them starts again.</p>
+    <${Reason} reason=${reason} write=${write} />
   <//>`;
 }
 

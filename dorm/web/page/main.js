@@ -11,13 +11,14 @@ import { Compare } from "./pages/compare.js";
 import { Log } from "./pages/log.js";
 import { Node } from "./pages/node.js";
 import { Nodes } from "./pages/nodes.js";
+import { Sweep, Sweeps } from "./pages/sweeps.js";
 import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
 import { DECISIONS, FAILURES, arrived, connect, fillTail, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
-const PAGES = { cluster: Cluster, apps: Apps, app: App, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
-const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
+const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
+const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
 
 function Frame() {
   useStore();
@@ -27,7 +28,7 @@ function Frame() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <${Link} to="cluster" class="brand"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
-      <nav aria-label="Pages">${TABS.map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
+      <nav aria-label="Pages">${TABS.filter(([to]) => to !== "sweeps" || !store.source?.embedded).map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
       <${Search} />
       <${Status} />
       <${Action} what="policy">Policy<//>
@@ -104,7 +105,7 @@ function keys(event) {
     "[": () => jump(DECISIONS, -1), "]": () => jump(DECISIONS, 1),
     "{": () => jump(FAILURES, -1), "}": () => jump(FAILURES, 1),
     l: () => moveTo(null),
-    c: () => visit("cluster"), a: () => visit("apps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
+    c: () => visit("cluster"), a: () => visit("apps"), s: () => visit("sweeps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
   }[event.key];
   if (event.key === " " && !event.target.closest("button, a, canvas, [tabindex]")) { event.preventDefault(); set({ playing: !store.playing }); return; }
   if (act) { event.preventDefault(); act(); }

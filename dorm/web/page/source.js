@@ -4,7 +4,7 @@
 //   follow(model, …)    what changes from there on; returns a function that stops it
 //   timeline(…)         a span of time for pictures
 //   events(…)           the log, by pages;  neighbor(…): the next or previous event of some kinds
-//   app, story, …       more about one app or node
+//   app, story, …       more about one app or node;  sweeps, sweep: apps that were submitted together
 //   whatif(at, …)       the log played on from a moment with a change, beside what happened
 //   usage(node)         what a node's containers use now; null where that is not known
 //   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
@@ -105,6 +105,8 @@ export class HttpSource {
   speed = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/speed${query({ at })}`);
   nodeStory = (id, at) => this.#ask(`/nodes/${encodeURIComponent(id)}/story${query({ at })}`);
   usage = (id) => this.#ask(`/nodes/${encodeURIComponent(id)}/usage`);
+  sweeps = (ended, at) => this.#ask(`/sweeps${query({ ended, at, limit: 1000 })}`);
+  sweep = (name, by, at) => this.#ask(`/sweeps/${encodeURIComponent(name)}${query({ by, at })}`);
   policy = (at) => this.#ask(`/policy${query({ at })}`);
   policies = (at) => this.#ask(`/policies${query({ at })}`);
   schema = () => this.#ask("/schema/app");
@@ -155,6 +157,9 @@ export class HttpSource {
   update = (id, change, key) => this.#ask(`/apps/${encodeURIComponent(id)}`, { method: "PATCH", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
   cancel = (id, reason, key) => this.#ask(`/apps/${encodeURIComponent(id)}/cancel`, { method: "POST", body: JSON.stringify(reason ? { reason } : {}), type: "application/json", headers: { "Idempotency-Key": key } });
   drain = (id, on, key) => this.#ask(`/nodes/${encodeURIComponent(id)}/${on ? "drain" : "undrain"}`, { method: "POST", body: "{}", type: "application/json", headers: { "Idempotency-Key": key } });
+  restart = (id, fresh, reason) => this.#ask(`/apps/${encodeURIComponent(id)}/restart`, { method: "POST", body: JSON.stringify({ fresh, reason }), type: "application/json" });
+  hold = (id, on, reason) => this.#ask(`/apps/${encodeURIComponent(id)}/${on ? "hold" : "release"}`, { method: "POST", body: JSON.stringify({ reason }), type: "application/json" });
+  cancelSweep = (name, reason) => this.#ask(`/sweeps/${encodeURIComponent(name)}/cancel`, { method: "POST", body: JSON.stringify({ reason }), type: "application/json" });
   setPolicy = (change, key) => this.#ask("/policy", { method: "PUT", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
 }
 
@@ -307,6 +312,8 @@ export class EmbeddedSource {
   async speed(id, at) { return this.#turn(id, at)?.speed ?? null; }
   async nodeStory(id, at) { return this.#told(this.recording.stories.nodes[id], at, "The story of this node"); }
   async usage() { return null; }
+  async sweeps() { return this.#none("The list of sweeps"); }
+  async sweep() { return this.#none("A sweep"); }
   async policy() { return this.#none("The policy"); }
   async policies() { return this.#none("The policies"); }
   async whatif() { return this.#none("A what-if fork"); }

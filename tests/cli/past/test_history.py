@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.past.compared import bars, differing
+from dorm.cli.past.compared import bars
+from replay.comparison.comparison import FieldOfSeveral, differing
 from replay.export.export import export
 from tests.replay.made_log import log_of
 from tests.replay.past.test_past import long_story
@@ -81,4 +82,4 @@ def test_curves_and_differences() -> None:
         {"name": "b", "demand": {"cpu": 2}, "n": 1},
         {"name": "c", "n": 1},
     ]
-    assert differing(specs) == [{"field": "demand.cpu", "values": [1, 2, None]}]
+    assert differing(specs) == [FieldOfSeveral("demand.cpu", [1, 2, None])]

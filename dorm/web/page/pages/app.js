@@ -5,11 +5,12 @@ import { Action } from "../actions.js";
 import { Chart } from "../chart.js";
 import { amounts, clean, msOf, number, percent, plural, span } from "../format.js";
 import { Lanes } from "../lanes.js";
-import { AppLink, Card, Chip, Failed, Meter, NodeLink, Phase, useLoaded, When } from "../parts.js";
+import { AppLink, Card, Chip, Failed, Link, Meter, NodeLink, Phase, useLoaded, When } from "../parts.js";
 import { ENDED } from "../model.js";
 import { shown, store } from "../store.js";
 import { Log } from "./log.js";
 import { Story } from "./story.js";
+import { sweepKey } from "./sweeps.js";
 
 const LINES = 2000, FRESH_MS = 5000;
 
@@ -24,7 +25,8 @@ export function App() {
   return html`
     <header class="pagehead"><h1><${AppLink} id=${known.id} name=${known.name} /></h1><${Phase} phase=${known.phase} />
       <span class="dim">of <bdi>${clean(known.user)}</bdi>, ${known.engine}, submitted <${When} at=${known.submitted_at} day /></span>
-      <span class="buttons">${live && html`<${Action} what="update" app=${known}>Update<//><${Action} what="cancel" app=${known} tone="danger">Cancel<//>`}</span></header>
+      <span class="buttons"><${Buttons} app=${known} more=${more.value} live=${live} /></span></header>
+    <${Swept} sweep=${more.value?.sweep} />
     ${known.reason && html`<p class="banner ${known.containers ? "" : "warn"}"><b>${known.containers ? `${known.containers} of ${known.n_max}` : "It waits"}:</b> ${clean(known.reason.text)} <span class="dim">(${clean(known.reason.code)})</span></p>`}
     ${known.end_reason && html`<p class="banner">${clean(known.end_reason)}</p>`}
     <section class="tiles" aria-label="Figures">
@@ -44,6 +46,23 @@ export function App() {
     <${Adjustments} list=${more.value?.adjustments_done ?? []} />
     <${Told} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase}`} />
     <${Log} fixed=${{ app: known.id }} height=${360} />`;
+}
+
+/** What can be done with it now. */
+function Buttons({ app, more, live }) {
+  const runs = app.containers > 0 || app.phase === "retrying", over = app.phase === "failed" || app.phase === "cancelled";
+  return html`
+    ${live && html`<${Action} what="update" app=${app}>Update<//>`}
+    ${live && (more?.hold ? html`<${Action} what="hold" app=${app} on=${false}>Release<//>` : html`<${Action} what="hold" app=${app} on>Hold<//>`)}
+    ${((live && runs) || over) && html`<${Action} what="restart" app=${app} checkpoint=${more?.checkpoint}>Restart<//>`}
+    ${live && html`<${Action} what="cancel" app=${app} tone="danger">Cancel<//>`}`;
+}
+
+/** Which app of which sweep it is. */
+function Swept({ sweep }) {
+  if (!sweep) return null;
+  const parameters = Object.entries(sweep.parameters).map(([name, value]) => `${name}=${value}`).join(", ");
+  return html`<p class="banner">App ${sweep.index + 1} of ${sweep.count} of the sweep <${Link} to="sweep" id=${sweepKey(sweep)} class="applink"><bdi>${clean(sweep.name)}</bdi><//>${parameters ? `: ${clean(parameters)}` : ""}</p>`;
 }
 
 /** An app that is no longer in views, from what the API says of it. */

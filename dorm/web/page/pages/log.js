@@ -33,8 +33,8 @@ export function Log({ fixed = {}, height = 0 }) {
         const before = at ? { before: String(Number(String(shown()?.position ?? at).split(".")[0]) + 1) } : {};
         const found = await store.source.events({ ...filter, ...before, limit: PAGE });
         if (over) return;
-        take({ items: found.items, previous: found.items.length >= PAGE ? found.items[0].position : null, error: "", busy: false });
-        if (!at && live) stop = store.source.tail({ ...filter, after: found.items.at(-1)?.position }, (one) => {
+        take({ items: found.items, previous: found.items.length >= PAGE ? found.previous : null, error: "", busy: false });
+        if (!at && live) stop = store.source.tail({ ...filter, after: found.position ?? found.items.at(-1)?.position }, (one) => {
           take((before_) => (before_.items.length && comparePositions(one.position, before_.items.at(-1).position) <= 0 ? before_
             : { ...before_, items: [...before_.items.slice(-MOST), one] }));
         });
@@ -49,7 +49,7 @@ export function Log({ fixed = {}, height = 0 }) {
   async function older() {
     try {
       const found = await store.source.events({ ...filter, before: state.previous, limit: PAGE });
-      take((before) => ({ ...before, items: [...found.items, ...before.items], previous: found.items.length >= PAGE ? found.items[0].position : null }));
+      take((before) => ({ ...before, items: [...found.items, ...before.items], previous: found.items.length >= PAGE ? found.previous : null }));
     } catch (error) {
       take((before) => ({ ...before, error: error.message }));
     }

@@ -1,0 +1,193 @@
+"""Apps of any age, from the log and its archives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from dorm.api.answers import Answer, answer
+from dorm.api.errors import Forbidden, Malformed, Unavailable
+from dorm.api.following.lists.pasts import Span
+from dorm.api.looking import At, MinSeq, parse_moment, settled
+from dorm.api.resources.pages import Limit, Page, paged
+from dorm.api.routes import Call, Parameters, Route
+from dorm.client.errors import NotFound
+from dorm.client.finding import find_app
+from replay.comparison.comparison import FieldOfSeveral, differing, sides
+from replay.comparison.side import Side
+from replay.moments import AtSequence
+from replay.past import PastApp, in_order, parse_condition, select
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from dorm.core.state import State
+
+_SPARE_S = 2.0
+"""Seconds that remain of a request's time for saying that it was too short."""
+_MOST_COMPARED = 12
+_CURSOR = r"^([0-9]{1,15})?-[0-9]{1,15}:\S{1,512}$"
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+Condition = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+
+
+class HistoryQuery(Parameters, frozen=True, kw_only=True):
+    """Which apps.  A filter that is repeated matches any of its values, and `metric` all of them."""
+
+    name: Annotated[
+        tuple[Name, ...],
+        msgspec.Meta(description="Names, ids, names of sweeps, or patterns such as `lr-*`.", max_length=64),
+    ] = ()
+    user: Annotated[tuple[Name, ...], msgspec.Meta(description="Only these users'.", max_length=64)] = ()
+    state: Annotated[
+        tuple[Literal["completed", "failed", "cancelled", "live"], ...],
+        msgspec.Meta(max_length=4, description="Default: all that ended."),
+    ] = ()
+    since: (
+        Annotated[At, msgspec.Meta(description="Not what ended before this moment; default: the log's start.")] | None
+    ) = None
+    until: Annotated[At, msgspec.Meta(description="As it was then; default: now.")] | None = None
+    metric: Annotated[
+        tuple[Condition, ...],
+        msgspec.Meta(max_length=16, description="Such as `loss<0.1`, `core_hours>=2` or, of a sweep, `lr=0.1`."),
+    ] = ()
+    sort: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=64,
+            description="`ended`, `submitted`, `name`, `user`, `state`, a metric or a parameter; `-` for the greatest first.",
+        ),
+    ] = "-ended"
+    after: Annotated[str, msgspec.Meta(pattern=_CURSOR, max_length=600, description="`next` of a page.")] | None = None
+    limit: Limit = 100
+    min_seq: MinSeq | None = None
+
+
+class ComparisonQuery(Parameters, frozen=True, kw_only=True):
+    """Which apps are compared."""
+
+    app: Annotated[
+        tuple[Name, ...], msgspec.Meta(min_length=2, max_length=_MOST_COMPARED, description="An app, by name or id.")
+    ]
+    at: At | None = None
+    min_seq: MinSeq | None = None
+
+
+class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Apps side by side.  Times are UTC nanoseconds, as `dorm history --compare -o json` has them."""
+
+    position: str
+    apps: list[Side]
+    spec: list[FieldOfSeveral]
+    """The fields that are not the same in all specs."""
+
+
+async def list_history(call: Call[HistoryQuery, None]) -> Answer:
+    """What became of each and what it cost, also of apps that the cluster has forgotten.  All pages are of one moment, that of
+    the first.  A plain user sees the own apps.  Times are UTC nanoseconds, as `dorm history -o json` has them."""
+    query, services = call.query, call.services
+    users, conditions = _users(call), [parse_condition(one) for one in query.metric]
+    in_order([], query.sort)
+    await settled(call)
+    span, last = await _span(call)
+    rows = services.pasts.kept(span)
+    if rows is None:
+        async with _turn(call):
+            rows = await services.pasts.of(span)
+    chosen = await asyncio.to_thread(
+        lambda: in_order(select(rows, users=users, states=query.state, conditions=conditions), query.sort)
+    )
+    if last is not None:
+        place = next((place for place, row in enumerate(chosen) if row.id == last), len(chosen))
+        chosen = chosen[place + 1 :]
+    begin = "" if span.since is None else str(span.since)
+    shown, after = paged(chosen, lambda row: f"{begin}-{span.until}:{row.id}", query.limit)
+    page = Page(items=shown, next=after, previous=None, position=str(span.until))
+    return await asyncio.to_thread(answer, page, page.position, pack=call.packs)
+
+
+async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:
+    """Return what is to be folded, as sequences, and the id after which the page starts.  Raises Malformed, MomentError."""
+    query, services = call.query, call.services
+    if query.after is not None:
+        found = re.fullmatch(r"([0-9]*)-([0-9]+):(\S+)", query.after)
+        if found is None or int(found[2]) > services.follower.seq:
+            raise Malformed("`after`: pass `next` of a page", code="api.parameter.malformed")
+        return Span(int(found[1]) if found[1] else None, int(found[2]), query.name), found[3]
+    moments = services.moments
+    since = await moments.seq_of(parse_moment(query.since)) if query.since is not None else None
+    until = await moments.seq_of(parse_moment(query.until)) if query.until is not None else services.follower.seq
+    return Span(since, until, query.name), None
+
+
+def _users(call: Call[HistoryQuery, None]) -> tuple[str, ...]:
+    """Return whose apps are asked for.  Raises Forbidden for others' by a user who reads the own apps only."""
+    own = call.services.door.own_only(call.user)
+    if own is None:
+        return call.query.user
+    if any(name != own for name in call.query.user):
+        text = f"{call.user} reads the history of {own} only; a reader reads all"
+        raise Forbidden(text, code="identity.role.too_low")
+    return (own,)
+
+
+async def compare_apps(call: Call[ComparisonQuery, None]) -> Answer:
+    """What they cost and reached, what differs in their specs, and their curves."""
+    query, services = call.query, call.services
+    await settled(call)
+    moment = parse_moment(query.at) if query.at is not None else None
+    seq = services.follower.seq if moment is None else await services.moments.seq_of(moment)
+
+    def ids(state: State) -> tuple[str, ...]:
+        return tuple(_id_of(state, name, call.user) for name in query.app)
+
+    names = await services.follower.look(ids)
+    async with _turn(call):
+        found = await sides(services.follower.log, names, AtSequence(seq))
+    made = ComparisonDocument(
+        position=str(seq), apps=[side for side, _ in found], spec=differing([spec for _, spec in found])
+    )
+    return await asyncio.to_thread(answer, made, made.position, pack=call.packs)
+
+
+def _id_of(state: State, name: str, user: str) -> str:
+    """Return the id of the user's app of this name; the name itself where the cluster has forgotten it."""
+    try:
+        return find_app(state, name, user).id
+    except NotFound as error:
+        if error.code == "app.ambiguous":
+            raise
+        return name
+
+
+@contextlib.asynccontextmanager
+async def _turn(call: Call[Any, Any]) -> AsyncIterator[None]:
+    """Have a turn for a long fold, bounded in time; closing the request ends the fold.  Raises Unavailable."""
+    seconds = call.services.options.limits.long_answer_s - _SPARE_S
+    async with call.services.forks.turn():
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise Unavailable(
+                f"reading that much of the log takes longer than {seconds:.0f} s; name a later `since`, or use "
+                "`dorm history`, which has no such bound",
+                code="api.too_slow",
+            ) from None
+
+
+ROUTES = [
+    Route(
+        "GET", "/v1/history", list_history, "Apps of the past", query=HistoryQuery, answer=Page[PastApp], tag="moments",
+        long=True,
+    ),
+    Route(
+        "GET", "/v1/history/compare", compare_apps, "Apps side by side", query=ComparisonQuery,
+        answer=ComparisonDocument, tag="moments", long=True,
+    ),
+]  # fmt: skip

@@ -1,0 +1,60 @@
+"""Sweeps over HTTP: submitted once however often they are sent, compared, paged, cancelled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events.kinds import AppSubmitted
+from tests.api.served import connected, led, served
+from tests.api.test_writes import said
+from tests.core.records import document
+
+if TYPE_CHECKING:
+    from tests.lab.machines.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+SWEEP = {**document("lr"), "sweep": {"rate": [0.1, 0.01, 0.001], "seed": {"range": 2}}, "parallel": 2}
+
+
+async def test_a_sweep_is_submitted_shown_and_cancelled(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
+        made = await api.send("POST", "/v1/sweeps", SWEEP)
+        assert (made["name"], made["count"], made["new"], made["before"]) == ("lr", 6, 6, 0)
+        again = await api.send("POST", "/v1/sweeps", SWEEP)
+        assert (again["new"], again["before"]) == (0, 6)
+        assert len(await said(connection.log, AppSubmitted)) == 6
+
+        (listed,) = (await api.get(f"/v1/sweeps?min_seq={made['position']}"))["items"]
+        assert (listed["name"], listed["count"], listed["submitted"], listed["parallel"]) == ("lr", 6, 6, 2)
+        assert sum(listed["phases"].values()) == 6
+        assert not listed["ended"]
+        assert (await api.get(f"/v1/sweeps?after={listed['position']}"))["items"] == []
+        assert (await api.get("/v1/sweeps?user=nobody"))["items"] == []
+
+        whole = await api.get("/v1/sweeps/lr")
+        assert whole["parameters"] == ["rate", "seed"]
+        assert [one["parameters"] for one in whole["apps"][:2]] == [{"rate": 0.1, "seed": 0}, {"rate": 0.1, "seed": 1}]
+        page = await api.get("/v1/sweeps/lr?limit=4&by=container_s")
+        rest = await api.get(f"/v1/sweeps/lr?limit=4&by=container_s&after={page['next']}")
+        assert rest["next"] is None
+        assert sorted(one["index"] for one in [*page["apps"], *rest["apps"]]) == [0, 1, 2, 3, 4, 5]
+
+        end = await connection.log.end()
+        for method, path, body, status, code in (
+            ("POST", "/v1/sweeps?most=3", {**SWEEP, "name": "more"}, 422, "sweep.too_many"),
+            ("POST", "/v1/sweeps", document("plain"), 422, "sweep.parameters.missing"),
+            ("POST", "/v1/sweeps", {**SWEEP, "parallel": 3}, 409, "sweep.name.taken"),
+            ("POST", "/v1/sweeps/lrr/cancel", {}, 404, "sweep.not_found"),
+        ):
+            assert (await api.send(method, path, body, status))["code"] == code
+        assert (await api.get("/v1/sweeps/lrr", 404))["code"] == "sweep.not_found"
+        assert (await api.get("/v1/sweeps/lr?by=speed", 400))["code"] == "api.parameter.malformed"
+        assert await connection.log.end() == end
+
+        asked = await api.send("POST", "/v1/sweeps/lr/cancel", {"reason": "wrong data"})
+        assert (asked["name"], asked["apps"]) == ("lr", 6)
+        await api.reach(int(asked["position"]))
+        assert (await api.send("POST", "/v1/sweeps", SWEEP, 409))["code"] in ("sweep.cancelled", "sweep.over")
