@@ -10,8 +10,8 @@
 set -euo pipefail
 
 out=$(realpath "$1")
-# (libstdc++6: what packages from PyPI, NumPy and scikit-learn among them, expect of a machine.)
-packages=(python3 python3-numpy busybox-static libstdc++6)
+# libstdc++ is for wheels: PyTorch, for one, brings none of its own.
+packages=(python3 python3-numpy libstdc++6 busybox-static)
 # apt is told that these are installed: nothing here needs them, and together they would be a third of the image.
 # (readline, dbm and NIS support of the standard library; dpkg and pkg-resources, which only installing needs.)
 provided=(dpkg debconf python3-pkg-resources readline-common libdb5.3 libdb5.3t64 libnsl2 libtirpc3
@@ -66,6 +66,7 @@ done
 for applet in $("$root/usr/bin/busybox" --list); do
     [ -e "$root/usr/bin/$applet" ] || ln -s busybox "$root/usr/bin/$applet"
 done
+[ -e "$root/usr/bin/python" ] || ln -s python3 "$root/usr/bin/python"
 printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n' >"$root/etc/passwd"
 printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
 

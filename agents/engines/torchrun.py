@@ -11,12 +11,15 @@ generation; its ranks need not be the containers' ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from agents.engines.interface import Launch
 
 if TYPE_CHECKING:
     from agents.engines.interface import Place
+
+_PYTHON: Final = re.compile(r"(.*/)?python(\d+(\.\d+)?)?")
 
 
 def prepare(place: Place) -> Launch:
@@ -50,8 +53,13 @@ def _worker(place: Place) -> dict[str, str]:
 
 
 def _launcher(place: Place, *rendezvous: str) -> Launch:
-    """Run torchrun around the command; it sets the workers' variables itself."""
-    common = ("torchrun", "--nnodes", str(place.size), "--nproc-per-node", str(place.spec.engine_options.processes))
+    """Run torchrun around the command; it sets the workers' variables itself.
+
+    Where the command names an interpreter, that one runs torchrun's module: it has PyTorch.  A script `torchrun` may be
+    missing, or name the interpreter of the machine that installed it."""
+    first = place.command[0]
+    torchrun = (first, "-m", "torch.distributed.run") if _PYTHON.fullmatch(first) else ("torchrun",)
+    common = (*torchrun, "--nnodes", str(place.size), "--nproc-per-node", str(place.spec.engine_options.processes))
     return Launch((*common, *rendezvous, "--no-python", *place.command))
 
 

@@ -274,6 +274,13 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: state.nodes)
 
 
+def complete_engine(incomplete: str) -> list[str]:
+    """Names of engines for tab completion."""
+    from events.spec.engines import ENGINES
+
+    return [name for name in ENGINES if name.startswith(incomplete)]
+
+
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Name or id of the app.", autocompletion=complete_app)]
 AppNames = Annotated[
     list[str], typer.Argument(metavar="APP...", help="Names or ids of the apps.", autocompletion=complete_app)

@@ -29,6 +29,20 @@ def find_app(state: State, name_or_id: str, user: str = "") -> App:
     return app
 
 
+def no_rank(app: App, where: str, rank: int, count: int) -> NotFound:
+    """Return the error for a rank that `where` does not have.  A rank is one container, in which torchrun and mpirun may start
+    several processes with ranks of their own."""
+    text = f"{where} has no rank {rank}; name one of 0 to {count - 1}"
+    options = app.spec.engine_options
+    processes = options.processes
+    if processes > 1 and options.rendezvous == "static" and rank < count * processes:
+        text += (
+            f": ranks are those of containers, each with {processes} processes; the process of rank {rank} "
+            f"is in {app.name}/{rank // processes}"
+        )
+    return NotFound(text, code="rank.not_found")
+
+
 def check_one(state: State, name: str) -> None:
     """Raises NotFound where several tenants have an app of this name."""
     found = state.namesakes(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.client.errors import NotFound
+from dorm.client.finding import no_rank
 from dorm.client.tail import Filter, Tail
 from dorm.core.app import App
 from dorm.core.query.gates import reason_of
@@ -51,10 +52,7 @@ class Ran(msgspec.Struct, frozen=True):
         slots = sorted(self.nodes)
         if rank is not None:
             if rank >= len(slots):
-                raise NotFound(
-                    f"generation {self.number} of {self.app.name} has no rank {rank}; name one of 0 to {len(slots) - 1}",
-                    code="rank.not_found",
-                )
+                raise no_rank(self.app, f"generation {self.number} of {self.app.name}", rank, len(slots))
             return slots[rank]
         wanted = slots[0] if slot is None else slot
         if wanted not in self.nodes:

@@ -265,9 +265,9 @@ class Job:
         self._began = True
 
     def _saved_step(self, begin: v.Begin) -> int | None:
-        """Return the step of the checkpoint that the job continues from, if it begins with this step."""
-        view = self.group.view
-        return begin.step if view is not None and view.membership == 1 and begin.step > 0 else None
+        """Return the step of the checkpoint that the job continues from, if it begins with this step.  A membership may be
+        announced before the first one has begun, so its number says nothing."""
+        return begin.step if begin.step > 0 and begin.step == self.group.founded_at else None
 
     def _due(self) -> bool:
         every = self._save_every_s

@@ -10,7 +10,7 @@ views_process users' views, as a process of their own
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 commands      specs of commands as they are typed, without a file
-scripts       the script that such a command names, and whether it is there
+scripts       the script that such a command names, and whether it is there;  hints: what one that has failed may have lacked
 spec_files    app specs and cluster files on disk
 spec_includes what spec files hold by naming other files;  files_beside: these files;  requirements: lists of packages
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dorm.client.errors import NotFound
-from dorm.client.finding import find_app
+from dorm.client.finding import find_app, no_rank
 from events import kinds as k
 from tests.core.fold.test_identities import trusting
 from tests.core.records import document, joined
@@ -29,3 +31,16 @@ def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
     said.bench.settle()
     assert state.apps[of["ann"]].ended
     assert find_app(state, "digits", "op").id == of["bob"]
+
+
+def test_a_rank_that_is_none_of_a_container_is_found_in_its_container() -> None:
+    """torchrun and mpirun start several processes in a container, with ranks of their own."""
+    said = trusting(ann="user")
+    options: dict[str, Any] = {"engine": "torchrun", "engine_options": {"processes": 2}, "n_min": 2}
+    assert said.by("ann", k.AppSubmitted(spec=document("train", **options))) == ""
+    said.bench.settle()
+    app = find_app(said.bench.state, "train", "ann")
+    for rank, wanted in ((3, "the process of rank 3 is in train/1"), (4, "name one of 0 to 1")):
+        text = str(no_rank(app, "generation 1 of train", rank, 2))
+        assert wanted in text
+    assert "process" not in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from dorm import elastic
 from dorm.elastic import ledger
-from dorm.elastic.contract import Contract
+from dorm.elastic.contract import Announcement, Contract
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,3 +52,26 @@ def test_a_script_that_leaves_its_loop_after_the_sum_has_completed_the_step(
                 break
     facts = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
     assert [fact["epoch"] for fact in facts if "ledger" in fact] == epochs
+
+
+def count_samples(folder: Path, membership: int, until: int | None) -> dict[int, float]:
+    """Count in each chunk's value the samples of three epochs; stop before step `until` by SIGTERM, with a checkpoint."""
+    alone = Announcement(1, membership, {0: ("127.0.0.1", 0)}, founders=(0,))
+    counted: dict[int, float] = {}
+    with elastic.join(contract=Contract(shared=folder, progress=folder / "progress", fixed=alone)) as job:
+        for step in job.steps(97, batch=10, epochs=3, chunks=8, values=lambda chunk, samples: np.zeros(1)):
+            if step.number == until:
+                os.kill(os.getpid(), signal.SIGTERM)
+            for chunk, samples in step.parts.items():
+                step.values[chunk] += len(samples)
+            counted = {chunk: float(value[0]) for chunk, value in step.values.items()}
+    return counted
+
+
+@pytest.mark.parametrize("membership", [1, 2])
+def test_values_of_chunks_go_on_whichever_membership_the_job_begins_again_with(tmp_path: Path, membership: int) -> None:
+    """A worker that fails at the start of a generation has another membership announced before the first step."""
+    with pytest.raises(SystemExit, match="143"):
+        count_samples(tmp_path, 1, until=14)
+    counted = count_samples(tmp_path, membership, until=None)
+    assert sum(counted.values()) == 3 * 97

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 import dorm.elastic
 from dorm.elastic import ledger
 from dorm.elastic.chunks import Chunks
-from dorm.elastic.errors import ContractError, StateError
+from dorm.elastic.errors import ContractError, PeerError, StateError
 from dorm.elastic.ownership import owned_by, shared_out, targets
+from dorm.elastic.protocol import messages as m
+from dorm.elastic.protocol.handover import Handover, unchanged
 from dorm.elastic.state import Keeper
 from dorm.elastic.summing import combine, partial_sums
 from dorm.elastic.values import pack, unpack
@@ -162,6 +164,54 @@ class TestValues:
         with pytest.raises(StateError) as error:
             Keeper({"w": [1, 2]})
         assert error.value.code == "elastic.state.kind"
+
+
+class TestHandover:
+    def test_arrays_are_the_same_only_bit_for_bit(self) -> None:
+        large = np.arange(1_000_000.0)
+        last, same = large.copy(), large.copy()
+        last[-1] += 1
+        before: list[Any] = [
+            large,
+            large,
+            np.array([np.nan]),
+            np.array([0.0]),
+            np.zeros(2),
+            np.zeros(2),
+            np.array(3),
+            large[::2],
+        ]
+        after: list[Any] = [
+            same,
+            last,
+            np.array([np.nan]),
+            np.array([-0.0]),
+            np.zeros(3),
+            np.zeros(2, np.float32),
+            np.array(3),
+        ]
+        assert unchanged(before, [*after, same[::2]]) == {0, 2, 6, 7}
+        assert unchanged(before[:2], after[:1]) == {0}
+
+    def test_a_newcomer_completes_the_state_from_the_first_one_that_this_leader_sent(self) -> None:
+        leader, newcomer = Handover(), Handover()
+        old, new, table = np.zeros(2), np.ones(2), np.arange(5)
+        leader.offered = m.State(4, step=10, payload=[old, table])
+        newcomer.keep(0, leader.offered, set())
+        leader.holds(7, newcomer.step_held(0))
+        final = m.State(5, step=12, first=False, structure="s", payload=[new, table])
+        sent = leader.reduced(final, frozenset({1}), 7)
+        assert ([array.tolist() for array in sent.payload], sent.kept) == ([[1, 1]], [1])
+        structure, arrays = newcomer.whole(0, sent)
+        assert (structure, [array.tolist() for array in arrays]) == ("s", [[1, 1], [0, 1, 2, 3, 4]])
+
+        # A newcomer that has its first state from another leader, or has lost the connection, is sent everything.
+        leader.holds(8, -1)
+        leader.forget(7)
+        assert leader.reduced(final, frozenset({1}), 8) is leader.reduced(final, frozenset({1}), 7) is final
+        with pytest.raises(PeerError) as error:
+            Handover().whole(0, sent)
+        assert error.value.code == "elastic.peer.field"
 
 
 class TestTheDistribution:

@@ -40,6 +40,18 @@ def test_members_join_and_leave_while_the_others_train(rounds: int, valued: bool
     assert group.scripts[0].ended == group.scripts[2].ended == "Left"
 
 
+def test_a_newcomer_is_sent_only_what_has_changed_since_its_first_state() -> None:
+    """The scripts' state is a model that changes with every step and a table that never does."""
+    group = Group(3, epochs=12)
+    group.announce(0, 1)
+    group.later(2.5, lambda: group.announce(0, 1, 2, 3))
+    group.run()
+    check(group)
+    changes = [fact for _, fact in group.facts if isinstance(fact, v.Changed)]
+    moved = {change.cause: change.bytes_moved for change in changes}
+    assert moved == {"start": 0, "grow": 2 * group.scripts[0].model.nbytes}
+
+
 @pytest.mark.parametrize("seed", range(tries(30, 3000)))
 def test_random_schedules(seed: int) -> None:
     check(random_schedule(seed), may_end=True)

@@ -18,6 +18,7 @@ from dorm.elastic import ledger
 from dorm.elastic.chunks import Chunks
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
+from dorm.elastic.protocol.handover import unchanged
 from dorm.elastic.protocol.member import Member
 from dorm.elastic.summing import partial_sums
 from dorm.elastic.values import pack, unpack
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 MEASURES = 3
 """How many sums over the samples a model holds."""
+TABLE = np.arange(1000.0)
+"""The part of the scripts' state that never changes."""
 SILENT_S = 1.5
 """After so long without a word a peer counts as dead."""
 
@@ -252,7 +255,8 @@ class Group:
         while member.wants:
             if self.scripts[slot].busy_until > self.now:
                 break  # Its script gathers the state at the next boundary.
-            member.supply(pack(self.scripts[slot].model.copy()))
+            packed = pack([self.scripts[slot].model.copy(), TABLE])
+            member.supply(member.wants, packed, unchanged(member.first_arrays, packed[1]))
         outbox, member.outbox = member.outbox, []
         for peer, message in outbox:
             self._send(slot, peer, message)
@@ -339,7 +343,8 @@ class Group:
 
     def _begin(self, script: Script, answer: v.Begin) -> None:
         if answer.state is not None:
-            script.model = unpack(*answer.state)
+            script.model, table = unpack(*answer.state)
+            assert np.array_equal(table, TABLE)
         if answer.step >= self.steps:
             self._end(script, "finished")
             return

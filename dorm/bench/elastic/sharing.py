@@ -3,8 +3,9 @@
 On a cluster of this machine (server, master, three agents), processes instead of containers:
 
     rest      One worker computes in a partition, two others bare, in short turns: while one runs the others are stopped, so
-              all have the machine's other load alike.  CPU time of a step is compared turn by turn, and CPU time of the
-              control plane counted.  How far the two bare workers differ is what the machine cannot tell.
+              all have the machine's other load alike.  CPU time of a step is compared turn by turn.  How far the two bare
+              workers differ is what the machine cannot tell.  Before the turns, CPU time of the control plane is counted,
+              while the worker in the partition runs alone and the bench, which shares a process with it, sleeps.
     live      An app is resized between 2 and 4 workers while it trains.
     restart   The same app without `elastic: live`.
 
@@ -60,6 +61,8 @@ class Amounts(NamedTuple):
     """Turns of each bare worker, and as many of the one in a partition."""
     live: int = 6
     restarts: int = 4
+    rest_s: float = 15.0
+    """Seconds for which the control plane's CPU time at rest is counted."""
 
 
 class Resize(NamedTuple):
@@ -111,7 +114,7 @@ async def sharing(amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Sha
 async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
         tell("an app in a partition and bare, in turns")
-        ratio, bare_ratio, cores = await _at_rest(cluster, watch, amounts.turns, folder, data)
+        ratio, bare_ratio, cores = await _at_rest(cluster, watch, amounts, folder, data)
         resizes = []
         for how, count in (("live", amounts.live), ("restart", amounts.restarts)):
             if count:
@@ -137,7 +140,7 @@ def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[st
 
 
 async def _at_rest(
-    cluster: LocalCluster, watch: Watch, turns: int, folder: Path, data: Path
+    cluster: LocalCluster, watch: Watch, amounts: Amounts, folder: Path, data: Path
 ) -> tuple[float, float, float]:
     """Return the ratio of a step's CPU times, that of two bare workers, and the cores that the control plane uses."""
     logs = {name: folder / f"rest-{name}" for name in (*_BARE, "shared")}
@@ -153,9 +156,10 @@ async def _at_rest(
         if len(inside) != 1:
             raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
         processes = {"shared": inside[0], **{name: psutil.Process(one.pid) for name, one in bare.items()}}
-        began, control = time.monotonic(), _control_s(cluster)
-        used = await _in_turns(processes, logs, turns)
-        cores = (_control_s(cluster) - control) / (time.monotonic() - began)
+        for name in _BARE:
+            processes[name].suspend()
+        cores = await _control_cores(cluster, amounts.rest_s)
+        used = await _in_turns(processes, logs, amounts.turns)
         processes["shared"].resume()
     finally:
         for one in bare.values():
@@ -221,6 +225,13 @@ def _control_s(cluster: LocalCluster) -> float:
         if any(folder in word for word in words) and script("training.py") not in words and process.info["cpu_times"]:
             total += process.info["cpu_times"].user + process.info["cpu_times"].system
     return total
+
+
+async def _control_cores(cluster: LocalCluster, seconds: float) -> float:
+    """Return the cores that the control plane uses while the bench does nothing."""
+    began, control = time.monotonic(), _control_s(cluster)
+    await asyncio.sleep(seconds)
+    return (_control_s(cluster) - control) / (time.monotonic() - began)
 
 
 def _cpu_of_a_step(log: Path, since: float) -> float | None:

@@ -17,6 +17,7 @@ from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
 from dorm.core.query.gates import reason_of
+from dorm.local.hints import hint_for
 from events.errors import DormError
 from events.kinds import ContainerExited
 
@@ -315,4 +316,5 @@ def _outcome(attached: Attached) -> int:
     if app.ended == "completed":
         return DONE
     reason = f": {app.end_reason}" if app.end_reason else ""
-    raise Fail(f"{app.name} {app.ended}{reason}", attached.exit_code or FAILED, code=f"app.{app.ended}")
+    hint = f"; {found}" if (found := hint_for(app)) else ""
+    raise Fail(f"{app.name} {app.ended}{reason}{hint}", attached.exit_code or FAILED, code=f"app.{app.ended}")

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL
-from dorm.cli.connect import ClusterName, Url, User, client, complete_app, target
+from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 
@@ -49,7 +49,12 @@ def run_app(
         str | None,
         typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="What runs inside, such as torchrun; see the field of specs.")] = "plain",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What runs inside, such as torchrun; see the field of specs.", autocompletion=complete_engine
+        ),
+    ] = "plain",
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often it is started again after a failure.")] = 0,
     origin: Annotated[
@@ -76,15 +81,18 @@ def run_app(
     as with `dorm up`, the command's program is the one of this shell; elsewhere
     the nodes need it, or --image names an image that has it.
 
-    Its output is printed here, with --n-max above 1 each line with its rank before
-    it. Its exit code is this command's, or 1 if it failed without one. On a terminal
-    Ctrl-C asks whether to detach or to cancel; otherwise an interruption cancels it.
+    Its output is printed here, with --n-max above 1 each line with its rank
+    before it. Its exit code is this command's, or 1 if it failed without one.
+    On a terminal Ctrl-C asks whether to detach or to cancel; otherwise an
+    interruption cancels it.
 
     [bold]Examples[/]
 
       dorm run -- python train.py --lr 0.1
 
       dorm run --n-max 4 --cpu 2 --memory 4GiB --retries 3 -- python train.py
+
+      dorm run --engine torchrun --n-max 4 --gpu 1 -- python train_ddp.py
 
       dorm run --image pytorch/pytorch --gpu 1 -- python train.py
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, target
+from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters, spec_of
@@ -67,6 +67,7 @@ def run_sweep(
     workdir: Annotated[str | None, typer.Option(metavar="FOLDER", help="Ship this folder, and run in a copy of it; default: the current one.")] = None,
     no_workdir: Annotated[bool, typer.Option("--no-workdir", help="Ship nothing: run in the current folder itself, or in the image's own.")] = False,
     folder: Annotated[str | None, typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image.")] = None,
+    engine: Annotated[str | None, typer.Option(help="What runs inside, such as torchrun; default: plain.", autocompletion=complete_engine)] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is started again after a failure.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
@@ -95,10 +96,12 @@ def run_sweep(
 
       dorm sweep run --array 20 --name shards -- ./process.sh
 
+      dorm sweep run -p lr=0.1,0.01 --engine torchrun --n-min 2 -- python train.py --lr {lr}
+
       dorm sweep run sweep.yaml --dry-run
     """
     typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
-             "workdir": workdir, "no_workdir": no_workdir, "env": env, "retries": retries}  # fmt: skip
+             "workdir": workdir, "no_workdir": no_workdir, "engine": engine, "env": env, "retries": retries}  # fmt: skip
     given: dict[str, Any] = {
         "array": array,
         "sweep": parameters(param or []) or None,

@@ -100,6 +100,7 @@ def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
         n_max=given["n_max"],
         image=given["image"] or "",
         folder=folder or "",
+        engine=given["engine"] or "plain",
         workdir="" if given["no_workdir"] or folder else (given["workdir"] or "."),
         env=dict(one.split("=", 1) for one in given["env"] or ()),
         retries=given["retries"] or 0,

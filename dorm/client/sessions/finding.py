@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.client.errors import ClientError, NotFound
+from dorm.client.errors import ClientError
+from dorm.client.finding import no_rank
 from dorm.core.app import App
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ def running_place(app: App, rank: int | None = None) -> Place:
     generation = _running_generation(app)
     ranked = [generation.containers[slot] for slot in sorted(generation.containers)]
     if rank is not None and rank >= len(ranked):
-        raise NotFound(
-            f"{app.name} has no rank {rank} in generation {generation.number}; name one of 0 to {len(ranked) - 1}",
-            code="rank.not_found",
-        )
+        raise no_rank(app, f"generation {generation.number} of {app.name}", rank, len(ranked))
     chosen = next(at for at, one in enumerate(ranked) if one.state == "running") if rank is None else rank
     container = ranked[chosen]
     if container.state != "running":

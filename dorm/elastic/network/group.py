@@ -19,6 +19,7 @@ from dorm.elastic.network.links import Link, accept, dial
 from dorm.elastic.network.secret import claim, key_of
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
+from dorm.elastic.protocol.handover import unchanged
 from dorm.elastic.protocol.member import Member
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Group:
     ) -> v.Begin | v.Left | v.Stop:
         """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind."""
         if self._member.wants == "first":
-            self._supply(state)
+            self._supply("first", state)
         self._do(lambda: self._member.boundary(step, values=values))
         answer = self._answer(state)
         assert isinstance(answer, (v.Begin, v.Left, v.Stop))
@@ -158,6 +159,11 @@ class Group:
     def may_found(self) -> bool:
         """Whether it is on this member to begin the job, if nobody trains yet."""
         return self._member.may_found
+
+    @property
+    def founded_at(self) -> int | None:
+        """The step with which the job began, or began again from a checkpoint, if this member was there."""
+        return self._member.founded_at
 
     @property
     def targets(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -241,26 +247,31 @@ class Group:
             raise self._error
 
     def _answer(self, state: Callable[[bool], v.Packed] | None) -> v.Answer:
-        with self._lock:
-            while self._member.answer is None:
+        answer = None
+        while answer is None:
+            with self._lock:
+                while self._member.answer is None and (state is None or not self._member.wants):
+                    self._check()
+                    if state is not None and self._member.deserted:
+                        return v.Left()
+                    if self._member.first_state is not None:  # Another leader asks; the script has warmed up already.
+                        self._member.first_state = None
+                    self._changed.wait(1.0)
+                answer, self._member.answer = self._member.answer, None
                 self._check()
-                if state is not None and self._member.wants:
-                    self._supply(state)
-                    continue
-                if state is not None and self._member.deserted:
-                    return v.Left()
-                if self._member.first_state is not None:  # Another leader asks; the script has warmed up already.
-                    self._member.first_state = None
-                self._changed.wait(1.0)
-            answer, self._member.answer = self._member.answer, None
+                wanted = self._member.wants
+            if answer is None and state is not None:
+                self._supply(wanted, state)
         if isinstance(answer, v.Behind):
             raise LeftBehind(answer.text)
         return answer
 
-    def _supply(self, state: Callable[[bool], v.Packed]) -> None:
-        """Gather the state in the script's thread.  A first state is copied: training goes on while it is sent."""
-        packed = state(self._member.wants == "first")
-        self._do(lambda: self._member.supply(packed))
+    def _supply(self, wanted: str, state: Callable[[bool], v.Packed]) -> None:
+        """Gather the state in the script's thread, without the lock, so that signs of life are sent meanwhile.  A first state
+        is copied: training goes on while it is sent."""
+        packed = state(wanted == "first")
+        same = unchanged(self._member.first_arrays, packed[1]) if wanted == "final" else frozenset()
+        self._do(lambda: self._member.supply(wanted, packed, same))
 
     # Threads.
 

@@ -5,6 +5,7 @@
     sums       steps, contributions, results, and the ledger of samples
     changes    whether the view is due to change, and to what
     switching  boundaries between steps, newcomers, and the switch to the next view
+    handover   what of the state travels to a newcomer
     recovery   what survivors do after a death
     views      members and owners of chunks, announcements, and the answers to the script
     messages   what members send each other

@@ -81,6 +81,8 @@ class Known:
     """Newcomers that have been sent a first state."""
 
     # This member's script.
+    founded_at: int | None = None
+    """The step with which the job began, or began again from a checkpoint, if this member was there; else None."""
     step: int = 0
     round: int = 0
     """How many sums of this step are complete."""

@@ -61,8 +61,7 @@ class Member(Known):
         if hung_up:
             self.hung_up.add(slot)
         self.connected.discard(slot)
-        self.warm.pop(slot, None)
-        self.offered.discard(slot)
+        self._switching.on_lost(slot)
         if self.finished or self.ended_before.get(slot, 0) > self.step:
             return  # It has finished what this member is about to finish.
         if self.stop and not self.begun and self.ended_before.get(slot, -1) == self.step:
@@ -92,8 +91,7 @@ class Member(Known):
         elif isinstance(message, m.State):
             self._switching.on_state(sender, message)
         elif isinstance(message, m.Warm):
-            self.warm[sender] = message.seconds
-            self._switching.consider()
+            self._switching.on_warm(sender, message)
         elif isinstance(message, m.Switch):
             self._switching.on_switch(sender, message)
         elif isinstance(message, m.ChunkValue):
@@ -167,9 +165,14 @@ class Member(Known):
         "final" (the state, nothing of it changes until the answer) or ""."""
         return self._switching.wants
 
-    def supply(self, state: v.Packed) -> None:
-        """Give the state that `wants` asked for."""
-        self._switching.supply(state)
+    @property
+    def first_arrays(self) -> Arrays:
+        """The arrays of the first state that newcomers hold, for comparison with those of a final one."""
+        return self._switching.first_arrays
+
+    def supply(self, wanted: str, state: v.Packed, same: frozenset[int] = frozenset()) -> None:
+        """Give the state that `wants` asked for; `same` are the positions of arrays that are as in `first_arrays`."""
+        self._switching.supply(wanted, state, same)
 
     @property
     def ended(self) -> set[int]:

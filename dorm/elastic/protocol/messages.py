@@ -100,6 +100,8 @@ class State(Message):
     first: bool = True
     structure: Any = None
     membership: int = 0
+    kept: list[int] = field(default_factory=list)
+    """Positions of arrays that are as in the first state, which the receiver holds; `payload` has the others in order."""
 
 
 @dataclass
@@ -108,6 +110,8 @@ class Warm(Message):
 
     membership: int = 0
     seconds: float = 0.0
+    holds: int = -1
+    """The step of the first state that it holds from the receiver, -1 if it has none."""
 
 
 @dataclass

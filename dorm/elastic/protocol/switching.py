@@ -8,18 +8,24 @@ it has what it needs (Received); then the leader says Go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from dorm.elastic.ledger import EMPTY, Entry
 from dorm.elastic.ownership import shared_out
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from dorm.elastic.protocol.changes import balanced_owners, next_members, without_state
+from dorm.elastic.protocol.handover import Handover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from dorm.elastic.protocol.known import Known
+
+    Arrays = list[npt.NDArray[Any]]
 
 __all__ = ["Switching"]
 
@@ -44,8 +50,13 @@ class Switching:
         """Members that have what they need for the prepared view, and how many bytes that was; the driver counts them."""
         self._came: dict[tuple[int, int], m.ChunkValue] = {}
         """Values of chunks that have come, by view and chunk."""
+        self._handover = Handover()
         self._final: m.State | None = None
         """The state for newcomers, between the members' last step in the old view and their first in the new one."""
+        self._same: frozenset[int] = frozenset()
+        """The arrays of it that are as in the first state."""
+        self._whole: v.Packed | None = None
+        """The same for this newcomer, with the arrays that it held already."""
         self._loaded: v.Packed | None = None
         """The state that this newcomer's script loads before its first step."""
         self._offers: set[int] = set()
@@ -72,7 +83,20 @@ class Switching:
             return
         if known.view is None and others <= known.connected:
             for slot in sorted(self._offers - known.dead):
-                known.send(slot, m.Warm(0, membership=known.announced.membership, seconds=self._warm_s))
+                holds = self._handover.step_held(slot)
+                warm = m.Warm(0, membership=known.announced.membership, seconds=self._warm_s, holds=holds)
+                known.send(slot, warm)
+
+    def on_warm(self, sender: int, warm: m.Warm) -> None:
+        self._known.warm[sender] = warm.seconds
+        self._handover.holds(sender, warm.holds)
+        self.consider()
+
+    def on_lost(self, slot: int) -> None:
+        """The connection with a peer is lost: a newcomer has to say again that it is warm, and what it holds."""
+        self._known.warm.pop(slot, None)
+        self._known.offered.discard(slot)
+        self._handover.forget(slot)
 
     @property
     def wants(self) -> str:
@@ -82,18 +106,34 @@ class Switching:
             return ""
         if self._all_ready() and known.prepared is None and set(next_members(known) or ()) - set(known.view.members):
             return "final"
-        return "first" if without_state(known) else ""
+        return "first" if without_state(known) and self._handover.offered is None else ""
 
-    def supply(self, state: v.Packed) -> None:
-        """Take the state that `wants` asks for."""
-        wanted = self.wants
+    @property
+    def first_arrays(self) -> Arrays:
+        """The arrays of the first state that newcomers of this leader hold."""
+        offered = self._handover.offered
+        return offered.payload if offered is not None else []
+
+    def supply(self, wanted: str, state: v.Packed, same: frozenset[int]) -> None:
+        """Take the state that `wants` asked for, if it is still wanted; a final one comes with the positions of the arrays
+        that are as in the first."""
+        if wanted != self.wants:
+            return
         if wanted == "first":
-            for slot in sorted(without_state(self._known)):
-                self._known.offered.add(slot)
-                self._known.send(slot, self._state(state, first=True))
+            self._handover.offered = self._state(state, first=True)
+            self._offer()
         elif wanted == "final":
-            self._final = self._state(state, first=False)
+            self._final, self._same = self._state(state, first=False), same
             self.look()
+
+    def _offer(self) -> None:
+        """Send newcomers that need one the first state that others hold already, if there is one."""
+        known, offered = self._known, self._handover.offered
+        if known.view is None or known.view.leader != known.slot or known.recovering or offered is None:
+            return
+        for slot in sorted(without_state(known)):
+            known.offered.add(slot)
+            known.send(slot, replace(offered, view=known.view.number, membership=known.announced.membership))
 
     def on_state(self, sender: int, state: m.State) -> None:
         if state.first:
@@ -101,9 +141,10 @@ class Switching:
             self._offers.add(sender)
             self._others_train = self._others_train or state.view > _FOUNDED
             self._inherited = state
+            self._handover.keep(sender, state, self._known.dead)
             self.report_warm()
         else:
-            self._final = state
+            self._final, self._whole = state, self._handover.whole(sender, state)
             self._check_received()
 
     def _state(self, state: v.Packed, *, first: bool) -> m.State:
@@ -148,6 +189,7 @@ class Switching:
         """Look again: something has changed that a script at a boundary may have waited for."""
         if self._known.view is None or self._known.view.membership == 0:
             self.at_boundary()
+        self._offer()
         self.look()
 
     def on_ready(self, sender: int, ready: m.Ready) -> None:
@@ -181,6 +223,9 @@ class Switching:
         known = self._known
         assert known.view is not None
         known.barrier, known.begun, known.broken = False, True, False
+        if known.announced.membership <= known.view.membership or known.view.leader != known.slot:
+            self._handover.drop()  # Nobody is to join.
+        self._offer()
         chunks = known.view.chunks_of(known.slot)
         owned = set(chunks)
         values = {chunk: value for chunk, value in self.values.items() if chunk in owned - self._owned}
@@ -235,8 +280,8 @@ class Switching:
         self._received = {}
         for slot in sorted(set(old.members) | set(members)):
             if slot in members and slot not in old.members and self._final is not None:
-                self._final.view = switch.view
-                known.send(slot, self._final)
+                final = replace(self._final, view=switch.view)
+                known.send(slot, self._handover.reduced(final, self._same, slot))
             if slot != known.slot:
                 known.send(slot, switch)
         self.on_switch(known.slot, switch)
@@ -324,9 +369,12 @@ class Switching:
         view = v.View(switch.view, switch.membership, tuple(switch.members), tuple(switch.owners))
         came = {chunk: self._came[switch.view, chunk] for chunk in self._coming(switch)}
         self.values.update({chunk: (value.structure, value.payload) for chunk, value in came.items()})
-        if known.view is None and self._final is not None:
-            self._loaded = (self._final.structure, self._final.payload)
+        if known.view is None and self._whole is not None:
+            self._loaded, self._inherited = self._whole, None
+            self._handover.joined()
             known.step, known.used = switch.step, _entry(switch.used)
+        if not owners:
+            known.founded_at = switch.step
         for slot in view.members:
             known.warm.pop(slot, None)
         self.forget_prepared()
@@ -351,7 +399,7 @@ class Switching:
         self.forget_prepared()
 
     def forget_prepared(self) -> None:
-        self._known.prepared, self._final, self._received, self._came = None, None, {}, {}
+        self._known.prepared, self._final, self._whole, self._received, self._came = None, None, None, {}, {}
 
 
 def _entry(used: list[int]) -> Entry:

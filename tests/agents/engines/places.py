@@ -19,7 +19,12 @@ PLACEMENT = (
 SLOTS = [placed.slot for placed in PLACEMENT]
 
 
-def prepared(slot: int, engine: str, placement: tuple[Placed, ...] = PLACEMENT, **options: Any) -> Launch:
+WORK = ("work", "--hard")
+
+
+def prepared(
+    slot: int, engine: str, placement: tuple[Placed, ...] = PLACEMENT, command: tuple[str, ...] = WORK, **options: Any
+) -> Launch:
     """Return the launch of one container of an app with this engine and these options."""
     spec = check_spec(document(engine=engine, engine_options=options, n_min=4, n_max=100))
     return registry.prepare(
@@ -30,7 +35,7 @@ def prepared(slot: int, engine: str, placement: tuple[Placed, ...] = PLACEMENT, 
             placement=placement,
             slot=slot,
             master_port=20042,
-            command=("work", "--hard"),
+            command=command,
             folder="/dorm/run",
         )
     )

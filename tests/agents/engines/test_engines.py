@@ -64,7 +64,15 @@ def test_torchrun_starts_several_processes_in_each_container() -> None:
     words = " ".join(launch.command)
     assert "--nnodes 4 --nproc-per-node 8 --node-rank 2 --master-addr 10.0.0.1 --master-port 20042" in words
     assert launch.command[-3:] == ("--no-python", "work", "--hard")
+    assert launch.command[0] == "torchrun"
     assert launch.env == {}, "torchrun sets the workers' variables itself"
+
+
+@pytest.mark.parametrize("python", ["python", "python3.11", "/opt/venv/bin/python3"])
+def test_torchrun_is_that_of_the_commands_own_interpreter(python: str) -> None:
+    launch = prepared(4, "torchrun", processes=8, command=(python, "train.py"))
+    assert launch.command[:4] == (python, "-m", "torch.distributed.run", "--nnodes")
+    assert launch.command[-3:] == ("--no-python", python, "train.py")
 
 
 def test_torchruns_own_rendezvous_is_hosted_by_the_first_container() -> None:

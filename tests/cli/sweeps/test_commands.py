@@ -157,6 +157,9 @@ def test_what_would_be_submitted_is_shown(here: Dorm, tmp_path: Path) -> None:
     specs = json.loads(here("sweep", "run", file, "--dry-run", "-o", "json", "-p", "lr=1,2,3", "--name", "other")[1])
     assert [spec["command"] for spec in specs] == [["train", "1"], ["train", "2"], ["train", "3"]]
     assert specs[2]["name"] == "other-0002"
+    words = ("-p", "lr=1,2", "--engine", "torchrun", "--n-min", "2", "--no-workdir", "--", "sh", "-c", "echo {lr}")
+    specs = json.loads(here("sweep", "run", "--dry-run", "-o", "json", *words)[1])
+    assert [(spec["engine"], spec["n_min"]) for spec in specs] == [("torchrun", 2)] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,20 @@
+"""What a command that has failed may have lacked, where its last words show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dorm.core.state import App
+
+__all__ = ["hint_for"]
+
+_ALONE = "torch.distributed using env:// rendezvous: environment variable"
+"""What PyTorch says where nobody has told a worker its rank and where the others are."""
+
+
+def hint_for(app: App) -> str:
+    """Return what to try instead, "" if the failure does not show it."""
+    if app.spec.engine == "plain" and _ALONE in app.end_reason:
+        return "it is a training for torchrun: run it with --engine torchrun, or `engine: torchrun` in its spec"
+    return ""
