@@ -62,6 +62,8 @@ class Follower:
         self._folded_at = 0.0
         self._unsaved = 0
         self._changed_over = asyncio.Event()
+        self._part_came = asyncio.Event()
+        """Set when a part comes while this node follows the rounds."""
         self._keys = Keys(log, cluster)
         self._part: NodePart | None = None
         """The last part that this process believes."""
@@ -162,6 +164,8 @@ class Follower:
                 self._part = part
                 if self._desired.by_part:
                     await take(part)
+                else:
+                    self._part_came.set()
 
     async def _believed(self, stored: StoredPart) -> NodePart | None:
         """Return the part if a master of this cluster wrote it, None if not."""
@@ -225,10 +229,13 @@ class Follower:
                 await take(self._part)
 
     async def _until_a_look(self) -> None:
-        """Wait as usual, or shorter where this node waits for a part; it may begin to while this waits."""
+        """Wait as usual, or shorter where this node waits for a part, which it may begin to while this waits, or follows the
+        rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
             await asyncio.sleep(_HURRIED_LOOK_S)
-            if not self._desired.fresh:
+            came = self._part_came.is_set()
+            self._part_came.clear()
+            if came or not self._desired.fresh:
                 return
 
     def _follow_part(self) -> None:
