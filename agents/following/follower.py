@@ -62,8 +62,9 @@ class Follower:
         self._folded_at = 0.0
         self._unsaved = 0
         self._changed_over = asyncio.Event()
-        self._part_came = asyncio.Event()
-        """Set when a part comes while this node follows the rounds."""
+        self._hurried = 0
+        """Looks to come soon, since a part has come while this node follows the rounds.  Its master says only with the next
+        renewal of its lease that it writes parts."""
         self._keys = Keys(log, cluster)
         self._part: NodePart | None = None
         """The last part that this process believes."""
@@ -165,7 +166,7 @@ class Follower:
                 if self._desired.by_part:
                     await take(part)
                 else:
-                    self._part_came.set()
+                    self._hurried = _MOST_LOOKS
 
     async def _believed(self, stored: StoredPart) -> NodePart | None:
         """Return the part if a master of this cluster wrote it, None if not."""
@@ -233,9 +234,8 @@ class Follower:
         rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
             await asyncio.sleep(_HURRIED_LOOK_S)
-            came = self._part_came.is_set()
-            self._part_came.clear()
-            if came or not self._desired.fresh:
+            if self._hurried or not self._desired.fresh:
+                self._hurried = max(0, self._hurried - 1)
                 return
 
     def _follow_part(self) -> None:

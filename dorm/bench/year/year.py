@@ -4,6 +4,10 @@ A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk
 in ten thousand records stands a seal by a real key, so the log can be rotated as a cluster's.  After each chunk the rotator
 moves what is sealed, and a reader with a new connection starts, and looks at moments anywhere in the log.
 
+The server gives the records its own time, so here hours of the history pass in a second.  Ended apps are therefore kept for
+half a minute of that, and not for a day: with the usual retention all of them would still be in the state, as if a year's
+apps had ended since yesterday.
+
 A year of a busy cluster has 6 × 10^8 records.  What is measured goes as far as `records`; that figures do not grow from the
 first chunk to the last is the statement about a year.  Only the archives' size is extrapolated, by their bytes per record.
 """
@@ -40,7 +44,7 @@ from events.archive.whole import WholeLog
 from events.chain.hash_chain import Chain
 from events.chain.seals import SealKey, new_seed
 from events.codec import decode, encode
-from events.kinds import AppProgressed, Round
+from events.kinds import AppProgressed, PolicyChanged, Round
 from events.log.records import Record
 from events.log.snapshots import EVERY, identity
 from events.nats.connection import Connection
@@ -59,6 +63,8 @@ _CLUSTER = "bench"
 YEAR = 600_000_000
 """Records of a year: 19 a second."""
 _KEEP = 20_000
+_RETENTION_S = 30.0
+"""Some ten thousand times as short as usual, as time passes so much faster."""
 _MOMENTS = 20
 _MB = 2**20
 
@@ -73,6 +79,8 @@ class _Look(NamedTuple):
     memory: int
     """Bytes of this process then, which fills, rotates and reads."""
     server_memory: int
+    apps: int
+    """In the state: those that live, and those that ended so lately that they are kept."""
 
 
 class _Spent(NamedTuple):
@@ -131,6 +139,7 @@ async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
             "records": records,
             "chunk": chunk,
             "kept_in_the_stream": _KEEP,
+            "retention_s": _RETENTION_S,
             "server_syncs": False,
             "extrapolated": f"year_archives_bytes, to {YEAR:,} records",
         },
@@ -143,6 +152,7 @@ def _figures(looks: Sequence[_Look], spent: _Spent, archives: int) -> dict[str, 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "count_records": figure(last.records, "records"),
+        "count_apps_in_state": figure(last.apps, "apps"),
         "startup_first_s": figure(first.startup_s, "s"),
         "startup_last_s": figure(last.startup_s, "s", "<= 2"),
         "at_first_p50_s": figure(first.at_p50_s, "s"),
@@ -175,6 +185,10 @@ async def _grow(
             FolderStore(folder / "archives", _CLUSTER), grown.key,
             name="bench", spool=folder / "spool", clock=time.time_ns,
         )  # fmt: skip
+        retention = PolicyChanged(id="bench.retention", by="bench", retention_s=_RETENTION_S)
+        subject = subjects.fact(_CLUSTER, PolicyChanged.__name__, "bench")
+        first = await connection.log.append(subject, encode(retention), msg_id=retention.id)
+        await _read(connection, grown, first.seq)
         due = chunk
         for batch in records_of(one, records):
             began = time.perf_counter()
@@ -266,7 +280,7 @@ async def _look(server: EmbeddedServer, process: psutil.Process, tell: Tell) -> 
                 )
         room = await connection.stream.room()
     mine, servers = psutil.Process().memory_info().rss, process.memory_info().rss
-    return _Look(end, startup_s, percentile(times, 50), room.taken, mine, servers)
+    return _Look(end, startup_s, percentile(times, 50), room.taken, mine, servers, len(found[1].apps))
 
 
 @contextlib.asynccontextmanager
