@@ -62,6 +62,9 @@ class Follower:
         self._folded_at = 0.0
         self._unsaved = 0
         self._changed_over = asyncio.Event()
+        self._hurried = 0
+        """Looks to come soon, since a part has come while this node follows the rounds.  Its master says only with the next
+        renewal of its lease that it writes parts."""
         self._keys = Keys(log, cluster)
         self._part: NodePart | None = None
         """The last part that this process believes."""
@@ -162,6 +165,8 @@ class Follower:
                 self._part = part
                 if self._desired.by_part:
                     await take(part)
+                else:
+                    self._hurried = _MOST_LOOKS
 
     async def _believed(self, stored: StoredPart) -> NodePart | None:
         """Return the part if a master of this cluster wrote it, None if not."""
@@ -225,10 +230,12 @@ class Follower:
                 await take(self._part)
 
     async def _until_a_look(self) -> None:
-        """Wait as usual, or shorter where this node waits for a part; it may begin to while this waits."""
+        """Wait as usual, or shorter where this node waits for a part, which it may begin to while this waits, or follows the
+        rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
             await asyncio.sleep(_HURRIED_LOOK_S)
-            if not self._desired.fresh:
+            if self._hurried or not self._desired.fresh:
+                self._hurried = max(0, self._hurried - 1)
                 return
 
     def _follow_part(self) -> None:

@@ -16,7 +16,7 @@
     scale/       what clusters of some sizes ask of their control plane
     oasis/       admission by prices, beside other schedulers and the optimum
     evaluation/  Dorm beside other policies, simulated, as a report
-    year         a log that grows and is rotated all along: start-up, memory, any moment, disk
+    year/        a log that grows and is rotated all along: start-up, memory, any moment, disk
     page         the dashboard of a large cluster in a browser: frame times, load, size
 
     cluster      a cluster of real parts for one benchmark, removed afterwards

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.in_force import CHECKPOINTS, POLICY, RETENTION, TIMES, in_force, words
+from dorm.core.query.in_force import CHECKPOINTS, POLICY, RETENTION, SHARES, TIMES, in_force, words
 from dorm.core.query.planning.assumed_settings import settings_of
-from dorm.core.settings import policy_after
+from dorm.core.settings import WEIGHTS, policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse
 from dorm.policies.registry import built_in, installed, policy
@@ -58,6 +58,8 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
         change["tenant_retention_s"] = {key.partition(".")[2]: _retention(given.pop(key)) for key in kept}
     if CHECKPOINTS in given:
         change["checkpoints"] = _folder(given.pop(CHECKPOINTS))
+    if SHARES in given:
+        change[SHARES] = _counted(given.pop(SHARES))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -120,6 +122,16 @@ def _folder(text: str) -> str:
             code="settings.checkpoints.malformed",
         )
     return text
+
+
+def _counted(text: str) -> str:
+    """Return what weights count against.  Raises SpecError."""
+    value = WEIGHTS[0] if text == DEFAULT else text
+    if value not in WEIGHTS:
+        raise SpecError(
+            f"weights: {text[:80]!r} is not one of {' and '.join(WEIGHTS)}", code="settings.weights.unknown"
+        )
+    return value
 
 
 def _retention(text: str) -> float | None:

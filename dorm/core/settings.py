@@ -48,6 +48,22 @@ def kept_until(settings: Settings, app: App) -> int:
     return app.ended_at + int(retention_of(settings, owner) * SECOND) if app.ended else 0
 
 
+WEIGHTS = ("apps", "tenants")
+"""What weights count against; the first is the default."""
+
+
+def weighs_tenants(settings: Settings) -> bool:
+    """Return whether all tenants weigh the same, and weights count within each."""
+    return settings.weights == WEIGHTS[1]
+
+
+def weights_after(settings: Settings, change: PolicyChanged) -> str | msgspec.UnsetType:
+    """Return `Settings.weights` once the change is folded."""
+    if change.weights is None:
+        return settings.weights
+    return msgspec.UNSET if change.weights == WEIGHTS[0] else change.weights
+
+
 def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
     """Return `Settings.tenant_retention_s` once the change is folded."""
     return retentions_after(retentions_of(settings), change) or msgspec.UNSET
@@ -97,8 +113,9 @@ def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE
     known = msgspec.structs.asdict(asked(times_of(settings), change))
     kept = tenant_retention_after(settings, change)
     return msgspec.structs.replace(
-        settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept, **known
-    )
+        settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept,
+        weights=weights_after(settings, change), **known,
+    )  # fmt: skip
 
 
 def parameters_in_force(settings: Settings, plugins: Plugins = _NONE) -> dict[str, Any]:

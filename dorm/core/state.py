@@ -77,6 +77,8 @@ class Settings(msgspec.Struct):
     """The folder that an operator named, "" if none did."""
     tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """The retention of tenants that have their own.  Unset where none has, as for `App.kill`."""
+    weights: str | msgspec.UnsetType = msgspec.UNSET
+    """`tenants` where weights divide what a tenant has (`dorm.core.decide.weighing`).  Unset where they count against all."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):

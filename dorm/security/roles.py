@@ -135,15 +135,27 @@ def reading(cluster: str) -> Services:
 
 def reading_parts(cluster: str, node: str = "") -> Services:
     """Return what a reader of the parts of all nodes, or of one, asks of JetStream in the log's account.  A consumer is bound
-    to the subjects that its creation names, and its name is random."""
+    to the subjects that its creation names, and its name is random.  People have none: the consumers of a stream are
+    limited, and a reader who takes them all must keep no node from its part."""
     stream = str(parts_config(cluster).name)
-    filters = names.part(cluster, node, "*") if node else ">"
+    info = f"{OWN_API}.STREAM.INFO.{stream}"
+    if not node:
+        return Services(single=[info], many=[f"{OWN_API}.DIRECT.GET.{stream}"])
+    following = _consuming(stream, f"*.{names.part(cluster, node, '*')}")
+    return Services(single=[info, *following.single], many=following.many)
+
+
+def following_parts(cluster: str) -> Services:
+    """Return what masters and all nodes together ask of JetStream to read parts."""
+    stream = str(parts_config(cluster).name)
+    following = _consuming(stream, ">")
+    return Services(single=[f"{OWN_API}.STREAM.INFO.{stream}", *following.single], many=following.many)
+
+
+def _consuming(stream: str, created: str) -> Services:
+    """Return what a consumer of a stream asks: `created` is its name and what it reads."""
     return Services(
-        single=[
-            f"{OWN_API}.STREAM.INFO.{stream}",
-            f"{OWN_API}.CONSUMER.CREATE.{stream}.{'*.' if node else ''}{filters}",
-            f"{OWN_API}.CONSUMER.DELETE.{stream}.*",
-        ],
+        single=[f"{OWN_API}.CONSUMER.CREATE.{stream}.{created}", f"{OWN_API}.CONSUMER.DELETE.{stream}.*"],
         many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{stream}.*"],
     )
 
@@ -180,7 +192,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     services = reading(cluster)
     read = [*services.single, *services.many]
     if role in _READ_PARTS:
-        parts = reading_parts(cluster, name if role == "node" else "")
+        parts = following_parts(cluster) if role == "master" else reading_parts(cluster, name if role == "node" else "")
         read += [*parts.single, *parts.many]
     if role == "master":
         answers = [_RESPONSES, f"{inbox_prefix('admin', '*')}.>"]
@@ -306,6 +318,7 @@ def _of_masters(cluster: str) -> list[str]:
 def exported(cluster: str) -> dict[str, dict[str, Services]]:
     """Return what each account exports, by the importing account."""
     read, parts, files = reading(cluster), reading_parts(cluster), shipping(cluster)
+    following = following_parts(cluster)
     written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
@@ -321,8 +334,8 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
                 [*read.many, *parts.many, *files.many, names.ask_masters(cluster), names.views(cluster)],
             ),
             NODES: Services(
-                [*read.single, *parts.single, *_fetching(cluster), *of_nodes],
-                [*read.many, *parts.many, enrollment(cluster, "*")],
+                [*read.single, *following.single, *_fetching(cluster), *of_nodes],
+                [*read.many, *following.many, enrollment(cluster, "*")],
             ),
         },
         NODES: {USERS: asking, LOG: asking},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -84,6 +84,8 @@ class PolicyChanged(Event, frozen=True):
     ) = None
     """The same for apps of some tenants, on an open cluster of some users.  It changes only these; None returns one to
     `retention_s`."""
+    weights: Literal["apps", "tenants"] | None = None
+    """What an app's weight counts against: all apps, or the others of its tenant, where all tenants weigh the same."""
 
 
 class SealRequested(Event, frozen=True):

@@ -53,6 +53,8 @@ _NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
 """Transient errors of a cluster: it is incomplete, has no suitable peers, does not answer, or this server does not lead; or a
 message with this id is in flight, not yet stored, and may still fail."""
 NO_JETSTREAM = "log.no_jetstream"
+NO_MORE_READERS = "log.readers.too_many"
+_MOST_CONSUMERS = 10026
 _HEADER_ROOM = 1024
 _PING_S = 3
 """Seconds between pings.  A frozen or cut-off server is abandoned after two to three without an answer."""
@@ -441,6 +443,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
         return LogDamaged(f"{doing}: {error.description}", code="log.gone")
+    if error.err_code == _MOST_CONSUMERS:
+        return LogUnavailable(f"{doing}: it has as many readers as it may have; close some", code=NO_MORE_READERS)
     if error.err_code == _TOO_LARGE:
         return LogRefused(f"{doing}: the message is larger than the log takes", code="log.message.too_large")
     return LogRefused(f"{doing}: {error.description}")

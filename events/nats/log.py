@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
+from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
 from events.log.interface import EventLog
@@ -34,7 +35,7 @@ from events.nats.beside.snapshots import JetStreamSnapshots
 from events.nats.direct import read_directly
 from events.nats.integrity import check_stream
 from events.nats.leadership import JetStreamLeadership
-from events.nats.link import Link, as_log_errors
+from events.nats.link import NO_MORE_READERS, Link, as_log_errors
 from events.nats.reader import (
     EndsBefore,
     NotDelivered,
@@ -63,7 +64,7 @@ _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
 _OPEN_S, _CLUSTER_OPEN_S, _LONGEST_OPEN_S = 5.0, 2.0, 20.0
 _ELECTION_TRIES = 4
-_MOST_DOUBLINGS = 10
+_MOST_DOUBLINGS, _MOST_DOUBLINGS_CROWDED = 10, 3
 _STALE_S = 30.0
 _ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
@@ -204,7 +205,7 @@ class JetStreamLog(EventLog):
                     if isinstance(reason, LogDamaged) or not follow:
                         raise reason from None
             except LogUnavailable as error:
-                if not follow:
+                if not follow and error.code != NO_MORE_READERS:
                     raise
                 if self._link.client.is_closed:
                     raise LogClosed(f"the connection to {self._link.url} is closed") from None
@@ -212,12 +213,13 @@ class JetStreamLog(EventLog):
             _log.debug("reading again", after=after, reason=str(reason))
             await asyncio.sleep(min(_PAUSE_S * 2**failures, self._patience(failures) / 4))
             failures = min(failures + 1, _MOST_DOUBLINGS)
-            if follow and self._link.clustered and self._link.client.is_connected:
-                batch = await read_directly(self._link, self._stream, after, self._imported)
-                last = batch[-1] if batch else last
-                after = last.seq if batch and last else after
-                if wanted := self._wanted(batch, None, subjects):
-                    yield wanted
+            crowded = code_of(reason) == NO_MORE_READERS  # Nobody who takes all consumers keeps others from reading.
+            if (crowded or (follow and self._link.clustered)) and self._link.client.is_connected:
+                failures = min(failures, _MOST_DOUBLINGS_CROWDED) if crowded else failures
+                if batch := await read_directly(self._link, self._stream, after, self._imported):
+                    last, after, failures = batch[-1], batch[-1].seq, 0 if crowded else failures
+                    if wanted := self._wanted(batch, until, subjects):
+                        yield wanted
 
     def _patience(self, failures: int) -> float:
         """Seconds that creating a reader may take.  If too many readers are created at once, quick retries make it worse; on

@@ -58,10 +58,6 @@ _GONE = (
 _log = Logger(__name__)
 
 
-MOST_READERS = 100_000
-"""Concurrent readers of a log: each agent is one.  Servers since 2.15 allow a thousand unless the stream sets a limit."""
-
-
 _PAUSE_S = 0.1
 
 
@@ -92,7 +88,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             duplicate_window=DUPLICATE_WINDOW_S,
             deny_delete=True,  # Purging stays possible, for rotation alone (docs/decisions/0011-rotation.md).
             allow_direct=True,
-            max_consumers=MOST_READERS,
+            max_consumers=limits.MOST_READERS,
             max_msg_size=limits.LARGEST_RECORD,
             consumer_limits=StreamConsumerLimits(inactive_threshold=limits.UNUSED_S),
         ),

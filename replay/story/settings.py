@@ -135,7 +135,8 @@ class SettingsWatch:
 
 def _decisive(settings: Settings) -> dict[str, Any]:
     found = {"policy": settings.policy, **settings.params}
-    return {**found, "checkpoints": settings.checkpoints} if settings.checkpoints else found
+    found |= {"checkpoints": settings.checkpoints} if settings.checkpoints else {}
+    return {**found, "weights": settings.weights} if isinstance(settings.weights, str) else found
 
 
 def _shown(value: Any) -> str:

@@ -81,6 +81,7 @@ def settings(event: k.PolicyChanged) -> str:
     given = {**(event.params or {}), **(event.set_params or {})}
     parts += [f"{name}={value}" for name, value in sorted(given.items())]
     parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
+    parts += [f"weights={event.weights}"] if event.weights is not None else []
     what = ", ".join(parts)
     return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
 

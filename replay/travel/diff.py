@@ -207,7 +207,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
     except ValueError:  # Recorded under a policy that this build does not have.
         parameters = settings.params
     times = {name: getattr(settings, name) for name in TIMES}
-    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints}
+    weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
+    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights}
 
 
 def _cluster(state: State) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import pytest_asyncio
 
 from events import kinds as k
 from events.kinds.messages import Published
-from events.log.records import LogRefused
+from events.log.records import LogRefused, LogUnavailable
+from events.nats.reader import Reader
 from events.subjects import ask_agents, ask_masters
 from tests.errors import raises
 from tests.security.hostile import CLUSTER, EVERYONE, Guarded, consumers, witness
@@ -387,6 +388,51 @@ async def test_a_node_reads_its_own_part_and_no_other(guarded: Guarded) -> None:
     # The control: who may read the log may read all parts.
     async with guarded.connection("rita") as reader:
         assert [part.node for part in await reader.log.parts.all()] == ["node-1", "node-2"]
+
+
+async def test_a_reader_who_takes_all_consumers_keeps_nobody_from_reading(guarded: Guarded) -> None:
+    """A stream has room for so many consumers, whoever makes them.  Others then read without one, and people have none of the
+    stream that nodes get their parts from."""
+    subject = f"dorm.{CLUSTER}.AppSubmitted.root"
+    async with guarded.attacker("root") as root, guarded.attacker("rita") as rita:
+        config = (await root.api(f"$JS.API.STREAM.INFO.{LOG}", {}))["config"]
+        for name in await consumers(root):
+            await root.api(f"$JS.API.CONSUMER.DELETE.{LOG}.{name}", {})
+        for number in range(600):
+            await root.client.jetstream().publish(subject, b"crowd", headers={"Nats-Msg-Id": f"crowd.{number}"})
+        updated = await root.api(f"$JS.API.STREAM.UPDATE.{LOG}", config | {"max_consumers": 5})
+        assert updated["config"]["max_consumers"] == 5
+        taken = 0
+        refused: dict[str, Any] = {}
+        while not refused:
+            theirs = {"name": f"crowd{taken}", "ack_policy": "none", "inactive_threshold": 60_000_000_000}
+            question = {"stream_name": LOG, "config": theirs}
+            answer = await rita.api(f"DORMJS.CONSUMER.CREATE.{LOG}.crowd{taken}", question)
+            refused, taken = answer.get("error", {}), taken + 1
+        assert (refused["err_code"], taken) == (10026, 6)
+        stream = f"DORM_parts-{CLUSTER}"
+        for verb in (f"CONSUMER.CREATE.{stream}.x", f"CONSUMER.CREATE.{stream}.x.>", f"CONSUMER.DELETE.{stream}.x"):
+            await rita.client.publish(f"DORMJS.{verb}", b"{}", reply=guarded.credentials["rita"].inbox + ".x")
+        await rita.taken()
+        assert len(rita.forbidden) == 3
+        for name in ("master", "olga", "node-1"):
+            async with guarded.connection(name) as one, asyncio.timeout(30):
+                end = await one.log.end()
+                assert [record.seq async for batch in one.log.read() for record in batch] == list(range(1, end + 1))
+                only = [record async for batch in one.log.read(subjects=[subject]) for record in batch]
+                assert sum(record.body == b"crowd" for record in only) == 600
+                async with contextlib.aclosing(one.log.read(after=end, follow=True)) as following:
+                    news = asyncio.ensure_future(anext(following))
+                    await root.client.jetstream().publish(subject, name.encode())
+                    assert [record.body for record in await news] == [name.encode()]
+        async with guarded.connection("master") as one:
+            raw = one.stream
+            with raises(LogUnavailable, "log.readers.too_many"):
+                async with Reader(raw._link, LOG, 0, []):
+                    pass
+        for number in range(taken):
+            await root.api(f"$JS.API.CONSUMER.DELETE.{LOG}.crowd{number}", {})
+        await root.api(f"$JS.API.STREAM.UPDATE.{LOG}", config)
 
 
 async def test_a_node_stores_its_own_progress_and_readers_of_the_log_read_it(guarded: Guarded) -> None:

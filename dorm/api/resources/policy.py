@@ -4,7 +4,7 @@ whether anything is decided at all."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -83,6 +83,8 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
     tenant_retention_s: dict[Name, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None] | None = None
     """The same for tenants of their own; null returns one to `retention_s`."""
+    weights: Literal["apps", "tenants"] | None = None
+    """What an app's weight counts against."""
 
     def event(self) -> PolicyChanged:
         given: Mapping[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -197,6 +197,9 @@ def set_policy(
     retention says how long ended apps are kept, with their logs, checkpoints and outputs; retention.TENANT the same for one
     tenant, on an open cluster for one user.
 
+    weights=tenants gives all tenants the same share, which the weights of a tenant's apps divide; with weights=apps, the
+    default, an app's weight counts against all others.
+
     [bold]Examples[/]
 
       dorm policy set theta2=0.2 quiet=500ms
@@ -204,6 +207,8 @@ def set_policy(
       dorm policy set theta1=default
 
       dorm policy set policy=static count=3
+
+      dorm policy set weights=tenants
 
       dorm policy set retention=3d retention.alice=30d
 

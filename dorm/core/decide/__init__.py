@@ -3,6 +3,7 @@
     next_round   answers, ends, failures and releases at once; an allocation on request
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
+    weighing     what an app's weight counts for
     gates        what stops since it is held
     guarding     the policy, and what it may not do: its answers are checked
     batches      which of the policy's batch sizes are worth telling the apps

@@ -23,6 +23,7 @@ from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.speeds import Alike, measured
+from dorm.core.decide.weighing import weighed
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
@@ -125,7 +126,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
         if node.condition == "up"
     )
-    return Problem(nodes=nodes, apps=tuple(apps), at_s=now / SECOND)
+    return Problem(nodes=nodes, apps=tuple(weighed(state, apps)), at_s=now / SECOND)
 
 
 def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, now: int) -> AppDemand:

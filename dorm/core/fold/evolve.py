@@ -47,7 +47,7 @@ from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, re
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
-from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of
+from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of, weights_after
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -211,6 +211,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
     settings.tenant_retention_s = tenant_retention_after(settings, event)
+    settings.weights = weights_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.settings import parameters_in_force, retentions_of
+from dorm.core.settings import WEIGHTS, parameters_in_force, retentions_of
 from dorm.core.state import Settings
 from dorm.policies.parameters import OPTIMIZER, SPEED
 from dorm.policies.registry import built_in
@@ -19,6 +19,9 @@ _NONE: Plugins = {}
 POLICY = "policy"
 CHECKPOINTS = "checkpoints"
 """The cluster's folder of checkpoints, by the id in its marker."""
+SHARES = "weights"
+"""What weights count against; its name in the log as well."""
+_MEANS = "what weights count against: apps for all apps, tenants for those of the own tenant, with equal tenants"
 
 
 class Time(NamedTuple):
@@ -100,7 +103,8 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting], list[Setting]]:
-    """Return the policy's parameters, and the master's times.  `plugins` are those that the leading master announced."""
+    """Return the policy's parameters, and the master's times with what else it goes by.  `plugins` are those that the leading
+    master announced."""
     defaults = parameters_in_force(Settings(policy=settings.policy), plugins)
     parameters = [
         Setting(name, name, value, defaults.get(name), meaning_of(name) if built_in(settings.policy) else "")
@@ -120,7 +124,8 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
         )
         for tenant, kept in retentions_of(settings).items()
     ]
-    return parameters, times
+    counted = WEIGHTS[0] if isinstance(settings.weights, msgspec.UnsetType) else settings.weights
+    return parameters, [*times, Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS)]
 
 
 def meaning_of(parameter: str) -> str:

@@ -5,6 +5,9 @@
 
 Each piece names the whole that it belongs to by its hash.  Each is written on the condition that its writer knows the one
 that it replaces.  A server lets a node read the subjects of its own part alone (`dorm.security.roles`).
+
+A stream has room for a limited number of consumers.  Nodes need theirs, so nobody else has any here who is not in the log's
+account: people who read all parts do so by direct requests.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from nats.js.api import StorageType, StreamConfig
 from events import subjects as names
 from events.log.parts import Parts, StoredPart
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable
+from events.nats.access.names import in_log_account
+from events.nats.direct import read_directly
 from events.nats.link import as_log_errors
 from events.nats.reader import EndsBefore, Reader, ReopenReader, last_record
-from events.nats.settings.limits import LARGEST_PART_PIECE
+from events.nats.settings.limits import LARGEST_PART_PIECE, MOST_READERS
 from events.nats.stream_state import stream_state
 
 if TYPE_CHECKING:
@@ -66,6 +71,7 @@ def parts_config(cluster: str) -> StreamConfig:
         max_msgs_per_subject=1,
         allow_direct=True,
         max_msg_size=LARGEST_PART_PIECE,
+        max_consumers=MOST_READERS,
     )
 
 
@@ -158,12 +164,15 @@ class JetStreamParts(Parts):
     async def _read_all(self, pattern: str) -> list[Record]:
         """Return the last message of each subject.  Raises LogUnavailable, LogRefused."""
         await self._link.connected(_TIMEOUT_S)
+        credentials = self._link.credentials
         found: dict[str, Record] = {}
         try:
             with as_log_errors("reading the parts of nodes"):
                 until = (await stream_state(self._link, self._stream, _TIMEOUT_S))["last_seq"]
             if not until:
                 return []
+            if credentials is not None and not in_log_account(credentials.role):
+                return await self._directly(pattern)
             async with self._reader(0, pattern) as reader:
                 done = 0
                 while done < until:
@@ -178,6 +187,15 @@ class JetStreamParts(Parts):
             ) from None
         except ReopenReader as error:
             raise LogUnavailable(f"reading the parts of nodes: {error}") from None
+        return list(found.values())
+
+    async def _directly(self, pattern: str) -> list[Record]:
+        """The same without a consumer: a part that is written meanwhile comes as it is then."""
+        found: dict[str, Record] = {}
+        after = 0
+        while news := await read_directly(self._link, self._stream, after, pattern=pattern):
+            found |= {record.subject: record for record in news}
+            after = news[-1].seq
         return list(found.values())
 
 

@@ -19,7 +19,7 @@ from events.log.progress import EVERY, Progress
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable, Record
 from events.nats.link import as_log_errors
 from events.nats.reader import EndsBefore, Reader, ReopenReader, first_since, last_record
-from events.nats.settings.limits import LARGEST_PROGRESS, PROGRESS_AGE_S, PROGRESS_BYTES, PROGRESS_OF_APP
+from events.nats.settings.limits import LARGEST_PROGRESS, MOST_READERS, PROGRESS_AGE_S, PROGRESS_BYTES, PROGRESS_OF_APP
 from events.nats.stream_state import stream_state
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def progress_config(cluster: str) -> StreamConfig:
         max_bytes=PROGRESS_BYTES,
         max_msgs_per_subject=PROGRESS_OF_APP,
         max_msg_size=LARGEST_PROGRESS,
+        max_consumers=MOST_READERS,
         duplicate_window=_DUPLICATES_S,
         allow_direct=True,
         # As for heartbeats: a server that syncs each write stores some hundred a second, and what a killed server loses here

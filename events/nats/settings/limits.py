@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from events.nats.link import Link
 
+MOST_READERS = 25_000
+"""Readers of the log, and of the nodes' parts, at one time.  Each agent is one, and a cluster takes 20,000 connections of
+nodes.  Servers since 2.15 allow a thousand unless the stream sets a limit.  It bounds what one hostile reader can cost: a
+consumer takes 40 KB of the server's memory, and time of each append."""
 LARGEST_RECORD = LEAST_MAX_PAYLOAD
 """Bytes of a record with its headers.  Masters write no larger one, so the server refuses it before it takes any room, even
 where its `max_payload` is more."""

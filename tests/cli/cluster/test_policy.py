@@ -49,6 +49,8 @@ class TestWords:
             (["retention=1h", "retention.alice=30d", "retention.bob=default"],
              {"retention_s": 3600.0, "tenant_retention_s": {"alice": 2_592_000.0, "bob": None}}),
             (["quiet=default"], {"quiet_ms": 200}),
+            (["weights=tenants"], {"weights": "tenants"}),
+            (["weights=default"], {"weights": "apps"}),
             (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
             (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
             (["policy=dorm", "theta1=0.3"], {"set_params": {"theta1": 0.3}}),
@@ -75,6 +77,7 @@ class TestWords:
             (["quiet_ms=500ms"], "settings.quiet.malformed", "quiet_ms"),
             (["quiet_ms=nan"], "settings.quiet.out_of_range", "nan"),
             (["idle=500ms"], "settings.idle.out_of_range", "500ms"),
+            (["weights=users"], "settings.weights.unknown", "'users'"),
             (["theta1=0.1", "theta1=0.2"], "settings.given_twice", ""),
             (["quiet=1s", "quiet_ms=200"], "settings.given_twice", "quiet"),
         ],
@@ -103,6 +106,7 @@ class TestWords:
             Settings(),
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
             Settings(tenant_retention_s={"alice": 60.0, "bob@x+y": 0.0}),
+            Settings(weights="tenants"),
         ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]

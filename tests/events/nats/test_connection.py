@@ -258,7 +258,7 @@ async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_s
         for cluster in ("crowd", "crowd-new"):
             connection = await Connection.open(nats_server.url, cluster, create=True)
             await connection.close()
-            assert (await stream.stream_info(f"DORM-{cluster}")).config.max_consumers == 100_000
+            assert (await stream.stream_info(f"DORM-{cluster}")).config.max_consumers == 25_000
     finally:
         await client.close()
 

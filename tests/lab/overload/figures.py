@@ -56,7 +56,7 @@ def figures_of(
         "reports_failed": figure(sum(one.reports_failed for one in told), "count", "<= 0"),
         **_of_the_log(records),
     }
-    lost, decisions = _lost(records), _decisions(records)
+    lost, decisions, appended = _lost(records), _decisions(records), [record.time for record in records]
     reports = sorted((at, took) for one in told for at, took in one.reports)
     times = [at for at, _ in reports]
     for phase, usage in zip(phases, usages, strict=True):
@@ -69,6 +69,13 @@ def figures_of(
         figures |= _of_a_phase(prefix, phase, usage, [took for _, took in stored])
         decided = sum(phase.log_time <= at < ends for at in decisions)
         figures |= _received(prefix, phase, told, decided, agents)
+        seconds = phase.ended - phase.began
+        until = phase.log_time + int(seconds * _SECOND)
+        on_the_log = bisect_left(appended, until) - bisect_left(appended, phase.log_time)
+        figures[f"{prefix}decisions_per_s"] = figure(
+            sum(phase.log_time <= at < until for at in decisions) / seconds, "1/s"
+        )
+        figures[f"{prefix}appends_per_s"] = figure((on_the_log + len(stored)) / seconds, "1/s")
     return figures
 
 
@@ -94,7 +101,8 @@ def _decisions(records: Sequence[Record]) -> list[int]:
 
 
 def _received(prefix: str, phase: Phase, told: list[Told], decisions: int, agents: int) -> dict[str, Figure]:
-    """What all agents received of the server in a phase, answers to their own reports included."""
+    """What all agents received of the server in a phase, answers to their own reports included: by one agent and by all of
+    them for each decision."""
     total = 0
     for one in told:
         times = [at for at, _ in one.received]
@@ -104,6 +112,7 @@ def _received(prefix: str, phase: Phase, told: list[Told], decisions: int, agent
         f"{prefix}decisions": figure(decisions, "count"),
         f"{prefix}agents_received_per_s": figure(total / (phase.ended - phase.began), "B/s"),
         f"{prefix}agents_received_per_decision": figure(total / max(1, decisions) / agents, "B"),
+        f"{prefix}sent_to_agents_per_decision": figure(total / max(1, decisions), "B"),
     }
 
 

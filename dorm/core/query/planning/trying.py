@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.query.in_force import RETENTION, in_force, shown
+from dorm.core.query.in_force import RETENTION, SHARES, in_force, shown
 from dorm.core.query.planning.assumed import Assumed
 from dorm.core.query.planning.plans import plan
 from dorm.core.query.touched import touched
@@ -95,6 +95,8 @@ def resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now: 
     settings: dict[str, Any] = {}
     if (after.policy, after.params) != (state.settings.policy, state.settings.params):
         settings = {"policy": after.policy, **parameters_in_force(after, state.policy_plugins)}
+    if after.weights != state.settings.weights:
+        settings[SHARES] = change.weights
     if not settings and not unmounted:
         return []
     without = {app.id: app for app in plan(copy.deepcopy(state), now).apps}

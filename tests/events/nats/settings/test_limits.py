@@ -76,7 +76,7 @@ async def test_streams_of_earlier_releases_get_the_limits_and_keep_an_operators_
         await jetstream.add_stream(own)
         connection = await connect(server)
         log, reports = await log_config(jetstream, LOG), await log_config(jetstream, report_stream(CLUSTER))
-        assert (log.max_msg_size, log.max_consumers) == (LARGEST_RECORD, 100_000)
+        assert (log.max_msg_size, log.max_consumers) == (LARGEST_RECORD, 25_000)
         assert (reports.max_msg_size, reports.max_bytes) == (LARGEST_REPORT, 10**6)
         await connection.close()
 

@@ -4,6 +4,10 @@ A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk
 in ten thousand records stands a seal by a real key, so the log can be rotated as a cluster's.  After each chunk the rotator
 moves what is sealed, and a reader with a new connection starts, and looks at moments anywhere in the log.
 
+The server gives the records its own time, so here hours of the history pass in a second.  Ended apps are therefore kept for
+half a minute of that, and not for a day: with the usual retention all of them would still be in the state, as if a year's
+apps had ended since yesterday.
+
 A year of a busy cluster has 6 × 10^8 records.  What is measured goes as far as `records`; that figures do not grow from the
 first chunk to the last is the statement about a year.  Only the archives' size is extrapolated, by their bytes per record.
 """
@@ -20,10 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import psutil
 
 from dorm.bench import BenchError
 from dorm.bench.replay.log import records_of, stretch
 from dorm.bench.report import Report, figure, percentile, this_machine
+from dorm.bench.year.filling import filling
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.core.state import SCHEMA, State
@@ -38,7 +44,7 @@ from events.archive.whole import WholeLog
 from events.chain.hash_chain import Chain
 from events.chain.seals import SealKey, new_seed
 from events.codec import decode, encode
-from events.kinds import AppProgressed, Round
+from events.kinds import AppProgressed, PolicyChanged, Round
 from events.log.records import Record
 from events.log.snapshots import EVERY, identity
 from events.nats.connection import Connection
@@ -51,12 +57,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from dorm.bench.report import Figure, Tell
+    from dorm.bench.year.filling import Filler
 
 _CLUSTER = "bench"
 YEAR = 600_000_000
 """Records of a year: 19 a second."""
-_WINDOW = 512
 _KEEP = 20_000
+_RETENTION_S = 30.0
+"""Some ten thousand times as short as usual, as time passes so much faster."""
 _MOMENTS = 20
 _MB = 2**20
 
@@ -68,6 +76,20 @@ class _Look(NamedTuple):
     startup_s: float
     at_p50_s: float
     stream_bytes: int
+    memory: int
+    """Bytes of this process then, which fills, rotates and reads."""
+    server_memory: int
+    apps: int
+    """In the state: those that live, and those that ended so lately that they are kept."""
+
+
+class _Spent(NamedTuple):
+    """Where the time went, in seconds, and what was moved by it."""
+
+    filling_s: float
+    rotation_s: float
+    moved: int
+    """Records that lie in archives."""
 
 
 class _Grown:
@@ -106,7 +128,7 @@ async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
         server = EmbeddedServer(Path(folder, "nats"), synced=False)
         await server.start()
         try:
-            looks, rotation_s, moved = await _grow(server, Path(folder), records, chunk, tell)
+            looks, spent = await _grow(server, Path(folder), records, chunk, tell)
             archives = await asyncio.to_thread(_bytes_of, Path(folder, "archives"), "*.dorm")
         finally:
             await server.stop()
@@ -117,18 +139,20 @@ async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
             "records": records,
             "chunk": chunk,
             "kept_in_the_stream": _KEEP,
+            "retention_s": _RETENTION_S,
             "server_syncs": False,
             "extrapolated": f"year_archives_bytes, to {YEAR:,} records",
         },
-        figures=_figures(looks, rotation_s, moved, archives),
+        figures=_figures(looks, spent, archives),
     )
 
 
-def _figures(looks: Sequence[_Look], rotation_s: float, moved: int, archives: int) -> dict[str, Figure]:
-    first, last = looks[0], looks[-1]
+def _figures(looks: Sequence[_Look], spent: _Spent, archives: int) -> dict[str, Figure]:
+    first, last, moved = looks[0], looks[-1], spent.moved
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "count_records": figure(last.records, "records"),
+        "count_apps_in_state": figure(last.apps, "apps"),
         "startup_first_s": figure(first.startup_s, "s"),
         "startup_last_s": figure(last.startup_s, "s", "<= 2"),
         "at_first_p50_s": figure(first.at_p50_s, "s"),
@@ -138,34 +162,39 @@ def _figures(looks: Sequence[_Look], rotation_s: float, moved: int, archives: in
         "archives_bytes_per_record": figure(archives / moved, "bytes"),
         "year_archives_bytes": figure(archives / moved * YEAR, "bytes"),
         "count_rotated": figure(moved, "records"),
-        "rotation_s": figure(rotation_s, "s"),
-        "rotation_records_per_s": figure(moved / rotation_s, "records/s"),
+        "rotation_s": figure(spent.rotation_s, "s"),
+        "rotation_records_per_s": figure(moved / spent.rotation_s, "records/s"),
+        "filling_records_per_s": figure(last.records / spent.filling_s, "records/s"),
+        "memory_first_bytes": figure(first.memory, "bytes"),
+        "memory_last_bytes": figure(last.memory, "bytes"),
+        "server_memory_last_bytes": figure(last.server_memory, "bytes"),
         "peak_memory_bytes": figure(peak, "bytes", f"<= {500 * _MB}"),
     }
 
 
 async def _grow(
     server: EmbeddedServer, folder: Path, records: int, chunk: int, tell: Tell
-) -> tuple[list[_Look], float, int]:
-    """Return what readers found, the seconds of all rotations, and how many records they moved."""
+) -> tuple[list[_Look], _Spent]:
+    """Return what readers found, and where the time went."""
     one = await asyncio.to_thread(stretch)
-    grown, looks, rotation_s, moved = _Grown(), [], 0.0, 0
-    async with _log(server, create=True) as connection:
+    grown, looks, filling_s, rotation_s, moved = _Grown(), [], 0.0, 0.0, 0
+    process = psutil.Process(int(await asyncio.to_thread((folder / "nats" / "nats.pid").read_text)))
+    async with _log(server, create=True) as connection, filling(server.url) as filler:
         rotator = Rotator(
             WholeLog(connection.stream, _CLUSTER, place=str(folder / "archives")), _CLUSTER,
             FolderStore(folder / "archives", _CLUSTER), grown.key,
             name="bench", spool=folder / "spool", clock=time.time_ns,
         )  # fmt: skip
+        retention = PolicyChanged(id="bench.retention", by="bench", retention_s=_RETENTION_S)
+        subject = subjects.fact(_CLUSTER, PolicyChanged.__name__, "bench")
+        first = await connection.log.append(subject, encode(retention), msg_id=retention.id)
+        await _read(connection, grown, first.seq)
         due = chunk
         for batch in records_of(one, records):
+            began = time.perf_counter()
             batch = _shifted(batch, grown.chain.seq + 1 - batch[0].seq)
-            place = _place_of_seal(batch)
-            for part in [batch] if place is None else [batch[:place], batch[place + 1 :]]:
-                await _append(connection, part)
-                await _read(connection, grown, part[-1].seq if part else grown.chain.seq)
-                if place is not None and grown.chain.seq == batch[0].seq + place - 1:
-                    said = grown.seal()
-                    await connection.log.append(subjects.rounds(_CLUSTER), encode(said), msg_id=said.id)
+            await _fill(connection, filler, grown, batch)
+            filling_s += time.perf_counter() - began
             tell(f"{batch[-1].seq:,} of {records:,} records")
             if batch[-1].seq < min(due, records):
                 continue
@@ -175,10 +204,21 @@ async def _grow(
                 moved = cut.upto
             rotation_s += time.perf_counter() - began
             await _read(connection, grown, await connection.stream.end())
-            looks.append(await _look(server, tell))
+            looks.append(await _look(server, process, tell))
     if not moved:
         raise BenchError("nothing was rotated; take more records, or smaller chunks", code="bench.nothing_measured")
-    return looks, rotation_s, moved
+    return looks, _Spent(filling_s, rotation_s, moved)
+
+
+async def _fill(connection: Connection, filler: Filler, grown: _Grown, batch: Sequence[Record]) -> None:
+    """Append a batch, with a seal in the place of one of its records, and follow it."""
+    place = _place_of_seal(batch)
+    for part in [batch] if place is None else [batch[:place], batch[place + 1 :]]:
+        await filler.append(part)
+        await _read(connection, grown, part[-1].seq if part else grown.chain.seq)
+        if place is not None and grown.chain.seq == batch[0].seq + place - 1:
+            said = grown.seal()
+            await connection.log.append(subjects.rounds(_CLUSTER), encode(said), msg_id=said.id)
 
 
 def _shifted(batch: list[Record], by: int) -> list[Record]:
@@ -205,15 +245,6 @@ def _place_of_seal(batch: Sequence[Record]) -> int | None:
     return None
 
 
-async def _append(connection: Connection, records: Sequence[Record]) -> None:
-    for begin in range(0, len(records), _WINDOW):
-        async with asyncio.TaskGroup() as group:
-            for record in records[begin : begin + _WINDOW]:
-                group.create_task(
-                    connection.log.append(record.subject, record.body, msg_id=record.msg_id, timeout=30.0)
-                )
-
-
 async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
     """Follow the chain up to what was appended, with the snapshots that a master takes."""
     if grown.chain.seq >= upto:
@@ -227,7 +258,7 @@ async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
         await drop_surplus(connection.stream)
 
 
-async def _look(server: EmbeddedServer, tell: Tell) -> _Look:
+async def _look(server: EmbeddedServer, process: psutil.Process, tell: Tell) -> _Look:
     """Start as a master or a client does, and look at moments all over the log."""
     tell("looking at moments all over the log")
     began = time.perf_counter()
@@ -248,7 +279,8 @@ async def _look(server: EmbeddedServer, tell: Tell) -> _Look:
                     f"the state at {state.seq} is not as it was: {state.counters}", code="bench.wrong_answer"
                 )
         room = await connection.stream.room()
-    return _Look(end, startup_s, percentile(times, 50), room.taken)
+    mine, servers = psutil.Process().memory_info().rss, process.memory_info().rss
+    return _Look(end, startup_s, percentile(times, 50), room.taken, mine, servers, len(found[1].apps))
 
 
 @contextlib.asynccontextmanager

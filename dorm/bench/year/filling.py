@@ -1,0 +1,105 @@
+"""Write a long history into a log quickly: with one acknowledgement for hundreds of records.
+
+A client that appends record by record spends nearly all of its time on answers of the server.  A bench that writes a history
+alone needs only some of them: a server stores the messages of one connection in their order, so if the last record of a
+window has the sequence that it must have, all before it are stored.  No cluster writes its log this way: nobody is alone
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.bench import BenchError
+from events.nats.link import Link, as_log_errors
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from events.log.records import Record
+
+_WINDOW = 500
+"""Records for each acknowledgement."""
+_AHEAD = 4
+"""Windows on their way at once.  The server holds what it has not stored yet, and drops messages beyond 10,000 of them."""
+_PATIENCE_S = 60.0
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Filler:
+    """The only writer of a log."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._inbox = link.client.new_inbox()
+        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+        """The last sequence of each window on its way, and where its acknowledgement comes."""
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Append records under their own sequences; all are stored when this returns.  Raises BenchError where they are not,
+        and LogUnavailable."""
+        for begin in range(0, len(records), _WINDOW):
+            await self._send(records[begin : begin + _WINDOW])
+            while len(self._waiting) >= _AHEAD:
+                await self._stored()
+        while self._waiting:
+            await self._stored()
+
+    async def _send(self, window: Sequence[Record]) -> None:
+        publish, last = self._link.client.publish, window[-1]
+        self._waiting.append((last.seq, asyncio.get_running_loop().create_future()))
+        with as_log_errors("filling the log"):
+            for record in window:
+                headers = {"Nats-Msg-Id": record.msg_id} if record.msg_id else None
+                await publish(record.subject, record.body, reply=self._inbox if record is last else "", headers=headers)
+
+    async def _stored(self) -> None:
+        """Wait for the oldest window."""
+        expected, answered = self._waiting[0]
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                found = await answered
+        except TimeoutError:
+            raise BenchError("the NATS server stores nothing more", code="bench.no_answer") from None
+        self._waiting.popleft()
+        if found != expected:
+            raise BenchError(
+                f"record {expected:,} was stored as {found:,}: the server dropped some before it",
+                code="bench.wrong_answer",
+            )
+
+    def take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        """Take an acknowledgement: they come in the order of the windows."""
+        try:
+            seq = _decode(body).get("seq", 0)
+        except msgspec.MsgspecError:
+            seq = 0
+        for _, answered in self._waiting:
+            if not answered.done():
+                answered.set_result(seq)
+                return
+
+    @property
+    def inbox(self) -> str:
+        """The subject on which acknowledgements come."""
+        return self._inbox
+
+
+@contextlib.asynccontextmanager
+async def filling(url: str) -> AsyncIterator[Filler]:
+    """Yield a writer with a connection of its own.  Raises LogUnavailable."""
+    link = await Link.open(url, name="dorm bench year", timeout=10.0)
+    try:
+        filler = Filler(link)
+        subscription = await link.take(filler.inbox, filler.take)
+        try:
+            yield filler
+        finally:
+            await link.leave(subscription)
+    finally:
+        await link.close()
