@@ -2,4 +2,5 @@
 
 submitting   the apps of a sweep, many at once, each once.  Start here
 finding      which sweep a name means
+limiting     how many of its apps run at once
 """
