@@ -171,7 +171,7 @@ class Reporter:
         message = seen.error
         if seen.lease_ended:
             message = CUT_OFF
-        elif seen.interrupted:
+        elif seen.interrupted and not await asyncio.to_thread(self._asked_by_this_agent, key):
             message = "its engine was told to stop it, or was restarted, or the machine was"
         await self._exited(key, reason, message, seen)
 
@@ -216,16 +216,21 @@ class Reporter:
 
         If no note exists and this process never saw it run, an exit code of 0 of an unwanted container counts as the answer
         to a request whose note was lost: at worst a finished app is resumed and ends again."""
-        if key in self._asked or self._ledger.asked(key):
+        if self._asked_by_this_agent(key):
             return True
         if seen is not None and (seen.lease_ended or seen.interrupted):
             return True
         done = seen is not None and seen.exit_code == 0
         return done and unwanted and key not in self._lived
 
+    def _asked_by_this_agent(self, key: Key) -> bool:
+        """Return whether this agent, or one before it on this node, asked it to stop.  An engine remembers that as somebody's
+        request, and does not know whose."""
+        return key in self._asked or self._ledger.asked(key)
+
     def _was_killed(self, key: Key, seen: Seen) -> bool:
         """Return whether it was killed after a request to stop; the exit code shows it if the agent died before noting it."""
-        if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
+        if seen.lease_ended or seen.out_of_memory or not self._asked_by_this_agent(key):
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
 

@@ -238,6 +238,9 @@ class App(msgspec.Struct):
     restart: Restart | msgspec.UnsetType = msgspec.UNSET
     """A restart that its owner asked for, until the generation that satisfies it is released."""
 
+    parallel: int | msgspec.UnsetType = msgspec.UNSET
+    """How many apps of its group may run at once, since an edit has changed that (`dorm.core.apps.groups`).  Unset before."""
+
     @property
     def tenant(self) -> str:
         """Who owns it: the tenant of its submission, or its user where the cluster was open then."""
@@ -275,7 +278,10 @@ class App(msgspec.Struct):
     @property
     def owners_spec(self) -> AppSpec:
         """Its latest spec as an editor shows it: with the bounds and the weight that updates have set since."""
-        return msgspec.structs.replace(self.next_spec, n_min=self.n_min, n_max=self.n_max, weight=self.weight)
+        spec = msgspec.structs.replace(self.next_spec, n_min=self.n_min, n_max=self.n_max, weight=self.weight)
+        if spec.group is None or not isinstance(self.parallel, int):
+            return spec
+        return msgspec.structs.replace(spec, group=msgspec.structs.replace(spec.group, parallel=self.parallel))
 
     @property
     def restart_wanted(self) -> bool:

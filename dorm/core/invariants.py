@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from dorm.core.apps.failures import limit_of
 from dorm.core.apps.groups import CODE as HELD_BACK
+from dorm.core.apps.groups import limit_of as limit_of_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -200,13 +203,13 @@ def _names(state: State) -> Iterator[str]:
 
 
 def _groups(state: State) -> Iterator[str]:
-    """No more apps of a group have a place than may, where all of them state the same limit."""
+    """No more apps of a group have a place than may, where all of them state the same limit, which no edit has changed."""
     holding: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], set[int]] = {}
     for app in state.apps.values():
         if app.spec.group is not None and (not app.ended or app.stopping):
             key = app.tenant, app.spec.group.name
-            limits.setdefault(key, set()).add(app.spec.group.parallel)
+            limits.setdefault(key, set()).add(limit_of_group(app) if app.parallel is UNSET else 0)
             holding[key] = holding.get(key, 0) + (app.current is not None or app.stopping)
     for key, count in holding.items():
         (limit,) = limits[key] if len(limits[key]) == 1 else (0,)

@@ -7,6 +7,7 @@
     facing      what a machine lacks for its files: programs, mounts, addresses
     installing  writing the files, again and again, without overwriting what others changed
     backups     copies of the log in a folder, each checked before an older one goes
+    folders     shipped folders beside these copies
     restore     a copy becomes the log of a cluster that knows its users again
 
 `settings`, `layout` and `rendering` are pure.  Start with `rendering`.  Nothing here starts or stops anything: that is for the

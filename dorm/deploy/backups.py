@@ -1,6 +1,6 @@
 """Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one goes.
 
-lab-20260314T030007.512Z.dorm    the log of cluster lab as it was then, in UTC
+lab-20260314T030007.512Z.dorm    the log of cluster lab as it was then, in UTC; beside it its shipped folders (`folders`)
 
 BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
 """
@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
+from dorm.deploy.folders import Copied, copy_folders, prune_folders
 from events.archive.opening import open_archive
 from events.errors import DormError
 from replay.export.export import export
@@ -24,6 +25,7 @@ from replay.travel.travel import state_at
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from events.log.files import Files
     from events.log.interface import ReadableLog
     from replay import Progress
 
@@ -45,14 +47,24 @@ class Kept(msgspec.Struct, frozen=True):
     digest: str
     """Of the state at its end, as the copy gives it."""
     removed: list[str]
+    shipped: Copied | None = None
+    """Of shipped folders; None where they were left out."""
 
 
 async def back_up(
-    log: ReadableLog, folder: Path, cluster: str, *, keep: int, now: int, progress: Progress | None = None
+    log: ReadableLog,
+    folder: Path,
+    cluster: str,
+    *,
+    keep: int,
+    now: int,
+    files: Files | None = None,
+    progress: Progress | None = None,
 ) -> Kept:
-    """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `now`: UTC ns.
+    """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `files`: the shipped
+    folders, which are copied beside it.  `now`: UTC ns.
 
-    Raises BackupError, the errors of `replay.export.export`, and the log's."""
+    Raises BackupError, FoldersError, the errors of `replay.export.export`, and the log's."""
     stamp = f"{datetime.fromtimestamp(now // 10**9, UTC):{_STAMP}}.{now // 10**6 % 1000:03d}Z"
     target = folder / f"{cluster}-{stamp}.dorm"
     if not await asyncio.to_thread(folder.is_dir):
@@ -63,8 +75,9 @@ async def back_up(
     except DormError:
         await asyncio.to_thread(target.rename, target.with_suffix(".damaged"))  # So that it never counts as a copy.
         raise
+    shipped = await copy_folders(files, target, cluster, progress) if files is not None else None
     removed = await asyncio.to_thread(_prune, folder, cluster, keep)
-    return Kept(str(target), done.records, done.bytes, found, removed)
+    return Kept(str(target), done.records, done.bytes, found, removed, shipped)
 
 
 async def _read_back(file: Path, end: int) -> str:
@@ -111,4 +124,5 @@ def _prune(folder: Path, cluster: str, keep: int) -> list[str]:
     old = copies(folder, cluster)[:-keep]
     for path in old:
         path.unlink(missing_ok=True)
+    prune_folders(copies(folder, cluster), folder, cluster)
     return [str(path) for path in old]

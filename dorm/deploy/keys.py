@@ -13,6 +13,7 @@ from dorm.deploy.rendering import File, parts
 from dorm.deploy.settings import DeploymentError
 from dorm.local.founding import found, make_keys
 from dorm.security.files import write_private
+from dorm.security.roles import BACKUP
 from events.kinds import UserAdded
 from events.nats.access.credentials import CredentialsError, public_key, read_secret
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from dorm.security.folder import KeyFolder
     from events.nats.access.credentials import Credentials
 
-BACKUP = "backup"
-"""The user as whom backups read the log."""
 _RENEW = timedelta(days=90)
 """A certificate is renewed this long before it ends."""
 _SECRET = 0o600

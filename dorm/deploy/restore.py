@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.state import digest
+from dorm.deploy.folders import restore_folders
 from dorm.local.founding import found
 from events.errors import DormError
 from events.log.records import LogRefused, LogUnavailable
@@ -25,7 +26,9 @@ from replay.travel.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from dorm.deploy.folders import Copied
     from dorm.deploy.settings import Deployment
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
@@ -97,6 +100,21 @@ async def restore_log(
             code="restore.differs",
         )
     return Restored(done.records, arrived)
+
+
+async def restore_shipped(
+    archive: Path, settings: Deployment, keys: KeyFolder, progress: Progress | None = None
+) -> Copied | None:
+    """Restore the shipped folders that lie beside a backup, after its log; None where there are none.  Raises FoldersError,
+    CredentialsError, and the log's errors."""
+    own = keys.credentials(keys.admin())
+    connection = await Connection.open(
+        settings.url(), settings.cluster, name="dorm-restore", credentials=own, patient=True
+    )
+    try:
+        return await restore_folders(connection.log.files, archive, settings.cluster, progress)
+    finally:
+        await connection.close()
 
 
 async def _admitted(restorer: Credentials) -> None:

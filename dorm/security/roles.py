@@ -1,7 +1,7 @@
 """Roles and what each may do, as data: the kinds of events that it publishes, and its subjects on a NATS server.
 
     role       account   may
-    reader     USERS     read the log, and all containers' output
+    reader     USERS     read the log, and all containers' output; the reader called `backup` also all shipped folders
     user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
                          enter containers; submit apps, change, edit, restart, cancel and retry those of the tenant, and ship
                          folders for them
@@ -94,6 +94,8 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 """The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
 count is for the fold."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
+BACKUP = "backup"
+"""The user as whom backups read the log and the shipped folders."""
 ENTERS = ("user", "operator", "admin")
 """Roles that enter containers: users those of their tenant.  A reader changes nothing, and the API asks for nobody."""
 _READ_PARTS = ("master", "node", "reader", "operator", "api")
@@ -235,6 +237,9 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish += [f"{IMPORTED_API}.STREAM.INFO.{shadow_stream(cluster)}", f"dorm.{cluster}.shadow.*.{author}"]
     if role != "api":
         publish.append(names.view(cluster, name))
+    if role == "reader" and name == BACKUP:
+        seen = shipping(cluster)
+        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in (*seen.single, *seen.many)]
     if role in ("user", "operator"):
         publish += _of_shippers(cluster, role, tenant or name)
     tenant = (tenant or name) if role == "user" else "*"

@@ -5,8 +5,8 @@ packing    files into blobs and a manifest, consistently
 revision   the git commit that the folder is at
 shipping   sends what the cluster does not have yet
 getting    a shipped folder back on this machine
-using      what the cluster keeps of shipped folders, by tenant, and what no app names;  keeping: removes that, beside
-           a master
+using      what the cluster keeps of shipped folders, by tenant, and what no app names
+quotas     how much of it one tenant may have, and what goes beyond that;  keeping: removes both, beside a master
 
 async with await Client.open(url, cluster) as client:
     spec["workdir"] = await ship(client, Path("."))
@@ -18,6 +18,6 @@ Unshippable    (`errors`) the folder can't be shipped as it is; the message name
 from __future__ import annotations
 
 from dorm.workdir.errors import Unshippable
-from dorm.workdir.shipping import Shipped, ship, ship_folder, tenant_of
+from dorm.workdir.shipping import Shipped, folder_as_shipped, ship, ship_folder, tenant_of
 
-__all__ = ["Shipped", "Unshippable", "ship", "ship_folder", "tenant_of"]
+__all__ = ["Shipped", "Unshippable", "folder_as_shipped", "ship", "ship_folder", "tenant_of"]

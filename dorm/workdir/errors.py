@@ -11,6 +11,12 @@ class Unshippable(DormError):
     code = "workdir.unshippable"
 
 
+class OverQuota(Unshippable):
+    """The tenant's shipped folders would take more than they may."""
+
+    code = "workdir.over_quota"
+
+
 class Changing(Unshippable):
     """A file changed while it was packed."""
 

@@ -1,14 +1,17 @@
-"""Removes parts of shipped folders that no app needs any more, beside a master and only while that one leads."""
+"""Removes parts of shipped folders that no app needs any more, and what tenants have beyond their quotas: beside a master, and
+only while that one leads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from typing import TYPE_CHECKING
 
 import structlog
 
+from dorm.workdir.quotas import enforce_quotas
 from dorm.workdir.using import remove_unneeded
 from events.errors import DormError
 
@@ -19,13 +22,16 @@ if TYPE_CHECKING:
     from dorm.master.master import Master
     from events.log.files import Files
 
-_EVERY_S = 3600.0
+_EVERY_S = 60.0
+"""Between looks at quotas."""
+_LOOKS = 60
+"""One look in so many is also for what no app needs."""
 _log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
-    """Look once an hour, while the body runs."""
+    """Look once a minute, while the body runs."""
     keeping = asyncio.create_task(_keep(files, lambda: master.state, master.elected.is_set), name="files")
     try:
         yield
@@ -35,12 +41,19 @@ async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
 
 
 async def _keep(files: Files, state: Callable[[], State], leads: Callable[[], bool]) -> None:
-    while True:
+    for look in itertools.count(1):
         await asyncio.sleep(_EVERY_S)
         if not leads():
             continue
         try:
-            removed = await remove_unneeded(files, state(), time.time_ns(), (await files.limits()).keep_s)
+            limits = await files.limits()
+            for tenant, beyond in (await enforce_quotas(files, state(), limits)).items():
+                _log.warning(
+                    "a tenant wrote more than its quota", tenant=tenant, count=beyond.parts, bytes=beyond.bytes
+                )
+            if look % _LOOKS:
+                continue
+            removed = await remove_unneeded(files, state(), time.time_ns(), limits.keep_s)
         except DormError as error:
             _log.info("the store of shipped folders can't be looked at", reason=str(error))
         else:

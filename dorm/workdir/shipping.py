@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.workdir.errors import Changing
+from dorm.workdir.errors import Changing, OverQuota
 from dorm.workdir.packing import Packing, content_of
+from dorm.workdir.quotas import room_of
 from dorm.workdir.revision import revision_of
 from dorm.workdir.scanning import scan
-from events.quantities import SECOND
+from events.quantities import MEMORY, SECOND, humanize
 from events.spec import Workdir
 from events.workdir import seal_blob
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from events.workdir import Limits
 
 _AT_ONCE = 8
+_BESIDE = 256
+"""Bytes that a store keeps beside a part, at most."""
 _TRIES = 2
 """A folder that changed between packing and sending is packed once more."""
 
@@ -83,6 +86,14 @@ async def ship_folder(
     raise AssertionError("it returns or raises")
 
 
+async def folder_as_shipped(files: Files, folder: Path) -> Workdir:
+    """Return what `workdir` would be once the folder were shipped, and send nothing.  Raises Unshippable, and the log's
+    errors."""
+    scanned = await asyncio.to_thread(scan, folder, await files.limits())
+    packed = await asyncio.to_thread(Packing(folder, scanned).pack)
+    return Workdir(hash=packed.hash, files=packed.files, bytes=packed.size)
+
+
 async def _once(
     files: Files,
     tenant: str,
@@ -107,6 +118,20 @@ async def _once(
     return Shipped(workdir, len(packed.blobs) + 1, sent, size, scanned.left_out)
 
 
+def _check_quota(folder: Path, packed: Packed, missing: list[str], room: int) -> None:
+    """Refuse a folder whose missing parts, compressed as they are sent, do not fit into the tenant's quota: before any of them
+    is there.  Blocks.  Raises OverQuota, Changing."""
+    needed = len(packed.manifest) + _BESIDE
+    for name in missing:
+        needed += len(seal_blob(content_of(folder, name, packed.blobs[name]))) + _BESIDE
+        if needed > room:
+            raise OverQuota(
+                f"{folder} does not fit: {humanize(MEMORY, max(0, room))} are left of what you may ship: "
+                "`dorm files purge --unused-for 1m` removes what no app of yours names, a line in .dormignore leaves out what "
+                "is large, and an operator gives you more by `dorm files limits --quota-of YOU=SIZE`"
+            )
+
+
 async def _send(
     files: Files, tenant: str, folder: Path, packed: Packed, fresh_from: int, tell: Callable[[int, int], None]
 ) -> tuple[int, int]:
@@ -114,8 +139,12 @@ async def _send(
     there = await files.get(tenant, packed.hash)
     if there is not None and there[1] >= fresh_from:
         return 0, 0
-    have = {blob.name for blob in await files.listed(tenant) if blob.time >= fresh_from}
+    listed = await files.listed(tenant)
+    have = {blob.name for blob in listed if blob.size and blob.time >= fresh_from}
     missing = [name for name in packed.blobs if name not in have]
+    room = room_of(await files.limits(), tenant, listed, replaced={*missing, packed.hash})
+    if packed.size + len(packed.manifest) + _BESIDE * len(missing) > room:
+        await asyncio.to_thread(_check_quota, folder, packed, missing, room)
     turns, sizes = asyncio.Semaphore(_AT_ONCE), [0]
     tell(0, len(missing) + 1)
 

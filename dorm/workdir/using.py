@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events import subjects
+from events.log.files import EVERYONE
 from events.quantities import SECOND
 from events.spec import Workdir, shipped
 from events.workdir import ManifestError, decode, open_blob
@@ -71,7 +72,7 @@ def _submitted(spec: Any) -> str:
 def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> list[Use]:
     """Return what each tenant takes, the largest first."""
     by_tenant: dict[str, list[StoredBlob]] = {}
-    for blob in listed:
+    for blob in (one for one in listed if one.size):
         by_tenant.setdefault(blob.tenant, []).append(blob)
     found = [
         Use(
@@ -86,21 +87,34 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
     return sorted(found, key=lambda use: (-use.bytes, use.tenant))
 
 
-async def remove_unneeded(files: Files, state: State, now: int, keep_s: float) -> Removed:
-    """Remove what no app names and nobody has stored for one and a half times `keep_s`, as of `now` (UTC ns).  Raises the
-    log's errors."""
+async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERYONE) -> Removed:
+    """Remove what no app names and nobody has stored for one and a half times `keep_s`, as of `now` (UTC ns).  With `of`, what
+    that tenant has is given up, as its own users may; masters remove it later.  Raises the log's errors."""
     before = now - int(_KEPT * keep_s * SECOND)
     folders = named(state)
-    old = [blob for blob in await files.listed() if blob.time < before]
-    needed: set[tuple[str, str]] = set(folders)
-    of_old = {blob.tenant for blob in old}
-    for tenant, hash in folders:
-        if tenant in of_old:
-            needed |= {(tenant, name) for name in await _parts(files, tenant, hash)}
-    unneeded = [blob for blob in old if (blob.tenant, blob.name) not in needed]
+    old = [
+        blob
+        for blob in await files.listed(of)
+        if (blob.size or of == EVERYONE) and (blob.time < before or not blob.size)
+    ]
+    needed = await needed_parts(files, folders, {blob.tenant for blob in old})
+    unneeded = [blob for blob in old if (blob.tenant, blob.name) not in needed or not blob.size]
     for blob in unneeded:
-        await files.remove(blob)
-    return Removed(len(unneeded), sum(blob.size for blob in unneeded))
+        await (files.remove(blob) if of == EVERYONE else files.give_up(blob))
+    full = [blob for blob in unneeded if blob.size]
+    return Removed(len(full), sum(blob.size for blob in full))
+
+
+async def needed_parts(
+    files: Files, folders: Collection[tuple[str, str]], tenants: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return tenant and name of each part that folders of these tenants have, their lists included.  Raises the log's
+    errors."""
+    needed: set[tuple[str, str]] = set(folders)
+    for tenant, hash in folders:
+        if tenant in tenants:
+            needed |= {(tenant, name) for name in await _parts(files, tenant, hash)}
+    return needed
 
 
 async def _parts(files: Files, tenant: str, hash: str) -> list[str]:

@@ -49,6 +49,8 @@ class AppRevised(Event, frozen=True):
     """Whether `spec` or `next` differs from what its containers were started with by more than holds at once."""
     changed: list[Annotated[str, msgspec.Meta(max_length=64)]] = []
     """The fields of the spec that differ from the revision before."""
+    after: list[Name] = []
+    """Ids of the apps that it waits for from here on, one for each entry of `after` that the edit has added."""
     submission: Name = ""
     """Id of the AppEditRequested."""
     editor: Name = ""

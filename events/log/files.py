@@ -1,7 +1,11 @@
 """The store of shipped folders, beside a cluster's log: blobs by tenant and hash (`events.workdir`).
 
 Each tenant has blobs of its own, so that a server can keep tenants from each other's.  A name says what the content is, so a
-blob is written once and again only to renew its time.  Nothing is ever removed to make room: a full store refuses.
+blob is written once and again only to renew its time.  A full store refuses; nothing gives way to what comes later.
+
+Each tenant has a quota (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes what
+another program has written beyond it (`dorm.workdir.quotas`).  Tenants may write and not remove, which servers can't allow for
+single subjects: one that gives up a blob writes an empty one in its place, which counts as none, and masters remove it.
 
 Implementations: `MemoryFiles` here, `events.nats.beside.files`.  A log without such a store has `NoFiles`.
 """
@@ -27,11 +31,18 @@ class StoredBlob(NamedTuple):
     """As a token of a subject."""
     name: str
     size: int
-    """Bytes that the store keeps of it."""
+    """Bytes of its content as it is stored; 0 for one that its tenant has given up."""
     time: int
     """UTC nanoseconds, when it was stored last."""
     seq: int
     """Changes with every write."""
+    head: int = 0
+    """Bytes of what the store keeps beside the content."""
+
+    @property
+    def takes(self) -> int:
+        """Bytes that count against its tenant's quota."""
+        return self.size + self.head
 
 
 class Files(Protocol):
@@ -48,11 +59,15 @@ class Files(Protocol):
         ...
 
     async def listed(self, tenant: str = EVERYONE) -> list[StoredBlob]:
-        """Return all blobs of a tenant, or of all, sorted by tenant and name."""
+        """Return all blobs of a tenant, or of all, sorted by tenant and name; also those that were given up."""
         ...
 
     async def remove(self, blob: StoredBlob) -> None:
-        """Remove a blob, unless it was stored again since it was listed."""
+        """Remove a blob, unless it was stored again since it was listed.  For masters and operators."""
+        ...
+
+    async def give_up(self, blob: StoredBlob) -> None:
+        """Empty a blob, unless it was stored again since it was listed.  For its tenant."""
         ...
 
     async def limits(self) -> Limits:
@@ -75,6 +90,9 @@ class NoFiles(Files):
         raise _no_store()
 
     async def remove(self, blob: StoredBlob) -> None:
+        raise _no_store()
+
+    async def give_up(self, blob: StoredBlob) -> None:
         raise _no_store()
 
     async def limits(self) -> Limits:
@@ -104,7 +122,7 @@ class MemoryFiles(Files):
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:
         found = self._stored.get((token(tenant), name))
-        return (found[1], found[0].time) if found is not None else None
+        return (found[1], found[0].time) if found is not None and found[1] else None
 
     async def listed(self, tenant: str = EVERYONE) -> list[StoredBlob]:
         wanted = {token(tenant)} if tenant != EVERYONE else {owner for owner, _ in self._stored}
@@ -114,6 +132,11 @@ class MemoryFiles(Files):
         found = self._stored.get((blob.tenant, blob.name))
         if found is not None and found[0].seq == blob.seq:
             del self._stored[blob.tenant, blob.name]
+
+    async def give_up(self, blob: StoredBlob) -> None:
+        found = self._stored.get((blob.tenant, blob.name))
+        if found is not None and found[0].seq == blob.seq:
+            await self.put(blob.tenant, blob.name, b"")
 
     async def limits(self) -> Limits:
         return self._limits

@@ -1,9 +1,10 @@
 """Edits of a spec: what differs, and what of it a running app can take up.
 
-    at once     what only the master and the policy use: bounds, weight, limits.  The containers run on
-    by restart  everything else, by an adjustment: checkpoint, and a new generation with the new spec
-    never       the name, the user and the group: they say which app it is; and gates, which count from its submission on
-                (`dorm hold` and `dorm release` are for an app that is there)
+    at once       what only the master and the policy use: bounds, weight, limits.  The containers run on
+    before start  what says when it may start, and from which checkpoint: nothing of it means anything later
+    by restart    everything else, by an adjustment: checkpoint, and a new generation with the new spec
+    never         the name, the user and the group: they say which app it is.  Of the group, how many of it run at once
+                  changes at once, and for all of it (`dorm.core.apps.groups`)
 
 A field that this module does not name needs a restart, which is safe for whatever a later version adds.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from events.spec.faults import SpecError
+from events.spec.origin import origin_of
 from events.spec.spec import document_of
 
 if TYPE_CHECKING:
@@ -25,11 +27,18 @@ if TYPE_CHECKING:
 
 AT_ONCE = (
     "n_min", "n_max", "weight", "require", "placement", "steps", "speed", "speed_on", "utility", "work", "grace", "retries",
-    "deadlines", "labels", "notify",
+    "deadlines", "labels", "notify", "max_runtime", "group", "hold", "after", "start_after",
 )  # fmt: skip
-"""Fields that a running app takes up without a restart."""
-NEVER = ("name", "user", "group", "origin", "hold", "after", "start_after", "max_runtime")
-"""Fields that say which app it is, and those that count from its submission on."""
+"""Fields that a running app takes up without a restart, and the gates of one that has not started."""
+NEVER = ("name", "user")
+"""Fields that say which app it is."""
+BEFORE_START = {
+    "hold": "`dorm hold {app}` and `dorm release {app}` are for an app that has started",
+    "after": "`dorm hold {app}` keeps it waiting until `dorm release {app}`",
+    "start_after": "`dorm hold {app}` keeps it waiting until `dorm release {app}`",
+    "origin": "submit another app that starts from that checkpoint",
+}
+"""Fields that count until the first containers start, and what to do later instead."""
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -51,13 +60,41 @@ def differing(before: AppSpec, after: AppSpec) -> Changes:
     return Changes(at_once, tuple(name for name in differ if name not in (*AT_ONCE, *NEVER)))
 
 
-def check_same_app(before: AppSpec, after: AppSpec) -> None:
-    """Raises SpecError where a field differs that no edit can change."""
+def check_same_app(before: AppSpec, after: AppSpec, *, started: bool) -> None:
+    """Raises SpecError where a field differs that no edit can change, or none of an app that has started."""
     for name in NEVER:
         was, is_now = getattr(before, name), getattr(after, name)
         if was != is_now:
             text = f"{name}: an edit can't change it from {was!r} to {is_now!r}"
             raise SpecError(f"{text}; submit another app, and cancel this one", code="edit.another_app")
+    if not same_group(before, after):
+        how = "`dorm sweep edit` changes how many of a sweep run at once"
+        text = f"group: an edit can't move an app into another sweep, or to another place in its own; {how}"
+        raise SpecError(text, code="edit.group")
+    late = [name for name in BEFORE_START if getattr(before, name) != getattr(after, name)] if started else []
+    if late:
+        shown = "from" if late[0] == "origin" else late[0]
+        instead = BEFORE_START[late[0]].format(app=before.name)
+        raise SpecError(
+            f"{shown}: {before.name} has started, so this can't change any more; {instead}", code="edit.started"
+        )
+
+
+def same_group(before: AppSpec, after: AppSpec) -> bool:
+    """Return whether both belong to the same group, in the same place; how many of it may run at once can differ."""
+    if before.group is None or after.group is None:
+        return before.group is after.group
+    return msgspec.structs.replace(before.group, parallel=after.group.parallel) == after.group
+
+
+def same_origin(before: AppSpec, after: AppSpec) -> bool:
+    """Return whether `from`, as its author writes it, means what an app starts from already: the same app, by its name or its
+    id, and no other step."""
+    was, wanted = origin_of(before.origin), origin_of(after.origin)
+    if was is None or wanted is None:
+        return before.origin == after.origin
+    app = wanted.app in (was.app, was.app.rpartition("-")[0])
+    return app and (wanted.step is None or wanted.step == was.step)
 
 
 def merged(before: AppSpec, after: AppSpec) -> AppSpec:

@@ -33,5 +33,15 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of all files of one folder."""
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST_FILES)] = 20_000
     """Files, links and empty folders."""
+    quota: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 512 * MIB
+    """Bytes of all that one tenant has shipped, as the store keeps it."""
+    quotas: Annotated[
+        dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]], msgspec.Meta(max_length=10_000)
+    ] = {}
+    """The same for tenants that have another one than `quota`, by their tokens."""
     keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
     """Seconds for which the cluster keeps a folder that no app names, since it was shipped last."""
+
+    def quota_of(self, tenant: str) -> int:
+        """Return the quota of a tenant, given as the token of a subject, in bytes."""
+        return self.quotas.get(tenant, self.quota)

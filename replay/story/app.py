@@ -22,7 +22,7 @@ from replay.story.app_nodes import AppNodes
 from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained, kind_of
 from replay.story.settings import blaming, killed_because, settings_changed
 from replay.story.spent import Spent
-from replay.story.surroundings import Surroundings, closed, name_in, placed_by
+from replay.story.surroundings import Surroundings, closed, name_in, placed_by, still_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -254,7 +254,9 @@ class AppTeller:
             message=event.message,
         )
         changed = killed_because(state, event)
-        cause = Cause(str(state.seq), blaming(words.exited(one), changed))
+        on_request = event.asked and event.message != k.CUT_OFF and not still_wanted(self._found, event)
+        text = words.stopped(one) if on_request else words.exited(one)
+        cause = Cause(str(state.seq), blaming(text, changed))
         if event.asked or event.exit_code == 0 or self._ended:
             self._exit = cause
             if changed is not None and not self._ended and event.generation not in self._killed:

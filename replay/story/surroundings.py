@@ -331,6 +331,15 @@ def placed_by(change: k.Resize) -> Places:
     return dict(sorted(counts.items()))
 
 
+def still_wanted(app: App, event: k.ContainerExited) -> bool:
+    """Return whether no round had asked for the end of a container that has just ended: neither by a decision nor by the end
+    of its generation or its app."""
+    generation = app.generations.get(event.generation)
+    if app.ended or app.cancel_requested or event.generation < app.generation or generation is None:
+        return False
+    return not generation.failed and event.slot in generation.planned
+
+
 def name_in(state: State, app_id: str) -> str:
     """Return an app's name; if the state has dropped the app, the name in its id."""
     app = state.apps.get(app_id)

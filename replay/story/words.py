@@ -319,6 +319,12 @@ def exited(one: Exit) -> str:
     return f"{where} ended with exit code {code}{killed}{because}{why(one.message)}"
 
 
+def stopped(one: Exit) -> str:
+    """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is no failure."""
+    code = "" if one.exit_code is None or not one.exit_code else f", with exit code {one.exit_code}"
+    return f"slot {one.slot} on {one.node} stopped as asked{code}"
+
+
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
     retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
     own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""

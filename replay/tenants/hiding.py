@@ -115,7 +115,9 @@ class Hiding(Disguise):
         app = self._names.state.apps.get(event.app)
         name = self._names.app_name(event.spec.name, app.tenant if app is not None else "")
         later = self.spec(event.next, name, event.next.user) if event.next is not None else None
-        return msgspec.structs.replace(made, spec=self.spec(event.spec, name, event.spec.user), next=later, changed=[])
+        after = [self.name("app_references", other) for other in event.after]
+        spec = self.spec(event.spec, name, event.spec.user)
+        return msgspec.structs.replace(made, spec=spec, next=later, changed=[], after=after)
 
     def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
         """What an operator or an agent says about a node is said to all whose containers have to leave it."""

@@ -106,7 +106,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "sweep list": [["sweep", "list", "--all"]],
     "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],
-    **dict.fromkeys(("sweep run", "sweep cancel"), ACTS),
+    **dict.fromkeys(("sweep run", "sweep edit", "sweep cancel"), ACTS),
     **dict.fromkeys(("hold", "release"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"files {name}" for name in ("list", "limits", "get", "purge")), ACTS),

@@ -9,7 +9,10 @@ import pytest
 from dorm.core.state import digest
 from dorm.deploy import backups
 from dorm.deploy.backups import BackupError, back_up, copies, report
+from dorm.deploy.folders import FoldersError, list_beside, restore_folders
 from events.archive.opening import open_archive
+from events.log.files import MemoryFiles
+from events.workdir import Limits, hash_of, seal_blob
 from replay.travel.travel import state_at
 from tests.master.sealed import sealed_log
 from tests.metrics.scrapes import values
@@ -77,3 +80,62 @@ async def test_metrics_say_when_the_newest_was_made(tmp_path: Path) -> None:
     with pytest.raises(BackupError) as failed:
         report(kept, "lab", NOW, tmp_path / "absent" / "backup.prom")
     assert failed.value.code == "backup.metrics"
+
+
+async def _shipped(*contents: bytes) -> MemoryFiles:
+    files = MemoryFiles(lambda: NOW)
+    await files.set_limits(Limits(count=7))
+    for content in contents:
+        await files.put("ann", hash_of(content), seal_blob(content))
+    return files
+
+
+async def test_shipped_folders_are_beside_it_each_part_once_and_come_back(tmp_path: Path) -> None:
+    log, parts = log_of(sealed_log(2, 20).records), [b"%d" % number * 100 for number in range(6)]
+    for day in range(3):
+        files = await _shipped(*parts[day : day + 3])
+        await files.put("ann", "0" * 64, b"what its name does not say")
+        await files.put("ben", hash_of(parts[day]), seal_blob(parts[day]))
+        (given_up,) = await files.listed("ben")
+        if not day:
+            await files.give_up(given_up)
+        kept = await back_up(log, tmp_path, "lab", keep=2, now=NOW + day * DAY, files=files)
+        assert kept.shipped is not None
+        assert kept.shipped.parts == (4 if day else 3)
+    await back_up(log, tmp_path, "lab", keep=2, now=NOW + 3 * DAY)
+    there = sorted(path.name for path in tmp_path.glob("lab-files/??/*"))
+    assert there == sorted(map(hash_of, parts[2:5])), "what no copy needs has gone"
+    assert len(list(tmp_path.glob("lab-*.files.json"))) == 1
+
+    restored = MemoryFiles(lambda: NOW)
+    first, last = copies(tmp_path, "lab")
+    done = await restore_folders(restored, first, "lab")
+    assert done is not None
+    assert done.parts == 4
+    assert {(blob.tenant, blob.name) for blob in await restored.listed()} == {
+        *(("ann", hash_of(one)) for one in parts[2:5]), ("ben", hash_of(parts[2])),
+    }  # fmt: skip
+    assert await restored.limits() == Limits(count=7)
+    assert await restore_folders(MemoryFiles(lambda: NOW), last, "lab") is None, "they were left out"
+
+
+async def test_a_damaged_part_is_named_after_all_else_is_restored_and_copied_again(tmp_path: Path) -> None:
+    log, files = log_of(sealed_log(2, 20).records), await _shipped(b"one", b"two", b"three")
+    await back_up(log, tmp_path, "lab", keep=2, now=NOW, files=files)
+    for content in (b"one", b"two"):
+        (path,) = tmp_path.glob(f"lab-files/??/{hash_of(content)}")
+        path.write_bytes(seal_blob(b"another")) if content == b"one" else path.unlink()
+    restored = MemoryFiles(lambda: NOW)
+    (copy,) = copies(tmp_path, "lab")
+    with pytest.raises(FoldersError) as failed:
+        await restore_folders(restored, copy, "lab")
+    assert failed.value.code == "backup.files_damaged"
+    assert [blob.name for blob in await restored.listed()] == [hash_of(b"three")]
+    await back_up(log, tmp_path, "lab", keep=2, now=NOW + DAY, files=files)
+    done = await restore_folders(restored, copy, "lab")
+    assert done is not None
+    assert done.parts == 3
+    list_beside(copy).write_text("{")
+    with pytest.raises(FoldersError) as failed:
+        await restore_folders(restored, copy, "lab")
+    assert failed.value.code == "backup.files_not_read"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ import pytest_asyncio
 
 from dorm.client.opening import open_client
 from dorm.workdir import ship, ship_folder
+from dorm.workdir.errors import OverQuota
 from events.log.files import EVERYONE
 from events.log.records import LogError, LogRefused
 from events.nats.access.credentials import read_credentials
@@ -126,6 +129,53 @@ async def test_nothing_of_a_tenant_is_within_reach_of_another(cluster: Shared, p
             assert "[workdir.too_many_files]" in found
         finally:
             await olga.log.files.set_limits(Limits())
+
+
+async def test_a_plain_user_has_a_quota_and_makes_room(cluster: Shared, project: Path) -> None:
+    who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("mallory", "olga")}
+    (project / "large").write_bytes(os.urandom(200_000))
+    async with (
+        await open_client(cluster.url, "local", credentials=who["mallory"]) as mallory,
+        await open_client(cluster.url, "local", credentials=who["olga"]) as olga,
+    ):
+        await done(cluster.home, "files", "limits", "--quota-of", "mallory=150KiB", *cluster.as_("olga"))
+        with raises(OverQuota, "workdir.over_quota"):
+            await ship(mallory, project)
+        await mallory.log.files.put("mallory", f"{0:064}", os.urandom(100_000))
+        (junk,) = [blob for blob in await mallory.log.files.listed("mallory") if blob.size == 100_000]
+        await mallory.log.files.give_up(junk)
+        assert await mallory.log.files.get("mallory", junk.name) is None
+        assert junk.name in {blob.name for blob in await olga.log.files.listed("mallory")}, "a master removes it"
+        said = await done(cluster.home, "files", "limits", "--quota-of", "mallory=", *cluster.as_("olga"))
+        assert "user mallory" not in said
+        assert (await ship(mallory, project))["files"] == 5
+    said = await done(cluster.home, "files", "purge", "--unused-for", "1m", *cluster.as_("mallory"))
+    assert said.endswith("removed, 0 B\n"), "all of it was shipped lately"
+    assert "[usage" in await refused(
+        cluster.home, "files", "purge", "--unused-for", "1m", *cluster.as_("olga"), code=2
+    ), "it would be everybody's"
+
+
+@pytest.mark.soak
+async def test_the_master_removes_what_another_program_wrote_beyond_the_quota(cluster: Shared) -> None:
+    """The servers take it: they know no quota of single subjects."""
+    who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("mallory", "olga")}
+    async with (
+        await open_client(cluster.url, "local", credentials=who["mallory"]) as mallory,
+        await open_client(cluster.url, "local", credentials=who["olga"]) as olga,
+    ):
+        await olga.log.files.set_limits(Limits(quotas={"mallory": 350_000}))
+        try:
+            for number in range(5):
+                await mallory.log.files.put("mallory", f"{number:064}", os.urandom(100_000))
+            async with asyncio.timeout(100):
+                while sum(blob.takes for blob in await olga.log.files.listed("mallory")) > 350_000:  # noqa: ASYNC110
+                    await asyncio.sleep(1)
+        finally:
+            await olga.log.files.set_limits(Limits())
+        left = {blob.name for blob in await mallory.log.files.listed("mallory") if blob.size == 100_000}
+        assert f"{0:064}" in left, "the earliest stay"
+        assert f"{4:064}" not in left
 
 
 async def test_a_folder_that_is_gone_fails_the_app_with_a_reason(cluster: Shared, project: Path) -> None:

@@ -16,8 +16,11 @@ from agents.runtime.workdir.cache import BlobCache
 from agents.runtime.workdir.placing import Incomplete, place
 from dorm.core.app import App
 from dorm.core.state import State
+from dorm.workdir.errors import OverQuota
+from dorm.workdir.getting import get_folder
+from dorm.workdir.quotas import enforce_quotas
 from dorm.workdir.shipping import ship_folder
-from dorm.workdir.using import named, remove_unneeded, uses
+from dorm.workdir.using import Removed, named, remove_unneeded, uses
 from events.log.files import MemoryFiles
 from events.log.records import LogUnavailable
 from events.quantities import SECOND
@@ -176,6 +179,58 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
     cache.trim()
     left = [number for number in range(12) if cache.has(f"{number:064}")]
     assert left == [0, *range(4, 12)]
+
+
+async def test_a_folder_beyond_the_quota_is_refused_before_anything_is_sent(
+    files: MemoryFiles, project: Path, clock: Clock
+) -> None:
+    first = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    before = await files.listed()
+    taken = sum(blob.takes for blob in before)
+    await files.set_limits(Limits(quota=1, quotas={TENANT: taken + 400_000}))
+    (project / "more").write_bytes(os.urandom(600_000))
+    with raises(OverQuota, "workdir.over_quota"):
+        await ship_folder(files, TENANT, project, clock=clock)
+    assert await files.listed() == before
+    (project / "more").write_bytes(bytes(600_000))
+    second = await ship_folder(files, TENANT, project, clock=clock)
+    assert second.sent, "what counts is what it takes, and this compresses well"
+    with raises(OverQuota, "workdir.over_quota"):
+        await ship_folder(files, "bob", project, clock=clock)
+
+    # Its user gives up what no app of the own names: that makes room at once, and a master removes the rest.
+    clock.now += 200 * SECOND
+    removed = await remove_unneeded(files, state_with(first), clock(), 60.0, of=TENANT)
+    assert removed.parts == second.sent
+    assert await files.get(TENANT, second.workdir.hash) is None
+    assert await files.get(TENANT, first.hash) is not None
+    assert [use.bytes for use in uses(await files.listed(), [])] == [sum(blob.size for blob in before)]
+    assert (await remove_unneeded(files, state_with(first), clock(), 86_400.0)).parts == 0
+    assert await files.listed() == before
+    assert (await ship_folder(files, TENANT, project, clock=clock)).sent == second.sent, "it may be shipped again"
+
+
+async def test_what_another_program_wrote_beyond_the_quota_is_removed_and_nothing_of_others(
+    files: MemoryFiles, project: Path, clock: Clock
+) -> None:
+    own = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    shutil.rmtree(project / "pkg1")
+    (project / "weights").unlink()
+    other = (await ship_folder(files, "bob", project, clock=clock)).workdir
+    for number in range(10):
+        clock.now += SECOND
+        await files.put("bob", f"{number:064x}", os.urandom(100_000))
+    junk = [blob.name for blob in await files.listed("bob") if blob.size == 100_000]
+    state = state_with(other, tenant="bob")
+    taken = sum(blob.takes for blob in await files.listed("bob") if blob.name not in junk)
+    limits = Limits(quotas={"bob": taken + 250_000})
+    (removed,) = (await enforce_quotas(files, state, limits)).values()
+    assert removed == Removed(8, 800_000)
+    assert {blob.name for blob in await files.listed("bob")} & set(junk) == set(junk[:2]), "the earliest stay"
+    assert await enforce_quotas(files, state, limits) == {}
+    assert await files.get(TENANT, own.hash) is not None
+    await get_folder(files, "bob", other.hash, project.parent / "bobs")
+    assert (project.parent / "bobs" / "run.sh").exists()
 
 
 def state_with(*workdirs: Workdir, tenant: str = TENANT) -> State:

@@ -68,6 +68,20 @@ async def test_what_was_stored_again_since_it_was_listed_is_not_removed(files: F
     assert await files.listed("alice") == []
 
 
+async def test_a_tenant_gives_up_what_was_not_stored_again(files: Files) -> None:
+    name, body = hash_of(b"y"), seal_blob(b"y")
+    await files.put("alice", name, body)
+    (before,) = await files.listed("alice")
+    await files.put("alice", name, body)
+    await files.give_up(before)
+    assert await files.get("alice", name) is not None
+    (after,) = await files.listed("alice")
+    await files.give_up(after)
+    assert await files.get("alice", name) is None
+    (empty,) = await files.listed("alice")
+    assert (empty.size, empty.takes < 300) == (0, True)
+
+
 async def test_limits_are_the_clusters(files: Files) -> None:
     assert await files.limits() == Limits()
     await files.set_limits(Limits(count=7))

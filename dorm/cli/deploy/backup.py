@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url
+from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import log_of, progress_of
 
 
@@ -31,13 +31,17 @@ def backup(
             metavar="FILE.prom", help="Also write when it was made, for the text files of Prometheus's node exporter."
         ),
     ] = None,
+    without_files: Annotated[
+        bool, typer.Option("--without-files", help="Leave out the project folders that were shipped.")
+    ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Copy the log into a folder, read the copy back, and remove the oldest copies.
+    """Copy the log and the shipped folders into a folder, read the copy back,
+    and remove the oldest copies.
 
-    The cluster goes on meanwhile. A copy that can't be read back in full ends this with an error, and then no older one goes.
+    Each part of a shipped folder is kept once, for all copies. The cluster goes on meanwhile. A copy that can't be read back in full ends this with an error, and then no older one goes.
     `dorm replay import FILE` makes a copy the log of a new cluster, `dorm deploy restore` that of a cluster that knows its users.
 
     [bold]Examples[/]
@@ -45,17 +49,20 @@ def backup(
       dorm backup /mnt/backups
 
       dorm backup /mnt/backups --keep 30 --context lab
+
+      dorm backup /mnt/backups --without-files
     """
     from dorm.cli.connect import target
 
     async def work() -> None:
         from dorm.deploy.backups import back_up, report
+        from events.quantities import MEMORY, humanize
 
         name = target(url, cluster).cluster
-        async with log_of(None, url, cluster, folds=False) as log:
-            began = time.time_ns()
+        async with log_of(None, url, cluster, folds=False) as log, client(url, cluster) as connected:
+            began, files = time.time_ns(), None if without_files else connected.log.files
             with progress_of("copying") as progress:
-                done = await back_up(log, folder, name, keep=keep, now=began, progress=progress)
+                done = await back_up(log, folder, name, keep=keep, now=began, files=files, progress=progress)
         if metrics is not None:
             await asyncio.to_thread(report, done, name, began, metrics)
         if output in (Format.json, Format.yaml):
@@ -66,5 +73,8 @@ def backup(
             f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
         )
         console.print(Text(text), soft_wrap=True)
+        if done.shipped is not None:
+            size = humanize(MEMORY, done.shipped.bytes)
+            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are beside it"))
 
     run(work())

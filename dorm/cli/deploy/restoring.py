@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.deploy.shared import Keys, Settings, key_folder, read
 from dorm.cli.errors import Fail, run
-from dorm.cli.output import console
+from dorm.cli.output import console, counted
 from dorm.cli.source import log_of, progress_of
 
 
@@ -19,11 +19,14 @@ def restore(
     settings: Settings,
     archive: Annotated[Path, typer.Argument(metavar="FILE", help="A backup: an archive of the whole log.")],
     keys: Keys,
+    without_files: Annotated[
+        bool, typer.Option("--without-files", help="Leave out the project folders that were shipped.")
+    ] = False,
 ) -> None:
     """Make a backup the log of its cluster again, on NATS servers that run and are empty.
 
     Run it on the admin's machine, with masters and agents stopped. Keys, users and nodes are those of the backup's end; what was
-    decided since then is not known any more. An import that was interrupted goes on when it is asked for again.
+    decided since then is not known any more. Shipped folders come back from beside the backup. An import that was interrupted goes on when it is asked for again.
 
     [bold]Example[/]
 
@@ -38,17 +41,22 @@ def restore(
         )
 
     async def work() -> None:
-        from dorm.deploy.restore import restore_log
+        from dorm.deploy.restore import restore_log, restore_shipped
+        from events.quantities import MEMORY, humanize
 
         async with log_of(archive, None, None) as log:
             if await log.torn():
                 raise Fail("nothing was restored; take an earlier backup", code="archive.damaged")
             with progress_of("restoring") as report:
                 done = await restore_log(log, deployment, key_folder(keys), clock=time.time_ns, progress=report)
+                shipped = None if without_files else await restore_shipped(archive, deployment, key_folder(keys), report)
         console.print(
             Text(f"{done.records:,} records are the log of cluster {deployment.cluster}; digest {done.digest}"),
             soft_wrap=True,
         )
+        if shipped is not None:
+            size = humanize(MEMORY, shipped.bytes)
+            console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders, {size}, are restored"))
         console.print(
             Text("next: start the masters; one that had seen later records needs --accept-log once", style="dim"),
             soft_wrap=True,

@@ -1,7 +1,8 @@
 """Commands that change an app that exists.
 
 scale      how many containers it may have
-edit       another spec for it;  editing: from what people type to the document of a spec
+edit       another spec for it;  editing: from what people type to the document of a spec;  shipping: the folder that
+           it names
 restart    start it again, from its checkpoint or without
 retry      retry it now where it pauses after a failure
 """

@@ -35,7 +35,7 @@ def complete_field(incomplete: str) -> list[str]:
     from events.spec import AppSpec
     from events.spec.editing import NEVER
 
-    names = (name for name in AppSpec.__struct_fields__ if name not in NEVER)
+    names = (name for name in AppSpec.__struct_encode_fields__ if name not in NEVER)
     return [f"{name}=" for name in names if name.startswith(incomplete)]
 
 
@@ -66,7 +66,8 @@ def edit(
     It shows first what would change, and which apps would be resized. Bounds,
     weight and limits hold at once. All else (image, command, env, demand …) needs
     a restart: an app that runs saves a checkpoint, stops, and goes on with the
-    new spec. The name and the user can't change.
+    new spec. Gates (hold, after, start_after) and `from` change until an app has
+    started, the name and the user never. A `workdir` in the file is shipped.
 
     Where somebody else has changed the spec since you read it, your edit is
     refused: look again.
@@ -80,6 +81,8 @@ def edit(
       dorm edit digits-mlp -f new.yaml --dry-run
 
       dorm edit digits-mlp --set image=trainer:2 --yes
+
+      dorm edit digits-mlp --set max_runtime=12h
     """
     if not (yes or dry_run) and (str(file) == "-" or not sys.stdin.isatty()):
         raise WrongUsage("nobody can be asked here; say --yes, or --dry-run to look first", code="usage.not_asked")
@@ -114,7 +117,7 @@ async def _edit(
     except SpecError as error:
         raise Fail(str(error), code=error.code) from None
     before = found.owners_spec
-    after = await _asked(found, file, pairs)
+    after = await _asked(connected, found, file, pairs, send=not dry_run)
     changes = differing(before, after) if after is not None else None
     if after is None or changes is None or not changes.all:
         console.print(Text(f"nothing to change: {found.name} has this spec already"))
@@ -135,18 +138,23 @@ async def _edit(
         console.print(Text(f"{edited.name} has revision {edited.revision}{when}"))
 
 
-async def _asked(app: App, file: Path | None, pairs: list[str] | None) -> AppSpec | None:
-    """Return the spec that the user wants; None where an editor left it as it was."""
+async def _asked(
+    connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool
+) -> AppSpec | None:
+    """Return the spec that the user wants; None where an editor left it as it was.  A folder that it names is shipped with
+    `send`, else only looked at."""
     from dorm.cli.lifecycle.editing import from_editor, from_file, with_settings
+    from dorm.cli.lifecycle.shipping import with_folder
     from dorm.core.apps.steering import spec_of
     from events.spec import document_of
 
-    spec = app.owners_spec
+    spec, base = app.owners_spec, Path() if file is None or str(file) == "-" else file.parent
     if file is None and not pairs:
         edited = await from_editor(spec, lambda document: spec_of(document, app))
-        return spec_of(edited, app) if edited is not None else None
+        return spec_of(await with_folder(connected, edited, app, base, send=send), app) if edited is not None else None
     document: dict[str, Any] = from_file(file, spec) if file is not None else document_of(spec)
-    return spec_of(with_settings(document, pairs or []), app)
+    document = with_settings(document, pairs or [])
+    return spec_of(await with_folder(connected, document, app, base, send=send), app)
 
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
@@ -171,7 +179,8 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
         ("by a restart" if runs else "when it starts", changes.by_restart),
     ):
         for name in names:
-            line = f"  {name}: {_value(getattr(before, name))} -> {_value(getattr(after, name))}"
+            shown = "from" if name == "origin" else name
+            line = f"  {shown}: {_value(getattr(before, name))} -> {_value(getattr(after, name))}"
             console.print(Text(line).append(f"  ({title})", style="dim"))
     if planned is None:
         return

@@ -63,11 +63,13 @@ def _put(document: dict[str, Any], key: str, value: Any, *, keep: bool) -> None:
 
 
 def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
-    """Return the document of a spec file.  One that names no user is for the app's.  Raises SpecError."""
+    """Return the document of a spec file.  One that names no user is for the app's, and one that names no group for that of
+    the sweep that the app belongs to.  Raises SpecError."""
     document = load_document(path)
     if not isinstance(document, dict):
         raise SpecError(f"{path}: a spec is a map with name, command and demand", code="spec.not_a_map")
-    return {"user": spec.user, **document}
+    group = {"group": document_of(spec)["group"]} if spec.group is not None else {}
+    return {"user": spec.user, **group, **document}
 
 
 async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -16,9 +16,15 @@ from dorm.cli.output import Format, Output, ago, console, counted, show, show_do
 from dorm.cli.sizes import bytes_of, seconds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.client.client import Client
     from events.workdir import Limits
 
+_USES = [
+    ("USER", "tenant"), ("FOLDERS", "folders"), ("PARTS", "parts"), ("SIZE", "size"), ("AT MOST", "most"), ("LATEST", "age"),
+]  # fmt: skip
+_LEAST_OF_ALL_S, _LEAST_OF_OWN_S = 3600.0, 60.0
 app = typer.Typer(help="What the cluster keeps of the project folders that were shipped to it.", no_args_is_help=True)
 
 
@@ -30,8 +36,8 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
 
       dorm files list
 
-    JSON: a list of `tenant`, `parts`, `bytes` (compressed), `newest_at` (UTC nanoseconds) and `folders`: how many different
-    folders its apps name.
+    JSON: a list of `tenant`, `parts`, `bytes` (compressed), `newest_at` (UTC nanoseconds), `folders`: how many different
+    folders its apps name, and `quota`: how many bytes they may take.
     """
     from events.quantities import MEMORY, SECOND, humanize
 
@@ -41,9 +47,10 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
         async with client(url, cluster, user=user) as connected:
             state = await connected.state()
             listed = await connected.log.files.listed(await _seen_by(connected))
-            found = uses(listed, named(state))
+            found, limits = uses(listed, named(state)), await connected.log.files.limits()
+        documents = [{**msgspec.to_builtins(one), "quota": limits.quota_of(one.tenant)} for one in found]
         if output in (Format.json, Format.yaml):
-            show_document([msgspec.to_builtins(one) for one in found], output)
+            show_document(documents, output)
             return
         if not found:
             console.print(Text("no folder was shipped; `dorm run` ships the current one"))
@@ -51,17 +58,14 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
         now = time.time_ns()
         rows = [
             {
-                **msgspec.to_builtins(one),
-                "size": humanize(MEMORY, one.bytes),
-                "age": f"{ago((now - one.newest_at) / SECOND)} ago",
+                **one,
+                "size": humanize(MEMORY, one["bytes"]),
+                "most": humanize(MEMORY, one["quota"]),
+                "age": f"{ago((now - one['newest_at']) / SECOND)} ago",
             }
-            for one in found
+            for one in documents
         ]
-        show(
-            rows,
-            [("USER", "tenant"), ("FOLDERS", "folders"), ("PARTS", "parts"), ("SIZE", "size"), ("LATEST", "age")],
-            output,
-        )
+        show(rows, _USES, output)
 
     run(work())
 
@@ -86,41 +90,70 @@ def limits_of_files(
         str | None,
         typer.Option(metavar="DURATION", help="How long a folder is kept that no app names, such as 30d; at least 1h."),
     ] = None,
+    quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="All that one user has shipped, compressed, such as 512MiB.")
+    ] = None,
+    quota_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER=SIZE", help="The same of one user; nothing after = for the others'.  May be repeated."
+        ),
+    ] = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Show, or change, how large a shipped folder may be, and how long it is kept.
+    """Show, or change, how large a shipped folder may be, how much each user
+    may ship, and how long it is kept.
 
-    Changes need the role operator. What was shipped before stays.
+    Changes need the role operator. What was shipped before stays, except where it
+    is beyond its user's quota: a master removes that, what apps name last.
 
     [bold]Examples[/]
 
       dorm files limits
 
       dorm files limits --total 4GiB --count 50000 --keep 30d
+
+      dorm files limits --quota 256MiB --quota-of ann=900MiB
     """
     changes = {
         "file": bytes_of("--file", file),
         "total": bytes_of("--total", total),
         "count": count,
         "keep_s": seconds_of("--keep", keep),
+        "quota": bytes_of("--quota", quota),
     }
+    own = _quotas(quota_of or [])
     changes = {name: value for name, value in changes.items() if value is not None}
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             found = await connected.log.files.limits()
-            if changes:
-                found = _changed(found, changes)
+            if changes or own:
+                quotas = {name: size for name, size in {**found.quotas, **own}.items() if size is not None}
+                found = _changed(found, {**changes, "quotas": quotas})
                 await connected.log.files.set_limits(found)
         _show_limits(found, output)
 
     run(work())
 
 
-def _changed(limits: Limits, changes: dict[str, float | int | None]) -> Limits:
+def _quotas(pairs: list[str]) -> dict[str, int | None]:
+    """Return quotas by tenant's token from `USER=SIZE`; None for the general one.  Raises WrongUsage."""
+    from events.subjects import token
+
+    found: dict[str, int | None] = {}
+    for pair in pairs:
+        name, sign, size = pair.partition("=")
+        if not name or not sign:
+            raise WrongUsage(f"--quota-of {pair!r}: write USER=SIZE, such as ann=900MiB", code="usage.quota.malformed")
+        found[token(name)] = bytes_of("--quota-of", size) if size else None
+    return found
+
+
+def _changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """Raises WrongUsage."""
     from events.workdir import Limits
 
@@ -143,6 +176,8 @@ def _show_limits(limits: Limits, output: Format) -> None:
         "all files": humanize(MEMORY, limits.total),
         "how many": f"{limits.count:,}",
         "kept for": ago(limits.keep_s),
+        "one user": humanize(MEMORY, limits.quota),
+        **{f"user {name}": humanize(MEMORY, size) for name, size in sorted(limits.quotas.items())},
     }
     for label, value in lines.items():
         console.print(Text(f"  {label:<10}{value}"))
@@ -181,33 +216,46 @@ def get(
 @app.command("purge")
 def purge(
     unused_for: Annotated[
-        str, typer.Option("--unused-for", metavar="DURATION", help="Since when nobody has shipped it; at least 1h.")
+        str,
+        typer.Option(
+            "--unused-for", metavar="DURATION", help="Since when nobody has shipped it; at least 1h, of your own 1m."
+        ),
     ] = "1d",
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Remove what no app names and nobody has shipped lately; needs the role operator.
+    """Remove what no app names and nobody has shipped lately: an operator everybody's,
+    a plain user the own.
 
     A master does the same by itself, with the time of `dorm files limits`. What an app names stays as long as the cluster
     knows the app.
 
-    [bold]Example[/]
+    [bold]Examples[/]
 
       dorm files purge --unused-for 12h
+
+      dorm files purge --unused-for 1m
     """
     keep_s = seconds_of("--unused-for", unused_for) or 0.0
-    if keep_s < 3600:
-        raise WrongUsage("--unused-for: at least 1h, so that nobody who is about to submit loses a folder")
+    if keep_s < _LEAST_OF_OWN_S:
+        raise WrongUsage(
+            "--unused-for: at least 1m, so that what you are about to submit stays; of all users' at least 1h"
+        )
 
     async def work() -> None:
         from dorm.workdir.using import remove_unneeded
+        from events.log.files import EVERYONE
         from events.quantities import MEMORY, humanize
 
         async with client(url, cluster, user=user) as connected:
-            state = await connected.state()
-            removed = await remove_unneeded(connected.log.files, state, time.time_ns(), keep_s)
+            state, of = await connected.state(), await _seen_by(connected)
+            if of == EVERYONE and keep_s < _LEAST_OF_ALL_S:
+                raise WrongUsage(
+                    "--unused-for: of all users' folders at least 1h, so that nobody loses one who submits now"
+                )
+            removed = await remove_unneeded(connected.log.files, state, time.time_ns(), keep_s, of=of)
         if output in (Format.json, Format.yaml):
             show_document(msgspec.structs.asdict(removed), output)
         else:

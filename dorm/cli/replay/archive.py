@@ -14,12 +14,13 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, target, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
-from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.output import Format, Output, console, counted, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
 from replay.export.export import format_of
 from replay.export.sink import FileFormat
 
 if TYPE_CHECKING:
+    from dorm.deploy.folders import Copied
     from events.log.interface import ReadableLog
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
@@ -159,6 +160,7 @@ def _show(done: Exported, output: Format) -> None:
 def import_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, - for standard input.")],
     damaged: Annotated[bool, typer.Option("--damaged", help="Import what precedes the damage in a damaged archive.")] = False,
+    without_files: Annotated[bool, typer.Option("--without-files", help="Leave out the shipped folders that lie beside a backup.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: its name in the archive.")] = None,
@@ -183,16 +185,29 @@ def import_log(
                     "nothing was imported; --damaged imports what comes before the damage", code="archive.damaged"
                 )
             done = await _import(log, _server(url, cluster), cluster)
+            shipped = None if without_files or str(file) == "-" else await _shipped(log, file, done)
         if output in (Format.json, Format.yaml):
             show_document(done, output)
             return
         text = f"{done['records']:,} records are the log of cluster {done['cluster']} at {done['url']}; digest {done['digest']}"
         console.print(Text(text), soft_wrap=True)
+        if shipped is not None:
+            console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders are in its store"))
         console.print(
             Text(f"next: dorm master --cluster {done['cluster']} --url {done['url']}", style="dim"), soft_wrap=True
         )
 
     run(work())
+
+
+async def _shipped(log: ReadableLog, file: Path, done: dict[str, Any]) -> Copied | None:
+    """Put the shipped folders that lie beside a backup into the store of the new cluster."""
+    from dorm.deploy.folders import restore_folders
+    from replay.reading import cluster_name
+
+    with progress_of("restoring folders") as report:
+        async with client(done["url"], done["cluster"]) as connected:
+            return await restore_folders(connected.log.files, file, await cluster_name(log), report)
 
 
 def _server(url: str | None, cluster: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`dorm sweep run|list|show|cancel`: many apps from one spec."""
+"""`dorm sweep run|list|show|edit|cancel`: many apps from one spec."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, ta
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters, spec_of
+from dorm.cli.sweeps.edit import edit_sweep
 from dorm.cli.sweeps.show import show_sweep
 from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("show")(show_sweep)
+app.command("edit")(edit_sweep)
 
 
 class Mode(StrEnum):

@@ -1,5 +1,8 @@
 """Which apps of a group may not start yet: at most `parallel` of them have a place at once.
 
+The limit is that of the apps' specs until an edit of one of them changes it: `App.parallel` of all of them then, and of those
+that are submitted later to the same run of the group.  One that is lowered stops nothing that runs.
+
 The limit counts an app from its first place to the end of its last container, so also while it pauses after a failure, or is
 held.  The others wait in order of their arrival; one with a closed gate (`dorm.core.apps.gating`) takes no turn.  To policies
 they do not exist: nothing is reserved for them, and no share is computed for them.  Which ones they are follows from the apps
@@ -26,7 +29,7 @@ def held_back(state: State, now: int) -> dict[str, Waiting]:
     groups: dict[tuple[str, str], list[App]] = {}
     for app in state.apps.values():
         group = app.spec.group
-        if group is not None and group.parallel and (not app.ended or app.stopping):
+        if group is not None and limit_of(app) and (not app.ended or app.stopping):
             groups.setdefault((app.tenant, group.name), []).append(app)
     found: dict[str, Waiting] = {}
     for members in groups.values():
@@ -34,9 +37,22 @@ def held_back(state: State, now: int) -> dict[str, Waiting]:
     return found
 
 
+def limit_of(app: App) -> int:
+    """Return how many apps of its group may run at once; 0 for no limit, and for an app of no group."""
+    if isinstance(app.parallel, int):
+        return app.parallel
+    return app.spec.group.parallel if app.spec.group is not None else 0
+
+
+def same_run(app: App, other: App) -> bool:
+    """Return whether two apps were submitted as parts of one group."""
+    one, two = app.spec.group, other.spec.group
+    return one is not None and two is not None and (app.tenant, one.name, one.run) == (other.tenant, two.name, two.run)
+
+
 def _held_back(members: list[App], now: int) -> dict[str, Waiting]:
     """Return those of one group.  Where its apps state different limits, the least of them holds."""
-    limits = [app.spec.group.parallel for app in members if app.spec.group is not None and not app.ended]
+    limits = [limit_of(app) for app in members if not app.ended]
     if not limits:
         return {}
     least = min(limits)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
 from dorm.core.apps.admission import check_room
+from dorm.core.apps.gating.editing import check_release, edited_links, has_started
+from dorm.core.apps.origins import with_origin
 from events.identities import tenant_in
 from events.kinds import AppRejected, AppRestarted, AppRevised
 from events.limits import clipped
 from events.quantities import SECOND
 from events.spec import LARGEST_SPEC, SpecError, check_spec
-from events.spec.editing import check_same_app, differing, fingerprint, merged
+from events.spec.editing import check_same_app, differing, fingerprint, merged, same_origin
 
 if TYPE_CHECKING:
     from dorm.core.revisions import Asked
@@ -68,11 +71,15 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
         text = f"the edit has {request.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
         raise SpecError(text, code="spec.too_large")
     after = spec_of(request.spec, app)
+    check_release(app, before, after)
+    if after.origin != before.origin:
+        after = with_origin(state, after, app.submission)
     found = differing(before, after)
     if not found.all:
         raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
     if any(name in found.all for name in _PLACES):
         check_room(state, after, after.n_min)
+    added = edited_links(state, app, before, after, request, taken)
     check_agents(state)
     runs = not app.ended and app.current is not None and app.current.released
     restarts = bool(differing(app.spec, after).by_restart)
@@ -84,6 +91,7 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
         next=after if later else None,
         restarts=restarts,
         changed=list(found.all),
+        after=added,
         submission=request.id,
         editor=request.who or request.by,
         cause=str(request.seq),
@@ -95,7 +103,9 @@ def spec_of(document: Any, app: App) -> AppSpec:
     if isinstance(document, dict) and document.get("user", "anonymous") == "anonymous":
         document = {**document, "user": app.spec.user}
     spec = check_spec(document).stored()
-    check_same_app(app.spec, spec)
+    if same_origin(app.spec, spec):
+        spec = msgspec.structs.replace(spec, origin=app.spec.origin)
+    check_same_app(app.spec, spec, started=has_started(app))
     return spec
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, State
 
-_ABOUT_GROUPS = (k.AppAccepted, k.AppCancelled, k.AppCompleted, k.AppFailed, k.Resized)
+_ABOUT_GROUPS = (k.AppAccepted, k.AppCancelled, k.AppCompleted, k.AppFailed, k.AppRevised, k.Resized)
 """Facts after which others of a group may be held back, or may start."""
 
 

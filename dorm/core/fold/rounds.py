@@ -27,6 +27,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.gates.awaiting import close_gates, note_end
+from dorm.core.fold.gates.editing import join_group
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
@@ -106,6 +107,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     begin(state, state.apps[event.app])
     state.names[state.apps[event.app].name_key] = event.app
     close_gates(state, state.apps[event.app], event.after)
+    join_group(state, state.apps[event.app])
     mark_dirty(state)
 
 

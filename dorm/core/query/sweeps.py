@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.apps.groups import limit_of
 from dorm.core.query.reported import shown
 from dorm.core.query.views import sizes
 from events.quantities import SECOND
@@ -95,7 +96,7 @@ def sweep_row(apps: Sequence[App], now: int) -> SweepRow:
         user=apps[0].user,
         count=group.count,
         submitted=len(apps),
-        parallel=group.parallel,
+        parallel=limit_of(apps[-1]),
         phases=dict(sorted(phases.items(), key=lambda one: _ORDER.get(one[0], len(_ORDER)))),
         containers=sum(sum(sizes(app).values()) for app in apps),
         age_s=round(max(0, end - min(app.submitted_at for app in apps)) / SECOND, 3),

@@ -30,7 +30,7 @@ from nats.js.api import (
 
 from events import subjects as names
 from events.log.files import EVERYONE, Files, StoredBlob
-from events.log.records import LogDamaged, LogFull, LogRefused, LogUnavailable
+from events.log.records import LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken
 from events.nats.link import as_log_errors
 from events.nats.reader import nanoseconds, status_of
 from events.nats.settings.limits import FILES_BYTES, LARGEST_FILE
@@ -84,7 +84,8 @@ class JetStreamFiles(Files):
         await self._publish(names.file(self._cluster, tenant, name), body)
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:
-        return await self._last(names.file(self._cluster, tenant, name))
+        found = await self._last(names.file(self._cluster, tenant, name))
+        return found if found is not None and found[0] else None
 
     async def listed(self, tenant: str = EVERYONE) -> list[StoredBlob]:
         await self._link.connected(_TIMEOUT_S)
@@ -98,6 +99,12 @@ class JetStreamFiles(Files):
         with self._errors("removing a part of a shipped folder"):
             await api_request(self._link, f"STREAM.PURGE.{self._stream}", question, _TIMEOUT_S)
 
+    async def give_up(self, blob: StoredBlob) -> None:
+        try:
+            await self._publish(names.file(self._cluster, blob.tenant, blob.name), b"", after=blob.seq)
+        except Overtaken:
+            return  # It was stored again.
+
     async def limits(self) -> Limits:
         found = await self._last(names.file(self._cluster, _OF_ALL, _LIMITS))
         try:
@@ -108,12 +115,14 @@ class JetStreamFiles(Files):
     async def set_limits(self, limits: Limits) -> None:
         await self._publish(names.file(self._cluster, _OF_ALL, _LIMITS), msgspec.json.encode(limits))
 
-    async def _publish(self, subject: str, body: bytes) -> None:
+    async def _publish(self, subject: str, body: bytes, *, after: int | None = None) -> None:
+        """Store a message, with `after` only if that is the sequence of the last one on its subject."""
+        expected = {"Nats-Expected-Last-Subject-Sequence": str(after)} if after is not None else {}
         self._link.check_size(body, len(self._stream), LARGEST_FILE)
         await self._link.connected(_TIMEOUT_S)
         with self._errors("storing a part of a folder"):
             await self._link.jetstream().publish(
-                subject, body, timeout=_TIMEOUT_S, headers={"Nats-Expected-Stream": self._stream}
+                subject, body, timeout=_TIMEOUT_S, headers={"Nats-Expected-Stream": self._stream, **expected}
             )
 
     async def _last(self, subject: str) -> tuple[bytes, int] | None:
@@ -222,5 +231,6 @@ class _Listing:
         else:
             at = 5 if len(parts) == 9 else 7
             size = status_of(header)[2].get("Nats-Msg-Size", "0") if header else "0"
-            self._found.append(StoredBlob(tokens[3], tokens[4], int(size), int(parts[at + 2]), int(parts[at])))
+            time, seq = int(parts[at + 2]), int(parts[at])
+            self._found.append(StoredBlob(tokens[3], tokens[4], int(size), time, seq, len(header)))
         self._news.set()

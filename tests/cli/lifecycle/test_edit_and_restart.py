@@ -139,6 +139,33 @@ async def test_what_can_never_start_fails_at_once_and_goes_on_once_it_can(users:
     assert "has completed" in await users.refused("restart", "late", of="ben")
 
 
+async def test_gates_and_the_shipped_folder_change_by_an_edit(users: Users, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('first')\n")
+    document = {
+        "name": "shipped",
+        "command": ["python3", "train.py"],
+        "demand": {"cpu": "250m"},
+        "hold": True,
+        "workdir": ".",
+    }
+    await users.done("submit", write_spec(tmp_path, document))
+    (tmp_path / "train.py").write_text("print('second')\n")
+    document |= {"hold": False, "start_after": "2s", "max_runtime": "1h"}
+    edit = ("edit", "shipped", "-f", write_spec(tmp_path, document))
+    shown = await users.done(*edit, "--dry-run")
+    assert [line.split(":")[0].strip() for line in shown.splitlines()[:4]] == [
+        "hold",
+        "start_after",
+        "max_runtime",
+        "workdir",
+    ]
+    said = await users.done(*edit, "--yes")
+    assert said.endswith("shipped has revision 2\n")
+    assert (await users.done(*edit, "--yes")).startswith("nothing to change"), "the folder is the same"
+    assert await users.done("wait", "shipped") == "shipped completed\n"
+    assert await users.done("logs", "shipped") == "second\n"
+
+
 async def test_words_of_other_tools(users: Users) -> None:
     for word, meant in (
         ("stop", "dorm cancel"),

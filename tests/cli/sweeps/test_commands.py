@@ -114,10 +114,16 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     assert len((await done(home, "ps", "naps")).splitlines()) == 10
     assert len([row for row in json.loads(await done(home, "ps", "-o", "json")) if row["sweep"] == "naps"]) == 9
     assert "at most 2 of its group run at once" in await done(home, "explain", "naps-0007")
+    said = await done(home, "sweep", "edit", "naps", "--parallel", "3")
+    assert said == "naps: at most 3 at once from now on (before: at most 2)\n"
+    async with cluster.client() as client:
+        await until(client, lambda s: sum(app.phase == "running" for app in s.apps.values()) == 3, "a third one runs")
+    assert "[edit.no_change]" in await refused(home, "sweep", "edit", "naps", "-k", "3", code=1)
     assert "naps is a sweep" in await refused(home, "describe", "naps", code=1)
     other = {"DORM_CREDENTIALS": str(tmp_path / "eve.json")}
     await done(home, "user", "add", "eve", "--role", "user", "--to", other["DORM_CREDENTIALS"])
     assert "[sweep.not_found]" in await refused(home, "sweep", "cancel", "naps", code=1, env=other)
+    assert "[sweep.not_found]" in await refused(home, "sweep", "edit", "naps", "-k", "9", code=1, env=other)
     assert await done(home, "sweep", "cancel", "naps", "--reason", "enough", "--wait") == "naps: 9 apps ended\n"
     project = tmp_path / "project"
     project.mkdir()

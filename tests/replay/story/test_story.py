@@ -140,7 +140,7 @@ def test_what_an_adjustment_cost() -> None:
     phases = released.phases
     assert (phases.previous, phases.stop_s, phases.wait_s, phases.lost_steps, phases.checkpoint) == (1, 2, 1, 10, 100)
     assert released.causes[0].position == shrunk.position
-    assert "slot 3 on n1 ended with exit code 143" in causes(released)[1]
+    assert causes(released)[1] == "slot 3 on n1 stopped as asked, with exit code 143"
     assert released.work is not None
     assert (released.work.first_step, released.work.last_step, released.work.steps_per_s) == (10, 110, 10)
     assert "continues from its checkpoint at step 100, 10 steps lost" in released.text

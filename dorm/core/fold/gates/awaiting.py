@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.core.state import App, State
+    from events.spec.gates import After
 
 SUBMITTED_HELD = "submitted so"
 """The reason of a hold that the spec asks for."""
@@ -23,7 +24,7 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
     """Close the gates that an accepted app's spec asks for, and begin to measure its time.  `ids` are of the apps that it
     waits for, one for each entry of `after` in its spec."""
     spec = app.spec
-    start, after = starts_at(spec, app.submitted_at), _links(state, app, ids)
+    start, after = starts_at(spec, app.submitted_at), links(state, app, awaited(spec), ids)
     if spec.hold or after or start > state.time:
         app.gates = Gates(after=after)
     if isinstance(app.gates, Gates) and start > state.time:
@@ -36,9 +37,10 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
         app.run_time = RunTime()
 
 
-def _links(state: State, app: App, ids: Sequence[str]) -> list[Awaited]:
+def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) -> list[Awaited]:
+    """Return the gates of entries of `after`, of which `ids` are the apps, and note that the app waits for each."""
     found = []
-    for one, id in zip(awaited(app.spec), ids, strict=False):
+    for one, id in zip(entries, ids, strict=False):
         other = state.apps.get(id)
         if other is None or other is app:
             continue  # No master says so.

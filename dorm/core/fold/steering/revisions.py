@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
+from dorm.core.apps.gating.editing import has_started
 from dorm.core.fold.effects import interrupt, mark_dirty, mark_wait, plan_drops
+from dorm.core.fold.gates.editing import regate
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.revisions import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
@@ -27,7 +29,7 @@ from events import kinds as k
 from events import subjects
 from events.limits import clipped
 from events.spec import can_be_read
-from events.spec.editing import NEVER
+from events.spec.editing import BEFORE_START, NEVER, same_group
 
 if TYPE_CHECKING:
     from dorm.core.fold.folded import Folded
@@ -104,6 +106,7 @@ def app_revised(state: State, event: k.AppRevised) -> None:
     app.held_most = app.held_least = None
     app.failed_trials = 0
     current = app.current if not app.ended else None
+    before = app.spec
     if current is not None and current.released and event.next is not None:
         known.pending, app.spec = event.next, event.spec
     else:
@@ -111,6 +114,7 @@ def app_revised(state: State, event: k.AppRevised) -> None:
             _void(state, app, current)
         known.pending = None
         _take(app, known, latest, restarts=event.restarts)
+    regate(state, app, before, event)
     if event.restarts:
         _forgive(app)
         _try_now(state, app)
@@ -119,8 +123,12 @@ def app_revised(state: State, event: k.AppRevised) -> None:
 
 def _is_of(app: App, event: k.AppRevised) -> bool:
     specs = [event.spec, *([event.next] if event.next is not None else [])]
+    kept = (*NEVER, *BEFORE_START) if has_started(app) else NEVER
     return all(
-        can_be_read(spec) and all(getattr(spec, name) == getattr(app.spec, name) for name in NEVER) for spec in specs
+        can_be_read(spec)
+        and same_group(app.spec, spec)
+        and all(getattr(spec, name) == getattr(app.spec, name) for name in kept)
+        for spec in specs
     )
 
 

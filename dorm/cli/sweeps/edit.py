@@ -1,0 +1,48 @@
+"""`dorm sweep edit`: how many apps of a sweep run at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.errors import run
+from dorm.cli.output import console
+from dorm.cli.swept.lines import SweepName
+
+
+def edit_sweep(
+    sweep: SweepName,
+    parallel: Annotated[int, typer.Option("--parallel", "-k", min=0, help="At most so many at once; 0: no limit.")],
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Change how many apps of a sweep run at once.
+
+    A higher limit lets more of them start with the next decision. A lower one
+    stops nothing that runs: others start once enough have ended. It also holds for
+    apps that a `dorm sweep run` is still submitting. `dorm edit APP` changes one
+    app of a sweep.
+
+    [bold]Examples[/]
+
+      dorm sweep edit lr --parallel 8
+
+      dorm sweep edit lr -k 0
+    """
+
+    async def work() -> None:
+        from dorm.client.sweeps.limiting import set_parallel
+
+        async with client(url, cluster, user=user) as connected:
+            before = await set_parallel(connected, sweep, parallel)
+        console.print(Text(f"{sweep}: {_words(parallel)} at once from now on (before: {_words(before)})"))
+
+    run(work())
+
+
+def _words(limit: int) -> str:
+    return f"at most {limit}" if limit else "as many as there is room for"
