@@ -4,9 +4,7 @@ cluster       server, master and agents, started and stopped together
 nats_server   an embedded NATS server
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
-companion     a command as a process beside this one, started again when it ends
-api_process   the API and the dashboard of such a cluster, as a process of their own
-views_process users' views, as a process of their own
+companions    the processes of the API and of users' views, started again when they end
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 commands      specs of commands as they are typed, without a file

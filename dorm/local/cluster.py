@@ -247,7 +247,7 @@ class LocalCluster:
     async def _serve_views(self, key_file: Path) -> None:
         if self.keys is None:
             return
-        from dorm.local.views_process import ViewsProcess
+        from dorm.local.companions.views import ViewsProcess
 
         process = ViewsProcess(
             lambda: self.master.state,

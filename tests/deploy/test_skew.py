@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dorm.client.client import Client
-from events.log.interface import LogRefused
+from events.log.records import LogRefused
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.deploy.releases import COMMITS, Program, dorm_of, sources

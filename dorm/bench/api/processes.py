@@ -11,7 +11,7 @@ import aiohttp
 import psutil
 
 from dorm.bench import BenchError
-from dorm.local.companion import NICE
+from dorm.local.companions.companion import NICE
 from dorm.local.nats_server import EmbeddedServer, free_port
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import State
     from dorm.health.checks import Health
-    from dorm.local.views_process import ViewsProcess
+    from dorm.local.companions.views import ViewsProcess
     from dorm.master.master import Master
     from dorm.metrics.address import Address
     from dorm.metrics.parts import SolveTimer
@@ -224,7 +224,7 @@ def master(
 
 
 def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
-    from dorm.local.views_process import ViewsProcess
+    from dorm.local.companions.views import ViewsProcess
 
     path = str(Path(found.credentials).expanduser())
     return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)

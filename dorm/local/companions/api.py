@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.local.companion import Companion
+from dorm.local.companions.companion import Companion
 from dorm.local.nats_server import free_port, in_use
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from dorm.local.companion import Companion
+from dorm.local.companions.companion import Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
