@@ -21,6 +21,33 @@ class LogQuestion(msgspec.Struct, frozen=True):
     follow: bool = False
     tail: Number | None = None
     """Lines from the end; None for all."""
+    since: Moment | None = None
+    """Only lines of this time (UTC ns) or later, and those whose time is not known."""
+    timed: bool = False
+    """Answer in `LogPiece`s.  Agents before 0.5.1 know neither this field nor those around it, and answer in plain bytes."""
+    after: Name = ""
+    """Only what comes after the piece with this mark, in spite of `tail` and `since`."""
+
+
+class LogStretch(msgspec.Struct, frozen=True, array_like=True):
+    """Some output of which all lines were written at one time, as far as that is known."""
+
+    time: Moment
+    """UTC nanoseconds by the node's clock; 0 where it is not known.  A line that goes on in the next stretch has this time."""
+    data: bytes
+
+
+class LogPiece(msgspec.Struct, frozen=True, tag="output"):
+    """A part of a container's output with its times; the data of all pieces together are the plain output."""
+
+    stretches: list[LogStretch]
+    mark: Name
+    """Names the place behind this piece (`LogQuestion.after`); only the container's agent can read it."""
+
+
+def plain(piece: LogPiece) -> bytes:
+    """Return the output without its times."""
+    return b"".join(stretch.data for stretch in piece.stretches)
 
 
 class Disk(msgspec.Struct, frozen=True):

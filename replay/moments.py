@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 
+_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?")
+_DAY = 24 * 3600 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,6 +46,18 @@ def not_in_log(seq: int, start: int, end: int) -> MomentError:
     """Return the error of a sequence outside a log that has records after `start` up to `end`."""
     text = f"the log has records {start + 1} to {end}, so there is no {seq}"
     return MomentError(text, code="moment.after_end" if seq > end else "moment.before_start")
+
+
+def parse_clock(text: str, now: int) -> AtSequence | AtTime:
+    """Parse a moment of what is not on the log and goes by clocks, such as output: as `parse`, but `-10m` counts back from
+    `now` (UTC ns), and `14:05` is the last time that it was so late (UTC).  Raises MomentError."""
+    if _CLOCK.fullmatch(text.strip()):
+        today = datetime.fromtimestamp(now // SECOND, UTC).date()
+        found = parse(f"{today}T{text.strip()}")
+        assert isinstance(found, AtTime)
+        return found if found.time <= now else AtTime(found.time - _DAY)
+    moment = parse(text)
+    return AtTime(now - moment.span) if isinstance(moment, BeforeEnd) else moment
 
 
 def parse(text: str) -> Moment:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.outputs.answering import answer_files
-from agents.runtime.interface import Key, RuntimeFault, Unavailable
+from agents.runtime.interface import Key, RuntimeFault, Unavailable, Wanted
 from events import subjects
 from events.log.interface import AskRefused
-from events.requests import LogQuestion
+from events.requests import LogQuestion, plain
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
@@ -67,9 +67,9 @@ class LogAnswerer:
         key = Key(asked.app, asked.generation, asked.slot)
         try:
             self._check_tenant(asked.app)
-            async with contextlib.aclosing(self._runtime.logs(key, follow=asked.follow, tail=asked.tail)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with contextlib.aclosing(self._pieces(key, asked)) as pieces:
+                async for piece in pieces:
+                    yield piece
         except KeyError:
             raise AskRefused(
                 f"slot {key.slot} of generation {key.generation} is not (or no longer) on node {self._desired.node}",
@@ -81,6 +81,17 @@ class LogAnswerer:
             ) from None
         except RuntimeFault as error:
             raise AskRefused(str(error), code=error.code) from None
+
+    async def _pieces(self, key: Key, asked: LogQuestion) -> AsyncGenerator[bytes, None]:
+        if not asked.timed and asked.since is None and not asked.after:
+            async with contextlib.aclosing(self._runtime.logs(key, follow=asked.follow, tail=asked.tail)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        wanted = Wanted(asked.follow, asked.tail, asked.since, asked.after)
+        async with contextlib.aclosing(self._runtime.timed_logs(key, wanted)) as pieces:
+            async for piece in pieces:
+                yield msgspec.msgpack.encode(piece) if asked.timed else plain(piece)
 
     def _check_tenant(self, app_id: str) -> None:
         """Raises KeyError for an app of another tenant, as for one that is not here."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agents.runtime.execution import Command, Execution
     from agents.runtime.listeners import Listener
     from agents.runtime.workdir.cache import BlobCache
+    from events.requests import LogPiece
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
@@ -227,6 +228,22 @@ class Use(msgspec.Struct, frozen=True):
     """Bytes resident now."""
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """Which part of a container's output is wanted; the fields are those of `events.requests.LogQuestion`."""
+
+    follow: bool = False
+    tail: int | None = None
+    since: int | None = None
+    after: str = ""
+
+
+def no_mark(text: str) -> RuntimeFault:
+    """Return the error of a mark that this runtime has not written."""
+    return RuntimeFault(
+        f"{text[:60]!r} marks no place in this output; ask without `after`", code="agent.question.malformed"
+    )
+
+
 class Runtime(Protocol):
     """Every method may raise `Unavailable`.  All are safe to cancel and to call again; `ensure` and `stop` converge.
 
@@ -326,6 +343,10 @@ class Runtime(Protocol):
 
     def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Yield chunks of stdout and stderr; with `follow` until the container has exited.  KeyError if there is none."""
+        ...
+
+    def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        """Yield the same with times.  KeyError if there is no such container; `RuntimeFault` for a mark that is none."""
         ...
 
     async def use(self, key: Key) -> Use | None:

@@ -4,6 +4,7 @@
     codec        µs per event: encode, decode, fold
     submit       from a submission to its running container
     run          from `dorm run` to the first line of output, with a project that is shipped
+    exec         from `dorm exec APP -- true` to its end, beside the same command without Dorm
     trust        the same on a cluster that knows its users, beside an open one
     resize       from a decision to the complete new generation, phase by phase
     pause        the pause that is shown for a resize, beside the app's own clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +14,10 @@ from dorm.cli.connect import client, target
 from dorm.cli.errors import Fail, WrongUsage, complain, line
 from dorm.cli.output import progress_console
 from dorm.cli.terminal import say
-from replay.moments import MomentError, parse
+from replay.moments import AtTime, MomentError, parse, parse_clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from events.archive.damage import Damage
     from events.archive.opening import Archive
@@ -33,6 +34,24 @@ def parse_moment(text: str | None) -> Moment | None:
         return None if text is None else parse(text)
     except MomentError as error:
         raise WrongUsage.of(error) from None
+
+
+def clock_time(text: str | None) -> Callable[[ReadableLog], Awaitable[int | None]]:
+    """Parse the moment of `--since` where clocks count (`replay.moments.parse_clock`); return what finds it, in UTC nanoseconds,
+    None for the beginning.  Raises WrongUsage, and later MomentError for a record that is not on the log."""
+    try:
+        moment = None if text is None else parse_clock(text, time.time_ns())
+    except MomentError as error:
+        raise WrongUsage.of(error) from None
+
+    async def find(log: ReadableLog) -> int | None:
+        if moment is None or isinstance(moment, AtTime):  # as nearly always, without loading the fold
+            return None if moment is None else moment.time
+        from replay.travel.travel import clock_of
+
+        return await clock_of(log, moment)
+
+    return find
 
 
 At = Annotated[

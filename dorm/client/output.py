@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,13 +16,14 @@ from dorm.client.tail import Filter, Tail
 from dorm.core.app import App
 from dorm.core.query.gates import reason_of
 from events import subjects
+from events.cloudevents import rfc3339
 from events.kinds import ContainerExited, ContainerStarted
 from events.log.records import LogUnavailable
 from events.positions import Position
-from events.requests import LogQuestion
+from events.requests import LogPiece, LogQuestion, plain
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from dorm.core.state import Generation
     from events.log.interface import Bus, ReadableLog
@@ -31,6 +32,57 @@ if TYPE_CHECKING:
 _AGENT_BACK_S = 15.0
 """Seconds that an agent may take to answer again after an outage."""
 _PAUSE_S = 0.2
+
+
+_LONGEST = 1 << 16
+"""Bytes of a line; a longer one is cut into several."""
+STAMP = len("2026-11-21T09:00:00.000Z")
+"""Characters of a line's time."""
+
+
+def stamp(time: int) -> str:
+    """Return the time of a line (UTC ns) as text, in milliseconds; `-` where it is not known."""
+    return rfc3339(time)[: STAMP - 1] + "Z" if time else "-".ljust(STAMP)
+
+
+class Line(NamedTuple):
+    """A line of output without its line break."""
+
+    text: bytes
+    time: int | None = None
+    """UTC ns, 0 where it is not known; None where it was not asked for."""
+
+
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
+    """Yield the lines of some output."""
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for one in whole:
+            yield Line(one)
+        while len(rest) >= _LONGEST:
+            yield Line(rest[:_LONGEST])
+            rest = rest[_LONGEST:]
+    if rest:
+        yield Line(rest)
+
+
+async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
+    """Yield the lines of some output with their times; a line has the time at which it begins."""
+    rest, began = b"", 0
+    async for piece in pieces:
+        for stretch in piece.stretches:
+            if not rest:
+                began = stretch.time
+            *whole, rest = (rest + stretch.data).split(b"\n")
+            for one in whole:
+                yield Line(one, began)
+                began = stretch.time
+            while len(rest) >= _LONGEST:
+                yield Line(rest[:_LONGEST], began)
+                rest = rest[_LONGEST:]
+    if rest:
+        yield Line(rest, began)
 
 
 def started(app: App) -> list[Generation]:
@@ -131,42 +183,123 @@ class Output:
         return Ran(app, number, nodes) if nodes else None
 
     async def read(
-        self, app: App, *, slot: int | None, follow: bool, tail: int | None, generation: int | None = None
+        self,
+        app: App,
+        *,
+        slot: int | None,
+        follow: bool,
+        tail: int | None,
+        generation: int | None = None,
+        since: int | None = None,
     ) -> AsyncIterator[bytes]:
         """Yield the output of one container, as `Client.logs` says."""
         ran = await self.generation(app, generation)
-        async for piece in self.read_slot(ran, ran.slot(slot=slot), follow=follow, tail=tail):
+        async for piece in self.read_slot(ran, ran.slot(slot=slot), follow=follow, tail=tail, since=since):
             yield piece
 
-    async def read_slot(self, ran: Ran, slot: int, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
-        """Yield the output of the container in a slot that the generation has."""
-        app = ran.app
-        question = LogQuestion(app=app.id, generation=ran.number, slot=slot, follow=follow, tail=tail)
-        tenant = app.tenant if self._bus.guarded else ""
-        subject = subjects.ask(self._cluster, ran.nodes[slot], "logs", tenant)
-        taken = skip = outages = 0
-        patience = 0.0
+    async def read_slot(
+        self, ran: Ran, slot: int, *, follow: bool, tail: int | None, since: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the output of the container in a slot that the generation has; `since` as for `read_timed`."""
+        if since is not None:
+            async for found in self.read_timed(ran, slot, follow=follow, tail=tail, since=since):
+                yield plain(found)
+            return
+        question = LogQuestion(app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail)
+        retry = _Retry(self._connection, self._outages) if follow else None
+        taken = skip = 0
         while True:
             try:
-                async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
-                    patience = 0.0
+                async for piece in self._ask(ran, question):
+                    if retry is not None:
+                        retry.heard()
                     if len(piece) > skip:
                         yield piece[skip:]
                         taken += len(piece) - skip
                     skip -= min(skip, len(piece))
             except LogUnavailable:
-                now = asyncio.get_running_loop().time()
-                if self._outages() > outages:
-                    outages, patience = self._outages(), math.inf
-                if not follow or now > patience or self._connection is None:
+                if retry is None or not await retry.again():
                     raise
-                await self._connection.connected()
-                # The agent has to reconnect too.
-                patience = min(patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
-                await asyncio.sleep(_PAUSE_S)
             else:
                 return
             if tail is None:
                 skip = taken
             else:
                 question = msgspec.structs.replace(question, tail=0)
+
+    async def read_timed(
+        self, ran: Ran, slot: int, *, follow: bool = False, tail: int | None = None, since: int | None = None
+    ) -> AsyncIterator[LogPiece]:
+        """Yield the output of a container with the times of its lines, which its node took.  `since` (UTC ns) leaves out lines
+        that are surely older.
+
+        An answer that a lost connection, or a long pause of the reader, interrupts goes on behind its last piece.  Raises
+        NotFound where the node's agent is of a release without times."""
+        question = LogQuestion(
+            app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail, since=since, timed=True
+        )
+        retry = _Retry(self._connection, self._outages)
+        while True:
+            begin = question.after
+            try:
+                async with aclosing(self._ask(ran, question)) as answers:
+                    async for answer in answers:
+                        retry.heard()
+                        piece = _timed(answer, ran.nodes[slot])
+                        question = msgspec.structs.replace(question, after=piece.mark)
+                        yield piece
+            except LogUnavailable:
+                more = question.after != begin
+                if not (follow or more) or not await retry.again(more=more):
+                    raise
+            else:
+                return
+
+    def _ask(self, ran: Ran, question: LogQuestion) -> AsyncGenerator[bytes, None]:
+        tenant = ran.app.tenant if self._bus.guarded else ""
+        subject = subjects.ask(self._cluster, ran.nodes[question.slot], "logs", tenant)
+        return self._bus.ask(subject, msgspec.json.encode(question))
+
+
+def _timed(answer: bytes, node: str) -> LogPiece:
+    """Decode a piece of an answer.  Raises NotFound for plain output: agents of earlier releases ignore that times are
+    wanted."""
+    try:
+        return msgspec.msgpack.decode(answer, type=LogPiece)
+    except msgspec.MsgspecError:
+        raise NotFound(
+            f"the agent of node {node} is of a release that keeps no times of output; upgrade it, or leave out the times "
+            "(--since, --timestamps)",
+            code="logs.no_times",
+        ) from None
+
+
+class _Retry:
+    """Whether an interrupted answer is asked for again: after an outage of the connection, for as long as an agent may take to
+    answer again."""
+
+    def __init__(self, connection: Connection | None, outages: Callable[[], int]) -> None:
+        self._connection = connection
+        self._count = outages
+        self._outages = 0
+        self._patience = 0.0
+
+    def heard(self) -> None:
+        """Note that a piece of the answer has come."""
+        self._patience = 0.0
+
+    async def again(self, *, more: bool = False) -> bool:
+        """Wait until the question may be repeated; return False if that is of no use.  `more`: the last one brought something,
+        so its reader may have paused for longer than an agent waits, or the agent has started again."""
+        now = asyncio.get_running_loop().time()
+        if self._count() > self._outages:
+            self._outages, self._patience = self._count(), math.inf
+        elif more:
+            self._patience = now + _AGENT_BACK_S
+        if now > self._patience or self._connection is None:
+            return False
+        await self._connection.connected()
+        # The agent has to reconnect too.
+        self._patience = min(self._patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
+        await asyncio.sleep(_PAUSE_S)
+        return True

@@ -97,10 +97,14 @@ def wait(name_or_id: str, *, min_seq: str | None = None) -> One[App]:
     return found
 
 
-def logs(app: str, *, slot: int | None = None, tail: int | None = None) -> Each[bytes]:
-    """Yield what a container has written so far.  Raises NotFound, Refused."""
+def logs(
+    app: str, *, slot: int | None = None, tail: int | None = None, since: str | None = None, timestamps: bool = False
+) -> Each[bytes]:
+    """Yield what a container has written so far, since a moment (`-10m`, `14:05`, a time; UTC), and with `timestamps` whole
+    lines with their times before them.  Raises NotFound, Refused."""
+    wanted = {"slot": slot, "tail": tail, "since": since, "timestamps": "true" if timestamps else None}
     try:
-        yield from opened(Open(Ask("GET", path_of("apps", app, "logs", slot=slot, tail=tail), as_it_is)))
+        yield from opened(Open(Ask("GET", path_of("apps", app, "logs", **wanted), as_it_is)))
         while piece := (yield Read()):
             yield Found(piece)
     except wire.Broken as error:

@@ -20,7 +20,7 @@ from events.kinds import Event
 from events.log.nearest import nearest
 from events.log.records import Record
 from events.sources import fingerprint
-from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
+from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +125,16 @@ async def _bounds(log: ReadableLog, end: int, moment: Moment | None) -> tuple[in
     if isinstance(moment, BeforeEnd):
         return end, await time_of(log, end) - moment.span
     return end, None
+
+
+async def clock_of(log: ReadableLog, moment: AtSequence | AtTime) -> int:
+    """Return the time of a moment (`replay.moments.parse_clock`), UTC ns.  Raises MomentError for a record not on the log."""
+    if isinstance(moment, AtTime):
+        return moment.time
+    start, end = await log.start(), await log.end()
+    if not start < moment.seq <= end:
+        raise not_in_log(moment.seq, start, end)
+    return await time_of(log, moment.seq)
 
 
 async def time_of(log: ReadableLog, seq: int) -> int:

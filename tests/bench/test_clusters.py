@@ -14,6 +14,7 @@ from agents.runtime.docker.engine import Engine
 from dorm.bench import BenchError
 from dorm.bench import submit as submit_bench
 from dorm.bench.cluster import runtimes
+from dorm.bench.exec import bench_exec
 from dorm.bench.resize import bench_resize
 from dorm.bench.run import bench_run
 from dorm.bench.submit import bench_submit
@@ -58,6 +59,29 @@ async def test_a_project_is_sent_once(home: Path) -> None:
     assert figures["shipping_run_sent_parts_count"]["value"] >= 2
     assert figures["run_sent_parts_count"]["value"] == 0
     assert figures["run_first_line_p50_s"]["value"] > figures["python_first_line_p50_s"]["value"] > 0
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_exec_on_processes(home: Path) -> None:
+    made = await bench_exec(runs=3, commands=1, wanted="process", docker_url=None, tell=lambda _: None)
+    figures = checked(msgspec.json.encode(made))["figures"]
+    names = ("direct", "exec", "python", "command")
+    assert figures.keys() == {f"process_{name}_p{percent}_s" for name in names for percent in (50, 99)}
+    value = {name: figures[f"process_{name}_p50_s"]["value"] for name in names}
+    assert 0 < value["direct"] < value["exec"] < value["command"]
+    assert 0 < value["python"] < value["command"]
+    assert left_running(home) == []
+
+
+@pytest.mark.nats
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.soak
+async def test_exec_on_docker(home: Path, docker_host: str) -> None:
+    made = await bench_exec(runs=3, commands=0, wanted="docker", docker_url=docker_host, tell=lambda _: None)
+    figures = checked(msgspec.json.encode(made))["figures"]
+    assert 0 < figures["docker_direct_p50_s"]["value"] < figures["docker_exec_p50_s"]["value"]
 
 
 @pytest.mark.nats

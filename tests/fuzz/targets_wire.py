@@ -13,17 +13,19 @@ from nats.errors import ProtocolError
 from agents.desired import Desired
 from agents.reporting.logs import LogAnswerer
 from agents.runtime.docker.frames import Frames
+from agents.runtime.interface import no_mark
 from events.log.imported import imported_upto, original
 from events.log.interface import AskRefused
 from events.nats.parser import DirectParser
 from events.nats.reader import Reader
+from events.requests import LogPiece, LogStretch
 from tests.fuzz.edits import changed, encoded, json_of, spliced
 from tests.fuzz.target import Target, one_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from agents.runtime.interface import Key, Runtime
+    from agents.runtime.interface import Key, Runtime, Wanted
     from events.nats.link import Link
     from tests.fuzz.edits import Source
 
@@ -164,9 +166,16 @@ class _Logs:
             raise KeyError(key)
         yield f"{key.app} {follow} {tail}".encode(errors="replace")
 
+    async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        if wanted.after and not wanted.after.isdigit():
+            raise no_mark(wanted.after)
+        async for chunk in self.logs(key, follow=wanted.follow, tail=wanted.tail):
+            yield LogPiece([LogStretch(wanted.since or 0, chunk)], wanted.after)
+
 
 def _questions(source: Source) -> bytes:
     tree = {"app": "digits-abcdef", "generation": 1, "slot": 0, "follow": True, "tail": 10}
+    tree |= {"since": 10**18, "timed": source.one_in(2), "after": "17"} if source.one_in(2) else {}
     if source.one_in(2):
         return json_of(changed(source, tree)).encode(errors="surrogatepass")
     return spliced(source, encoded(source, tree))

@@ -36,6 +36,7 @@ from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.execution import DockerExecution
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
+from agents.runtime.docker.logs import read_logs
 from agents.runtime.docker.profile import Profile
 from agents.runtime.docker.user import container_user
 from agents.runtime.inflight import Inflight
@@ -49,15 +50,17 @@ from agents.runtime.interface import (
     Seen,
     Unavailable,
     Use,
+    Wanted,
     check_spec,
 )
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 
     from agents.runtime.execution import Command
     from agents.runtime.workdir.cache import BlobCache
+    from events.requests import LogPiece
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -388,13 +391,27 @@ class DockerRuntime:
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Yield what the engine kept of stdout and stderr."""
+        async with (
+            self._output(key) as name,
+            contextlib.aclosing(self._engine.logs(name, follow=follow, tail=tail)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield chunk
+
+    async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        """Yield the same with the engine's times."""
+        async with self._output(key) as name, contextlib.aclosing(read_logs(self._engine, name, wanted)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    @contextlib.asynccontextmanager
+    async def _output(self, key: Key) -> AsyncIterator[str]:
+        """Yield the engine's id of a container whose output is read.  Raises KeyError where there is none (any more)."""
         info = await self._own(key)
         if info is None:
             raise KeyError(key)
         try:
-            async with contextlib.aclosing(self._engine.logs(info["Id"], follow=follow, tail=tail)) as payloads:
-                async for payload in payloads:
-                    yield payload
+            yield info["Id"]
         except Rejected as answer:
             raise KeyError(key) from answer
 

@@ -43,6 +43,7 @@ from agents.runtime.interface import (
     Seen,
     Unavailable,
     Use,
+    Wanted,
     check_spec,
     spec_hash,
 )
@@ -50,12 +51,14 @@ from agents.runtime.process import records, volumes
 from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RunDirs
+from events.requests import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from agents.runtime.execution import Command
     from agents.runtime.workdir.cache import BlobCache
+    from events.requests import LogPiece
 
 log = structlog.get_logger(__name__)
 
@@ -375,6 +378,12 @@ class ProcessRuntime:
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Yield its log, as written."""
+        async with contextlib.aclosing(self.timed_logs(key, Wanted(follow=follow, tail=tail))) as pieces:
+            async for piece in pieces:
+                yield plain(piece)
+
+    async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        """Yield its log, with the times that its supervisor has noted."""
 
         def running() -> bool:
             found = self._look(key)
@@ -383,9 +392,9 @@ class ProcessRuntime:
         folder = self._dirs.container_dir(key)
         if not folder.is_dir():
             raise KeyError(key)
-        async with contextlib.aclosing(read_log(folder, follow=follow, tail=tail, running=running)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async with contextlib.aclosing(read_log(folder, wanted, running)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def use(self, key: Key) -> Use | None:
         """Return sums over its processes."""

@@ -14,6 +14,7 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
     exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` if it was killed
              because the node's lease had expired
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
+    times    when the log had which size (`agents.runtime.process.times`); it moves to times.1 with the log
 
 and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that has expired, agent or not, it kills
 the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
@@ -45,6 +46,7 @@ if not __package__:  # run as a script: our package lies beside it, after the st
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease
+from agents.runtime.process.times import Times
 
 TYPE_CHECKING = False  # typing itself would cost a third of the start
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
 LOOK_S = 1.0
-"""Seconds between checks of the log's size and of the lease."""
+"""Seconds between looks at the log's size and at the lease."""
 
 
 def write_record(name: str, text: str) -> None:
@@ -188,24 +190,25 @@ def start(words: list[str], workdir: str, environment: dict[str, str], mounts: l
     return pid, failure.decode("utf-8", "replace")
 
 
-def cap_log(cap: int) -> None:
-    """Keep the log below its cap, and the part before it in log.1.  A log that can't be opened (for example because its
-    folder was removed) is left alone: it must not end the watch."""
+def look_at_log(times: Times, cap: "int | None" = None) -> None:
+    """Note the log's size, keep it below its cap if there is one, and keep the part before it in log.1.  A log that can't be
+    opened (for example because its folder was removed) is left alone: it must not end the watch."""
     try:
         with open("log", "rb+") as log:
-            move_aside(log, cap)
+            size = os.fstat(log.fileno()).st_size
+            times.note(size)
+            if cap is not None and size > cap:
+                times.moved(size, kept=move_aside(log, size, cap))
     except OSError:
         pass
 
 
-def move_aside(log: "BufferedRandom", cap: int) -> None:
-    """Move the log aside.  The program holds the file open for appending, so it is copied and emptied in place; output
-    written in between is lost.  If the disk has no room for the copy, the log is emptied anyway."""
-    size = os.fstat(log.fileno()).st_size
-    if size <= cap:
-        return
-    log.seek(max(0, size - cap))
-    left = cap  # no more, however fast the program keeps writing
+def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
+    """Move the last `cap` bytes of the log aside; return whether they were kept.  The program holds the file open for
+    appending, so it is copied and emptied in place; output written in between is lost.  If the disk has no room for the copy,
+    the log is emptied anyway."""
+    log.seek(size - cap)
+    left, kept = cap, True  # no more, however fast the program keeps writing
     try:
         with open("log.1.new", "wb") as old:
             while part := log.read(min(left, 1 << 20)):
@@ -213,10 +216,12 @@ def move_aside(log: "BufferedRandom", cap: int) -> None:
                 left -= len(part)
         os.rename("log.1.new", "log.1")
     except OSError as failure:
+        kept = False
         if os.path.exists("log.1.new"):
             os.unlink("log.1.new")
         say(f"the log could not be moved aside: {failure}")
     os.ftruncate(log.fileno(), 0)
+    return kept
 
 
 def children() -> list[int]:
@@ -246,7 +251,7 @@ def reap(block: bool) -> "tuple[int, int] | None":
     return pid, code if code >= 0 else 128 - code
 
 
-def watch(pid: int, cap: int) -> "tuple[int, bool]":
+def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
     """Serve signals until the program has ended; return its exit code, and whether the expired lease killed it.  The group is
     only signalled while the program is not reaped, so its number cannot have passed to another."""
     over, deadline = False, lease.until(LEASE, None)
@@ -258,7 +263,7 @@ def watch(pid: int, cap: int) -> "tuple[int, bool]":
                     return ended[1], over and ended[1] == 128 + signal.SIGKILL
                 if ended[0] == 0:
                     return 255, False
-            cap_log(cap)
+            look_at_log(times, cap)
         elif received.si_signo == signal.SIGUSR1:
             signalled(os.killpg, pid, signal.SIGKILL)
         else:
@@ -323,6 +328,8 @@ def supervise(report: int) -> None:
     if deadline is not None and deadline <= lease.now_ns():
         tell(report, b"over")
         return
+    times = Times()
+    times.note(0)
     pid, failure = start(words, workdir, environment, read_mounts())
     if failure:
         write_record("refused", failure)
@@ -330,8 +337,9 @@ def supervise(report: int) -> None:
         return
     tell(report, b"started")
     os.close(report)
-    code, over = watch(pid, cap)
+    code, over = watch(pid, times, cap)
     sweep()
+    look_at_log(times)
     try:
         write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
     except FileNotFoundError:

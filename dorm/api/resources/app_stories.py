@@ -20,16 +20,19 @@ from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
 from dorm.api.streams.sse import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
+from dorm.client.output import STAMP, stamp, timed_lines
 from dorm.core.decide.asking import problem_of
 from events.cloudevents import rfc3339
+from replay.moments import parse_clock
 from replay.simulator.forks.starting import Start, forecast
 from replay.story.chapters import Chapter
 from replay.story.explain import explain
 from replay.story.explanation import Explanation
 from replay.story.speed import SpeedCurve, speed_curve
+from replay.travel.travel import clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from dorm.api.following.lives import Life
     from dorm.api.streams.sse import Stream
@@ -109,6 +112,20 @@ class LogsQuery(Parameters, frozen=True, kw_only=True):
     slot: Annotated[int, msgspec.Meta(ge=0, le=2**20, description="Which container; default: the first.")] | None = None
     follow: Annotated[bool, msgspec.Meta(description="Go on until the container ends.")] = False
     tail: Annotated[int, msgspec.Meta(ge=0, le=100_000, description="Only the last lines.")] | None = None
+    since: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=64,
+                description="Only lines from this time on (`14:05`, a time), from so long ago (`-10m`), or from when a record "
+                "came on the log. Lines whose time is not known stay.",
+            ),
+        ]
+        | None
+    ) = None
+    timestamps: Annotated[
+        bool, msgspec.Meta(description="Give each line the time at which it was written, by its node's clock.")
+    ] = False
 
 
 async def story_of(call: Call[StoryQuery, None], subject: Subject) -> Answer:
@@ -210,17 +227,15 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
     """What one container of the latest generation wrote, asked from its node's agent.  As text, or, with `Accept:
     text/event-stream`, as events `line`."""
     services, query, request = call.services, call.query, call.request
-    client = services.requester(call.user)
-    pieces = client.logs(call.path("app"), slot=query.slot, follow=query.follow, tail=query.tail)
     limits = services.options.limits
-    async with aclosing(pieces) as source:  # type: ignore[type-var]
+    async with aclosing(_asked(call)) as source:
         # The first piece, or the refusal, comes before the answer's head.
         output = _Output(source, request)
         first = await output.next(None if query.follow else limits.answer_s)
         if wanted(request):
 
             async def serve(stream: Stream) -> None:
-                await _lines(stream, output, first)
+                await (_timed_lines if query.timestamps else _lines)(stream, output, first)
 
             return await streamed(call, serve, str(services.follower.seq))
         with services.addresses.stream(address_of(request.transport)):
@@ -234,6 +249,25 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
                 piece = await output.next()
             await response.write_eof()
             return response
+
+
+async def _asked(call: Call[LogsQuery, None]) -> AsyncGenerator[bytes, None]:
+    """Yield what the container wrote: as it is, or whole lines with their times."""
+    query, client = call.query, call.services.requester(call.user)
+    since = None
+    if query.since is not None:
+        moment = parse_clock(query.since.replace(" ", "+"), call.services.clock())
+        since = await clock_of(call.services.follower.log, moment)
+    ran = await client.output.generation(await client.app(call.path("app")))
+    slot = ran.slot(slot=query.slot)
+    if not query.timestamps:
+        async for piece in client.output.read_slot(ran, slot, follow=query.follow, tail=query.tail, since=since):
+            yield piece
+        return
+    async for line in timed_lines(
+        client.output.read_timed(ran, slot, follow=query.follow, tail=query.tail, since=since)
+    ):
+        yield stamp(line.time or 0).encode() + b" " + line.text + b"\n"
 
 
 class _Output:
@@ -275,6 +309,19 @@ async def _lines(stream: Stream, output: _Output, first: bytes | None) -> None:
         await stream.write([_line(line) for line in lines])
         piece = await output.next(beat=beat)
     await stream.write([*([_line(rest)] if rest else []), frame("", "end", b"{}")])
+
+
+async def _timed_lines(stream: Stream, output: _Output, first: bytes | None) -> None:
+    async def beat() -> None:
+        await stream.write([HEARTBEAT])
+
+    piece = first
+    while piece is not None:
+        time, text = piece[:STAMP].decode().rstrip(), piece[STAMP + 1 : -1].decode(errors="replace")
+        said = {"text": text, "time": None if time == "-" else time}
+        await stream.write([frame("", "line", msgspec.json.encode(said))])
+        piece = await output.next(beat=beat)
+    await stream.write([frame("", "end", b"{}")])
 
 
 def _line(line: bytes) -> bytes:

@@ -16,6 +16,7 @@ from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
+from dorm.client.output import lines
 from dorm.core.query.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError
@@ -190,7 +191,7 @@ class Attached:
             ran = await self._client.output.generation(self.app, number)
             chunks = self._chunks(ran, ran.slot(slot=slot))
             if printer is not None:
-                await printer.print(chunks, rank)
+                await printer.print(lines(chunks), rank)
                 return
             async for chunk in chunks:
                 sys.stdout.buffer.write(chunk)

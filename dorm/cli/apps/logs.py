@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.source import clock_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from dorm.client.output import Line, Output, Ran
 
 
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(logs)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What is printed of each container."""
+
+    follow: bool
+    tail: int | None
+    since: int | None
+    times: bool
+    grep: str
+
+    def chunks(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[bytes]:
+        return output.read_slot(ran, slot, follow=self.follow, tail=self.tail, since=self.since)
+
+    def lines(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[Line]:
+        from dorm.client.output import lines, timed_lines
+
+        if not self.times:
+            return lines(self.chunks(output, ran, slot))
+        return timed_lines(output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since))
 
 
 def logs(
@@ -25,12 +52,17 @@ def logs(
         int | None, typer.Option(min=1, help="Of the generation with this number; default: the latest that started.")
     ] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the generation before the latest.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|-10m|SEQ", help="Only lines from this time on: 14:05 or 2026-11-21T09:00 (UTC), how long ago, or when a record came on the log."),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Print before each line when it was written (UTC).")] = False,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the lines that contain this text.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the container ends.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines of each, before --grep.")] = None,
     url: Url = None,
     cluster: ClusterName = None,
-) -> None:
+) -> None:  # fmt: skip
     """Print what an app's containers wrote, also after the app has ended.
 
     A slot names a container for as long as it lives. Its rank, DORM_RANK, is the
@@ -41,6 +73,11 @@ def logs(
     Each resize, restart or failure begins a new generation, and the output of
     earlier ones stays on the nodes for as long as the cluster keeps ended apps.
 
+    Times are those of the nodes' clocks: to the nanosecond in Docker; of plain
+    processes to about a second, and for old lines to a small part of their age.
+    `-` stands for a time that is not known, and such lines pass --since. With
+    --all, lines with times are in their order, unless they are followed.
+
     [bold]Examples[/]
 
       dorm logs digits-mlp
@@ -49,43 +86,55 @@ def logs(
 
       dorm logs digits-mlp --all --grep loss
 
+      dorm logs digits-mlp --all --timestamps --since -10m
+
       dorm logs digits-mlp --previous --rank 0
     """
     if sum((slot is not None, rank is not None, every)) > 1:
         raise WrongUsage("--slot, --rank and --all each say which containers; give one of them", code="usage.conflict")
     if generation is not None and previous:
         raise WrongUsage("--generation and --previous both name a generation; give one", code="usage.conflict")
+    begin = clock_time(since)
 
     async def work() -> None:
-        from dorm.cli.apps.lines import Printer, print_all
-
         async with client(url, cluster) as connected:
             output = connected.output
             ran = await output.generation(await connected.app(app), generation, previous=previous)
-            if every:
-                slots = sorted(ran.nodes)
-                if follow:
-                    _check_followed(len(slots))
-                asked = [output.read_slot(ran, one, follow=follow, tail=tail) for one in slots]
-                await print_all(Printer(len(slots), grep or ""), asked, follow=follow)
-                return
-            chunks = output.read_slot(ran, ran.slot(slot=slot, rank=rank), follow=follow, tail=tail)
-            if grep:
-                await Printer(0, grep).print(chunks, 0)
-                return
-            async for chunk in chunks:
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
+            wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
+            await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
 
     run(work())
 
 
-def _check_followed(count: int) -> None:
+async def _print(output: Output, ran: Ran, slot: int | None, wanted: _Wanted) -> None:
+    """Print the output of one container, or of all."""
+    from dorm.cli.apps.lines import Printer, print_all, print_merged
+
+    if slot is None:
+        slots = sorted(ran.nodes)
+        _check_count(slots, wanted)
+        printer = Printer(len(slots), wanted.grep)
+        outputs = [wanted.lines(output, ran, one) for one in slots]
+        if wanted.times and not wanted.follow:
+            await print_merged(printer, outputs)
+        else:
+            await print_all(printer, outputs, follow=wanted.follow)
+    elif wanted.grep or wanted.times:
+        await Printer(0, wanted.grep).print(wanted.lines(output, ran, slot), 0)
+    else:
+        async for chunk in wanted.chunks(output, ran, slot):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+
+
+def _check_count(slots: Sequence[int], wanted: _Wanted) -> None:
     from dorm.cli.apps.lines import MOST_FOLLOWED
 
-    if count > MOST_FOLLOWED:
-        raise Fail(
-            f"--all follows at most {MOST_FOLLOWED} containers, and there are {count}; name one with --rank, or leave out "
-            "--follow",
-            code="logs.too_many",
-        )
+    if not (wanted.follow or wanted.times) or len(slots) <= MOST_FOLLOWED:
+        return
+    does, option = ("follows", "--follow") if wanted.follow else ("merges", "--timestamps")
+    raise Fail(
+        f"--all {does} at most {MOST_FOLLOWED} containers, and there are {len(slots)}; name one with --rank, or leave out "
+        f"{option}",
+        code="logs.too_many",
+    )

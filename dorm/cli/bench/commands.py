@@ -89,6 +89,31 @@ def codec(
     show_report(report, output)
 
 
+@app.command("exec")
+def bench_of_exec(
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Sessions, one after the other.")] = 200,
+    commands: Annotated[int, typer.Option(min=0, max=10_000, help="How often the command itself is run.")] = 20,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """From `dorm exec APP -- true` to its end: of a connected client, and as a command; beside `true` without Dorm.
+
+    [bold]Examples[/]
+
+      dorm bench exec
+
+      dorm bench exec --runtime process --runs 50 -o json
+    """
+    from dorm.bench.exec import bench_exec
+
+    with measuring("exec", verbose) as tell:
+        work = bench_exec(runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, tell=tell)
+        report = run(unless_stopped(work))
+    show_report(report, output)
+
+
 @app.command()
 def submit(
     apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many, one after the other.")] = 50,

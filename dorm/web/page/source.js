@@ -116,12 +116,12 @@ export class HttpSource {
   /** Closing the request (`signal`) ends the simulation. */
   whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
-  /** Follows a container's output: calls `line` for each line, `end` with a message when there is no more. */
-  logs(id, slot, line, end) {
+  /** Follows a container's output: calls `line` for each line (with its time, if `times`), `end` with a message when there is no more. */
+  logs(id, slot, line, end, times) {
     const stop = new AbortController();
     (async () => {
       try {
-        const answer = await fetch(`${this.base}/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true" })}`, {
+        const answer = await fetch(`${this.base}/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true", timestamps: times ? "true" : undefined })}`, {
           signal: stop.signal, headers: { Accept: "text/event-stream, text/plain" },
         });
         if (!answer.ok || !answer.body) {

@@ -17,6 +17,7 @@ from agents.runtime.interface import PROGRESS_FILE, Conflict, Key, Refused, Runt
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says, until
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
+from tests.agents.runtime.output.conformance import OutputConformance
 from tests.agents.volumes.conformance import VolumesConformance
 from tests.errors import raises
 
@@ -38,7 +39,7 @@ def lines(written: bytes) -> list[bytes]:
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
-class RuntimeConformance(LeaseConformance, VolumesConformance):
+class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance):
     """The suite; subclasses add nothing but marks and tests of their own."""
 
     # starting and ending

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agents.runtime.interface import ContainerSpec, Key, Refused
 from agents.runtime.process.runtime import ProcessRuntime
-from tests.agents.harness import ended, output
+from agents.runtime.process.times import read
+from tests.agents.harness import PATIENCE_S, ended, output
 from tests.agents.runtime.conformance import RuntimeConformance
 from tests.errors import raises
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agents.runtime.interface import Runtime
     from tests.agents.harness import Harness
 
 
@@ -24,6 +27,13 @@ class TestProcessRuntime(RuntimeConformance):
     @pytest.fixture
     def harness(self, process_harness: Harness) -> Harness:
         return process_harness
+
+    async def noted(self, runtime: Runtime, key: Key) -> None:
+        """Wait until its supervisor has looked."""
+        index = runtime.run_dir(key).parent / "times"
+        async with asyncio.timeout(PATIENCE_S):
+            while not read(index.read_bytes())[1]:  # noqa: ASYNC110  (no event reports it)
+                await asyncio.sleep(0.05)
 
     async def test_a_program_sees_only_the_gpus_it_was_given(self, harness: Harness) -> None:
         async with harness.opened() as runtime:

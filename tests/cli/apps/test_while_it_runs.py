@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+
+_STAMP = re.compile(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -40,9 +43,18 @@ async def test_the_output_of_ranks_stays_through_a_change_of_scale(cluster: Up, 
             (["--rank", "7"], "rank.not_found"),
             (["--previous"], "generation.not_found"),
             (["--generation", "9"], "generation.not_found"),
+            (["--since", "99999"], "moment.after_end"),
         ):
             assert f"[{code}]" in await refused(home, "logs", "own", *options, code=1)
         assert "[wait.timed_out]" in await refused(home, "wait", "own", "--timeout", "1s", code=124)
+        assert "[moment.malformed]" in await refused(home, "logs", "own", "--since", "soon", code=2)
+        for since in ([], ["--since", "-1h"], ["--since", "1"]):
+            timed = (await done(home, "logs", "own", "--all", "-t", "--grep", "I am", *since)).splitlines()
+            assert sorted(_STAMP.sub("", line) for line in timed) == both
+            times = [_STAMP.search(line).group() for line in timed]  # type: ignore[union-attr]
+            assert times == sorted(times)
+        assert await done(home, "logs", "own", "--since", "2100-01-01", "--tail", "5") == ""
+        assert (await done(home, "logs", "own", "--rank", "1", "-t", "--tail", "1")).startswith("20")
 
         assert await done(home, "scale", "own", "1") == "own: n_min 1, n_max 1\n"
         await until(client, lambda s: s.apps[id].adjustments == 1 and s.apps[id].phase == "running", "it shrinks")

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from yarl import URL
 
+from dorm.remote.aio import AsyncClient
 from tests.cli.cluster.service_manager import Manager
 from tests.e2e.commands import done, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, talker, up
@@ -63,6 +64,18 @@ async def test_up_serves_its_cluster_in_a_process_that_ends_with_it(tmp_path: Pa
                     text = await answer.text()
                     assert text.count("event: line\ndata: ") == 6
                     assert text.endswith("event: end\ndata: {}\n\n")
+                timed = f"/v1/apps/{submitted['id']}/logs?timestamps=true&since=-1h"
+                async with session.get(f"{timed}&tail=2") as answer:
+                    lines = (await answer.text()).splitlines()
+                    assert [re.fullmatch(r"20\S{21}Z line (\d)", line)[1] for line in lines] == ["3", "4"]  # type: ignore[index]
+                async with session.get(timed, headers=stream) as answer:
+                    said = [json.loads(one[6:]) for one in (await answer.text()).splitlines() if "line " in one]
+                    assert [one["text"] for one in said] == [f"line {number}" for number in range(5)]
+                    assert all(len(one["time"]) == 24 for one in said)
+                async with session.get(f"/v1/apps/{submitted['id']}/logs?since=soon") as answer:
+                    assert (await answer.json())["code"] == "moment.malformed"
+                found = AsyncClient(url).logs("talks", timestamps=True, tail=1)
+                assert b"".join([one async for one in found]).decode() == lines[-1] + "\n"
                 async with session.get(f"/v1/apps/{submitted['id']}/logs?slot=7") as answer:
                     assert (answer.status, (await answer.json())["code"]) == (404, "slot.not_found")
             first = serving(cluster.process.pid)

@@ -17,12 +17,13 @@ import msgspec
 
 from agents.runtime.interface import PROGRESS_FILE, Seen, Use, key_name, spec_hash
 from agents.runtime.workdir.cache import BlobCache
+from events.requests import LogPiece, LogStretch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from agents.runtime.execution import Command, Execution
-    from agents.runtime.interface import ContainerSpec, Key
+    from agents.runtime.interface import ContainerSpec, Key, Wanted
     from agents.runtime.listeners import Listener
 
 _SAVING_S = 0.1
@@ -139,6 +140,10 @@ class ToyRuntime:
         if key not in self._seen:
             raise KeyError(key)
         yield b"a toy has nothing to say\n"
+
+    async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        async for chunk in self.logs(key, follow=wanted.follow, tail=wanted.tail):
+            yield LogPiece([LogStretch(0, chunk)], "end")
 
     async def use(self, key: Key) -> Use | None:
         return Use(cpu_s=1.0, memory=_MEMORY) if key in self._working else None

@@ -18,10 +18,12 @@ from agents.runtime.interface import (
     Seen,
     Unavailable,
     Use,
+    Wanted,
     check_spec,
     key_name,
 )
 from agents.runtime.workdir.cache import BlobCache
+from events.requests import LogPiece, LogStretch
 from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
@@ -187,6 +189,10 @@ class SimRuntime:
         if await self._ask(lambda: self._machine.containers.get(key)) is None:
             raise KeyError(key)
         yield b"ready\n"
+
+    async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+        async for chunk in self.logs(key, follow=wanted.follow, tail=wanted.tail):
+            yield LogPiece([LogStretch(0, chunk)], "end")
 
     async def use(self, key: Key) -> Use | None:
         container = await self._ask(lambda: self._machine.containers.get(key))

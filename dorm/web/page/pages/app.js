@@ -128,6 +128,7 @@ function Containers({ app, more, model }) {
 function Output({ id, slot }) {
   const place = useRef(null);
   const [note, say] = useState("Waiting for output …");
+  const [times, setTimes] = useState(false);
   useEffect(() => {
     const lines = [];
     let frame = 0;
@@ -140,14 +141,15 @@ function Output({ id, slot }) {
       if (down) box.scrollTop = box.scrollHeight;
     };
     const stop = store.source.logs(id, slot, (line) => {
-      lines.push(String(line.text ?? line.line ?? ""));
+      const text = String(line.text ?? line.line ?? "");
+      lines.push(times ? `${line.time ?? "-".padEnd(24)} ${text}` : text);
       if (lines.length > LINES) lines.splice(0, lines.length - LINES);
       frame ||= requestAnimationFrame(show);
       say("");
-    }, say);
+    }, say, times);
     return () => { stop(); cancelAnimationFrame(frame); };
-  }, [id, slot]);
-  return html`<div class="output"><p class="small dim">Output of slot ${slot} ${note && `· ${note}`}</p><pre ref=${place} tabindex="0" aria-label=${`Output of slot ${slot}`}></pre></div>`;
+  }, [id, slot, times]);
+  return html`<div class="output"><p class="small dim">Output of slot ${slot} ${note && `· ${note}`} <label><input type="checkbox" checked=${times} onChange=${(event) => setTimes(event.currentTarget.checked)} /> times (UTC)</label></p><pre ref=${place} tabindex="0" aria-label=${`Output of slot ${slot}`}></pre></div>`;
 }
 
 const PARTS = [["prepare_s", "prepare", "accent"], ["stop_s", "stop", "stop"], ["wait_s", "wait", "wait"], ["start_s", "start", "start"], ["work_s", "first step", "wait"]];

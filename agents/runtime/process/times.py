@@ -1,0 +1,104 @@
+"""When the output of a process-runtime container was written: a small index in the file `times` beside its `log`.
+
+Programs write to the log themselves, so nobody sees a line as it comes.  The supervisor looks at the log's size about once a
+second, and notes each new size with the time.  A line has the time of the first note at or behind its end.
+
+The file is pairs of 64-bit integers in the machine's byte order: first 0 and the *position* of the log's first byte, then of
+each note its time (UTC ns) and the position of the log's end.  Positions count what the container has written since its start,
+so they stay true when the log moves to `log.1`, and the file to `times.1`.  A reader takes whole pairs whose positions rise,
+so what a full disk has torn off the end is left out.
+
+The notes are bounded by `MOST`: beyond it, those closest to their neighbours in relation to their age are left out.  So recent
+lines keep the supervisor's second, while the times of old ones are exact to a small part of their age.
+
+Only built-ins are used: supervisors import this outside the virtual environment.
+"""
+
+import os
+import sys
+import time
+
+FILE = "times"
+MOST = 4096
+"""Notes: 64 KiB."""
+_KEPT = MOST * 3 // 4
+_BYTES = 16
+
+
+class Times:
+    """The index of one log, as its supervisor writes it.  Notes that a full disk refuses are written later."""
+
+    def __init__(self) -> None:
+        self._begin = 0
+        self._notes: list[tuple[int, int]] = []
+        self._saved = 0
+        """Notes that the file has."""
+        self._whole = True
+        """Whether the file has to be written from the start."""
+
+    def note(self, size: int) -> None:
+        """Note the size of the log, in bytes, if it is another one."""
+        end = self._begin + size
+        if end > (self._notes[-1][1] if self._notes else self._begin):
+            self._notes.append((time.time_ns(), end))
+            if len(self._notes) > MOST:
+                self._notes, self._whole = thinned(self._notes), True
+        if self._whole or self._saved < len(self._notes):
+            try:
+                self._save()
+            except OSError:
+                return  # a full disk, or no folder any more: neither may end the watch
+
+    def moved(self, size: int, *, kept: bool) -> None:
+        """Begin again, since the log was emptied at this size; `kept`: it is now log.1."""
+        if kept:
+            try:
+                os.rename(FILE, FILE + ".1")
+            except OSError:
+                kept = False
+        self._begin += size
+        self._notes, self._whole = [], True
+        self.note(0)
+
+    def _save(self) -> None:
+        if self._whole:
+            with open(FILE + ".new", "wb") as file:
+                file.write(_packed([(0, self._begin), *self._notes]))
+            os.rename(FILE + ".new", FILE)
+        else:
+            with open(FILE, "rb+") as file:
+                file.seek(_BYTES * (1 + self._saved))  # what was torn there is written over
+                file.write(_packed(self._notes[self._saved :]))
+        self._saved, self._whole = len(self._notes), False
+
+
+def thinned(notes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return at most three quarters of `MOST` notes, without those whose neighbours are closest in relation to their age."""
+    now, part = notes[-1][0], 1 / MOST
+    while len(notes) > _KEPT:
+        kept = notes[:1]
+        for at in range(1, len(notes) - 1):
+            following = notes[at + 1][0]
+            if following - kept[-1][0] > part * abs(now - following):
+                kept.append(notes[at])
+        notes, part = [*kept, notes[-1]], 2 * part
+    return notes
+
+
+def _packed(pairs: list[tuple[int, int]]) -> bytes:
+    return b"".join(number.to_bytes(8, sys.byteorder, signed=True) for pair in pairs for number in pair)
+
+
+def read(data: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Return the position of the log's first byte, and the notes, of what the file holds.  Raises ValueError where there is
+    not even the first pair."""
+    numbers = memoryview(data[: len(data) // _BYTES * _BYTES]).cast("q").tolist()
+    if not numbers:
+        raise ValueError("an index of times without a beginning")
+    begin = last = numbers[1]
+    notes = []
+    for at in range(2, len(numbers), 2):
+        if numbers[at + 1] > last:
+            last = numbers[at + 1]
+            notes.append((numbers[at], last))
+    return begin, notes

@@ -1,0 +1,1 @@
+"""Output of containers, and when it was written."""
