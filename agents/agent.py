@@ -473,7 +473,8 @@ class Agent:
                 continue
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
-            now, fresh = self._follower.log_time(), self.desired.fresh
+            # While it listed, the node may have been cut off, or another machine may have been found to hold its name.
+            now, fresh = self._follower.log_time(), self.desired.fresh and not self._cut_off
             acted = self._actions.announced, self._actions.prepared
             actions = r.reconcile(self.desired, self._seen, now, *acted) if fresh else []
             for action in actions:

@@ -168,7 +168,7 @@ def read(problem: Problem) -> Instance:
     app, node, each = entries(rows)
     used = each[:, None] * demand[app]
     by_pinned = pinned[app]
-    again = np.array([app.again for app in apps], np.bool_)[app]
+    again = np.array([app.again and not app.pinned for app in apps], np.bool_)[app]
     overfull: Flags = np.asarray((sums(node, used, len(nodes)) > capacity).any(axis=1))
     # An app that is restarted for its owner, who may have raised its demand, makes room: its neighbors need not move for it.
     without: Flags = np.asarray((sums(node[~again], used[~again], len(nodes)) > capacity).any(axis=1))

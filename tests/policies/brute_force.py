@@ -54,7 +54,7 @@ class World:
         self.kinds = sorted({kind for room in self.room.values() for kind, have in room.items() if have})
         self.total = {kind: sum(room.get(kind, 0) for room in self.room.values()) for kind in self.kinds}
         self.now = {app.id: app.current for app in problem.apps}
-        self.others = {app.id: {} if app.again else app.current for app in problem.apps}
+        self.others = {app.id: {} if app.again and not app.pinned else app.current for app in problem.apps}
         """Without those that are restarted for their owners."""
 
     # What apps can have

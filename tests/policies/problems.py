@@ -114,6 +114,10 @@ def app_among(draw: st.DrawFn, name: str, free: dict[str, dict[str, int]], most:
         for node, count in current.items():
             free[node] = {kind: free[node][kind] + count * need for kind, need in demand.items()}
         current = {}
+    pinned = bool(current) and draw(st.integers(0, 5)) == 0
+    again = bool(current) and not plain and draw(st.integers(0, 5)) == 0
+    if again and not pinned:  # Its owner may have asked for more than it has.
+        demand["cpu"] *= draw(st.sampled_from([1, 2]))
     made = AppDemand(
         name,
         demand,
@@ -121,7 +125,8 @@ def app_among(draw: st.DrawFn, name: str, free: dict[str, dict[str, int]], most:
         n_min,
         n_max,
         current,
-        pinned=bool(current) and draw(st.integers(0, 5)) == 0,
+        pinned=pinned,
+        again=again,
         waited_s=0.0 if current else draw(st.sampled_from([0.0, 60.0, 700.0, 900.0])),
     )
     if plain:

@@ -133,14 +133,16 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
     current, spec = app.current, app.next_spec
     may_have = bounds(app, now)
     known = measured(state, app)
+    pinned = current is not None and not _may_change(state, app, current, now)
     return AppDemand(
         id=app.id,
-        demand=app.next_demand,
+        # What stays as it is goes on to take what it takes, whatever an edit has it take next.
+        demand=app.needs(current) if pinned and current is not None else app.next_demand,
         weight=app.weight,
         n_min=may_have.n_min,
         n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % spec.gang),
         current=current.by_node() if current else claim.place if claim else {},
-        pinned=current is not None and not _may_change(state, app, current, now),
+        pinned=pinned,
         again=app.restart_wanted,
         absent=claim is not None,
         require=require_of(app),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents.identity import FILE, Identity
-from agents.runtime.interface import Conflict
+from agents.runtime.interface import Conflict, Seen
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from tests.agents.one_node import NODE, Node, holds
 from tests.errors import raises
@@ -145,6 +146,40 @@ async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(
             assert (seen.key.generation, seen.state) == (2, "running")
             assert len(await first._runtime.list()) == 1
         assert [one.identity for one in exits(old) if one.generation == 2] == []
+
+
+async def test_a_list_from_before_another_machine_took_over_says_nothing_of_what_runs_there(
+    two: tuple[Node, Node],
+) -> None:
+    old, new = two
+    listed, go_on = asyncio.Event(), asyncio.Event()
+    go_on.set()
+
+    class Slow(ProcessRuntime):
+        async def list(self) -> list[Seen]:
+            seen = await super().list()
+            if not go_on.is_set():
+                listed.set()
+            await go_on.wait()
+            return seen
+
+    old.make_runtime = lambda: Slow(NODE, old.root / "containers")
+    async with old.agent() as first:
+        go_on.clear()
+        first._wake.set()
+        await listed.wait()
+        await lease_over(old)
+        async with new.agent() as second:
+            assert second.identity.value != first.identity.value
+            await old.release()
+            await old.until(k.ContainerStarted)
+            end = await old.log.end()
+            async with first._changed:
+                await first._changed.wait_for(lambda: first.desired.seq >= end)
+            go_on.set()
+            await holds(lambda: joins(old).count(first.identity.value) == 2 and not first._actions.busy)
+            await first._outbox.flush()
+            assert exits(old) == []
 
 
 async def test_the_same_folder_is_the_same_machine_and_adopts_what_runs(two: tuple[Node, Node]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from dorm.core.decide.asking import problem_of
 from dorm.core.parts.deriving import part_of
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import plan
@@ -118,6 +119,17 @@ def test_a_larger_demand_takes_fewer_containers(cpu: int) -> None:
         edit(bench, demand={"cpu": cpu})
         replaced(bench)
     assert sizes(bench.app()) == {"a": 4 // cpu}
+
+
+@pytest.mark.parametrize(("ended", "cpu"), [(False, 500), (True, 1000)])
+def test_an_app_that_has_to_stay_as_it_is_goes_on_to_take_what_it_takes(ended: bool, cpu: int) -> None:
+    """A part of it has ended, so nothing can be decided about it: the room that an edit gives up is not free yet."""
+    bench = bench_of(n_min=2, n_max=2)
+    if ended:
+        bench.add(k.ContainerExited(app=bench.app().id, generation=1, slot=0, node="a", exit_code=0))
+    edit(bench, demand={"cpu": 0.5})
+    (app,) = problem_of(bench.state, bench.now).apps
+    assert (app.pinned, app.demand) == (ended, {"cpu": cpu})
 
 
 def test_one_without_room_for_its_new_demand_waits() -> None:
