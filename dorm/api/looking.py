@@ -96,7 +96,9 @@ async def seen(
         return found if isinstance(found, Answer) else answer(found, state.seq)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
-    key = (call.request.path_qs if seq is not None or not turn else f"{call.request.path_qs} {turn}", pack)
+    # Of several tenants' apps of one name, each user means their own.
+    asked = f"{call.request.path_qs} {call.user if call.request.match_info else ''}"
+    key = (asked if seq is not None or not turn else f"{asked} {turn}", pack)
     kept = services.answers.get(key, services.follower.seq if seq is None else seq)
     if kept is not None:
         return kept

@@ -342,5 +342,6 @@ def test_every_operation_has_its_access() -> None:
         "plan_next",
         "session_code",
         "sign_in",
+        "try_edit",
         "try_policy",
     }

@@ -115,8 +115,8 @@ def _fields(apps: list[App], now: int) -> dict[str, Any]:
 
 
 async def list_sweeps(call: Call[SweepsQuery, None]) -> Answer:
-    """In order of submission; of several sweeps of one name and user the latest."""
-    query = call.query
+    """In order of submission; of several sweeps of one name and user the latest.  A plain user gets the own ones."""
+    query, own = call.query, call.services.door.own_only(call.user)
 
     def build(state: State, newest: Newest) -> Page[SweepItem]:
         found = [SweepItem(**_fields(apps, state.time)) for apps in sweeps(state).values()]
@@ -127,6 +127,7 @@ async def list_sweeps(call: Call[SweepsQuery, None]) -> Answer:
                 if int(one.position) > query.after
                 and (query.ended or not one.ended)
                 and query.user in (None, one.user, one.tenant)
+                and own in (None, one.tenant)
             ),
             key=lambda one: (int(one.position), one.name),
         )

@@ -55,7 +55,7 @@ async def test_specs_are_replaced_patched_and_tried(nats_server: NatsServer) -> 
         assert (edited["revision"], edited["restarts"]) == (2, True)
         second, newer = await tagged(api, f"{path}?min_seq={edited['position']}")
         assert (second["tag"], second["spec"]["env"], second["spec"]["weight"]) == (edited["tag"], {"LR": "0.1"}, 2.0)
-        old = await api.get(f"{path}?at={app['position']}")
+        old = await api.get(f"{path}?at={first['position']}")
         assert old["tag"] == first["tag"]
 
         asked = len(await said(connection.log, AppEditRequested))
