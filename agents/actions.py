@@ -237,7 +237,8 @@ class Actions:
         if app.spec.origin and app.resume:
             await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
             async with self._bringing:
-                await asyncio.to_thread(origins.bring, self._config.checkpoints, name, app.spec.origin)
+                digest = await asyncio.to_thread(origins.bring, self._config.checkpoints, name, app.spec.origin)
+            self._reporter.origins[name] = digest
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, OSError, and Unavailable where the shared folder does not answer."""

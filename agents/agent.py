@@ -296,8 +296,7 @@ class Agent:
             id=f"{name}.joined.{secrets.token_hex(8)}", at=self._clock(), by=name, node=name, address=config.address,
             capacity=config.capacity, ports=config.ports, labels=config.labels, runtime=config.announced(self._runtime.name),
             build=self._build, lease_s=self._announced_s, identity=self.identity.value, checkpoints=self._folder.id,
-            process=self.identity.process, prepares=True, revises=True, abilities=[*ABILITIES],
-            offers=await self._offers.announce(),
+            process=self.identity.process, prepares=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
         async with self._changed:

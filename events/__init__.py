@@ -14,7 +14,7 @@
     identities    who may do what, and the rules that master and agents share
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
-    files/        questions about apps' files, and a file's digest
+    copying/      questions about apps' files, and a file's digest
     sessions/     what clients and agents say to each other in sessions: commands and connections in containers
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 

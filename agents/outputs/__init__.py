@@ -4,5 +4,5 @@ folders    where an app's outputs and checkpoints lie, whose they are, and how t
 opening    opens what a path names below a folder that apps write to, and nothing outside it
 reading    lists and reads;  uploads: takes files
 origins    brings the checkpoint of the app that another one starts from
-answering  answers clients' questions about files (`events.files`)
+answering  answers clients' questions about files (`events.copying`)
 """

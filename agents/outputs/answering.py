@@ -1,4 +1,4 @@
-"""Answer questions about files of apps (`events.files.messages`).
+"""Answer questions about files of apps (`events.copying.messages`).
 
 Where a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only those who may
 (`dorm.security.roles`).  So an agent has to know no users: it answers for apps of this tenant, and for those of another one it
@@ -21,7 +21,7 @@ from agents.runtime.interface import Key, RuntimeFault
 from agents.runtime.run_dirs import work_beside
 from agents.runtime.secrets import PREFIX
 from events import subjects
-from events.files.messages import (
+from events.copying.messages import (
     FILES,
     PUT,
     Answer,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
     from agents.runtime.interface import Runtime
-    from events.files.messages import Reading, Writing
+    from events.copying.messages import Reading, Writing
     from events.log.interface import Bus
 
 T = TypeVar("T")

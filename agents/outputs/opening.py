@@ -13,8 +13,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from events.copying.messages import LONGEST_PATH
 from events.errors import DormError
-from events.files.messages import LONGEST_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,12 +1,20 @@
 """An app that starts from another one's checkpoint gets a copy of it, before its first container starts.
 
 The copy is complete before it has its name, so a container finds all of it.  Each node that starts one makes a copy, and the
-first that is complete counts.  Every function blocks.
+first that is complete counts.  Its digest is noted beside the app's files, where no container can write.
+
+    digest    SHA-256 over a line for each entry, sorted by path: its path as JSON, a space, `folder`, or `file` or `program`
+              (one that can be executed) with the SHA-256 of what it holds
+
+Every function blocks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
+import json
 import os
 import re
 import secrets
@@ -23,18 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from events.files.messages import FileEntry
+    from events.copying.messages import FileEntry
     from events.spec.origin import Origin
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NOTE = "origin"
 _AT_ONCE = 64 * 1024 * 1024
 
 
-def bring(root: Path, app: str, text: str) -> None:
-    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Raises Refused, OSError."""
+def bring(root: Path, app: str, text: str) -> str:
+    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Return the digest of what was
+    copied, by this node or another; "" where none is noted.  Raises Refused, OSError."""
     origin = origin_of(text)
     if origin is None or (root / app).is_dir():
-        return
+        return _noted(root, app) if origin is not None else ""
     source = root / origin.app
     if not is_app(origin.app) or not source.is_dir():
         raise Refused(
@@ -48,15 +59,46 @@ def bring(root: Path, app: str, text: str) -> None:
     try:
         for entry in entries:
             _copy(source, copy, entry)
+        digest = digest_of(copy, entries)
         try:
             os.rename(copy, root / app)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            return _noted(root, app)
+        _note(root, app, digest)
+        return digest
     except FilesError as error:
         raise Refused("spec", f"from: {origin.app}: {error}", code=error.code) from None
     finally:
         delete(copy)
+
+
+def digest_of(copy: Path, entries: Sequence[FileEntry]) -> str:
+    """Return the digest of a copy of these entries, in hex."""
+    lines = []
+    for entry in sorted(entries, key=lambda entry: entry.path.encode("utf-8", "surrogateescape")):
+        what = "folder"
+        if entry.kind != "folder":
+            with (copy / entry.path).open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            what = f"{'program' if entry.executable else 'file'} {content}"
+        lines.append(f"{json.dumps(entry.path)} {what}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _note(root: Path, app: str, digest: str) -> None:
+    aside = root / APPS / app / f".origin-{secrets.token_hex(8)}"
+    aside.write_text(digest)
+    aside.replace(root / APPS / app / _NOTE)
+
+
+def _noted(root: Path, app: str) -> str:
+    """Return the digest that was noted; "" where there is none, as for a copy whose node died before it noted it."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = (root / APPS / app / _NOTE).read_text()
+        return found if _DIGEST.fullmatch(found) else ""
+    return ""
 
 
 def chosen(entries: Sequence[FileEntry], origin: Origin) -> list[FileEntry]:

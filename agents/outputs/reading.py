@@ -10,14 +10,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from agents.outputs.opening import MOST_NAMES, FilesError, opened
-from events.files.blocks import BLOCK, FileDigest, digest_of, next_block
-from events.files.messages import LARGEST, MOST_FILES, FileEntry
+from events.copying.blocks import BLOCK, FileDigest, digest_of, next_block
+from events.copying.messages import LARGEST, MOST_FILES, FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from events.files.messages import ReadFile
+    from events.copying.messages import ReadFile
 
 _AT_ONCE = 500
 """Entries in one piece of a listing: with the longest names well within one message."""

@@ -98,6 +98,8 @@ class Reporter:
         self._asked: set[Key] = set()
         self._lived: set[Key] = set()
         """Containers that this process has seen running."""
+        self.origins: dict[str, str] = {}
+        """By app, the digest of the checkpoint that it was given."""
         self._progress: dict[Key, _Follower] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
 
@@ -137,6 +139,7 @@ class Reporter:
                 started_at=seen.started_at,
                 identity=self._identity.value,
                 environment_s=environment_s,
+                origin_digest=self.origins.get(app, ""),
             )
         )
 
@@ -207,6 +210,7 @@ class Reporter:
                 exited_at=seen.exited_at if seen else self._clock(),
                 identity=self._identity.value,
                 usage=self._usage.of(key),
+                origin_digest=self.origins.get(app, "") if seen else "",
             )
         )
 

@@ -238,6 +238,8 @@ class App(msgspec.Struct):
     restart: Restart | msgspec.UnsetType = msgspec.UNSET
     """A restart that its owner asked for, until the generation that satisfies it is released."""
 
+    origin_digest: str | msgspec.UnsetType = msgspec.UNSET
+    """Of the files that it started from, where `from` of its spec names another app's checkpoint.  Unset for all others."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps of its group may run at once, since an edit has changed that (`dorm.core.apps.groups`).  Unset before."""
 

@@ -220,8 +220,6 @@ class Node(msgspec.Struct):
 
     offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
     """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
-    revises: bool | msgspec.UnsetType = msgspec.UNSET
-    """Set where its agent follows edits and restarts of apps."""
     process: str | msgspec.UnsetType = msgspec.UNSET
     """The process of its agent that joined last; unset for agents before 0.5.1."""
 

@@ -16,9 +16,10 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
-from dorm.deploy.folders import Copied, copy_folders, prune_folders
+from dorm.deploy.folders import Copied, FoldersError, copy_folders, prune_folders
 from events.archive.opening import open_archive
 from events.errors import DormError
+from events.log.records import LogRefused
 from replay.export.export import export
 from replay.travel.travel import state_at
 
@@ -75,9 +76,20 @@ async def back_up(
     except DormError:
         await asyncio.to_thread(target.rename, target.with_suffix(".damaged"))  # So that it never counts as a copy.
         raise
-    shipped = await copy_folders(files, target, cluster, progress) if files is not None else None
+    shipped = await _copy_folders(files, target, cluster, progress) if files is not None else None
     removed = await asyncio.to_thread(_prune, folder, cluster, keep)
     return Kept(str(target), done.records, done.bytes, found, removed, shipped)
+
+
+async def _copy_folders(files: Files, target: Path, cluster: str, progress: Progress | None) -> Copied:
+    try:
+        return await copy_folders(files, target, cluster, progress)
+    except LogRefused as error:
+        raise FoldersError(
+            f"the log is in {target}, and the shipped folders can't be read ({error}): make backups as the reader `backup` or "
+            "an operator, run a `dorm user` command once on a cluster of an earlier release, or say --without-files",
+            code="backup.files_refused",
+        ) from None
 
 
 async def _read_back(file: Path, end: int) -> str:

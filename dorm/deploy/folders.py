@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +22,7 @@ from events.workdir.limits import UNPACKED_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from events.log.files import Files
 
@@ -64,7 +64,10 @@ async def copy_folders(
 ) -> Copied:
     """Copy all that the store has beside a copy of its log.  Parts that are there already are read, and copied again where
     they are damaged.  Raises FoldersError, and the log's errors."""
-    store, listed = _Parts(archive.parent, cluster), [blob for blob in await files.listed() if _HASH.fullmatch(blob.name)]
+    store, listed = (
+        _Parts(archive.parent, cluster),
+        [blob for blob in await files.listed() if _HASH.fullmatch(blob.name)],
+    )
     turns, kept, sizes = asyncio.Semaphore(_AT_ONCE), list[tuple[str, str]](), list[int]()
 
     async def copy(tenant: str, name: str) -> None:

@@ -33,7 +33,7 @@ import msgspec
 
 from events import kinds as k
 from events import subjects as names
-from events.files.messages import FILES, PUT
+from events.copying.messages import FILES, PUT
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.beside.files import files_stream
 from events.nats.beside.parts import parts_config

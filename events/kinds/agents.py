@@ -12,6 +12,7 @@ from events.limits import Moment, Name, Number, Seconds, Slot
 
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 """Seconds that a program measured."""
+Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
 Ability = Annotated[str, msgspec.Meta(max_length=64)]
 Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
 """Slots, ascending."""
@@ -42,8 +43,7 @@ class NodeJoined(Event, frozen=True):
     offers: NodeOffers | None = None
     """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.5.1."""
     revises: bool = False
-    """Whether this agent follows `AppRevised` and `AppRestarted`; False from agents before 0.5.1, which would start what an
-    edited app was submitted with."""
+    """What agents wrote for a while in place of the ability `edits`: read, and not written any more."""
     process: Identity = ""
     """Drawn by each process of an agent; "" from agents before 0.5.1."""
 
@@ -97,6 +97,9 @@ class ContainerStarted(Event, frozen=True):
     identity: Identity = ""
     environment_s: Duration = 0.0
     """How long it built its app's environment before, or waited for that; it counts as started after that alone."""
+    origin_digest: Digest = ""
+    """Of an app that starts from another one's checkpoint (`from` of its spec): the SHA-256 of the files that it was given, as
+    a list of their paths, modes and contents (`agents.outputs.origins`).  "" where the node does not know it."""
 
 
 class ContainersPrepared(Event, frozen=True):
@@ -141,6 +144,8 @@ class ContainerExited(Event, frozen=True):
     identity: Identity = ""
     usage: ContainerUsed | None = None
     """None where the engine did not say it, for a container that ended before a heartbeat, and from agents before 0.6."""
+    origin_digest: Digest = ""
+    """As of `ContainerStarted`, which one that ends at once may not have."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]
@@ -228,8 +233,6 @@ class MembershipChanged(Event, frozen=True):
 
 MOST_RUNS = 64
 """Runs of epochs in one event."""
-
-Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class EpochRun(msgspec.Struct, frozen=True, gc=False):

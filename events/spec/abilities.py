@@ -1,4 +1,4 @@
-"""What a spec needs of a node's agent, beyond what every agent can do.
+"""What an agent can do that agents before it could not, and what a spec needs of that.
 
 Agents of earlier releases ignore fields of specs that they do not know: they would run an app without its files, say.  So
 agents announce what they can do (`NodeJoined.abilities`), and masters place an app on nodes that can do what it needs.  To a
@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 WORKDIR: Final = "workdir"
 """Fetches shipped folders, and starts containers in copies of them."""
-ABILITIES: Final = (WORKDIR,)
-"""What agents of this release can do."""
+EDITS: Final = "edits"
+"""Follows `AppRevised` and `AppRestarted`.  Another agent would start what an edited app was submitted with, so no app is
+edited while a node has one."""
+ABILITIES: Final = (EDITS, WORKDIR)
+"""What agents of this release can do, sorted."""
+_NEEDED: Final = (WORKDIR,)
+"""Those that a spec can need."""
 _LABEL = "agent-with-"
 
 
@@ -37,5 +42,5 @@ def requirement_with(spec: AppSpec) -> str:
 
 
 def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:
-    """Return a node's labels, with those that stand for what its agent can do."""
-    return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in ABILITIES}}
+    """Return a node's labels, with those that stand for what its agent can do and a spec can need."""
+    return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in _NEEDED}}

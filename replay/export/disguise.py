@@ -354,6 +354,8 @@ _RULES: dict[str, Rule] = {
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
+    "AppRevised.after": _list("app_references"),
+    "origin_digest": _digest,
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dorm.core.apps.offers import abilities_of_new
 from dorm.core.invariants import may_run
 from events import kinds as k
 from events.quantities import SECOND
@@ -353,9 +354,7 @@ class VirtualAgents:
                 ports=known.ports if known else _PORTS,
                 labels=node.labels,
                 runtime=known.runtime if known else "simulated",
-                abilities=known.able
-                if known
-                else sorted({one for other in self._state.nodes.values() for one in other.able}),
+                abilities=known.able if known else abilities_of_new(self._state),
                 offers=offers,
             ),
             node.name,

@@ -131,9 +131,13 @@ class Hiding(Disguise):
     def _pause(self, pause: Pause) -> Pause:
         return msgspec.structs.replace(pause, by=self._names.user(pause.by))
 
+    def _started(self, event: k.ContainerStarted) -> k.ContainerStarted:
+        made: k.ContainerStarted = super().struct(event)
+        return msgspec.structs.replace(made, origin_digest="")
+
     def _exited(self, event: k.ContainerExited) -> k.ContainerExited:
         made: k.ContainerExited = super().struct(event)
-        return msgspec.structs.replace(made, usage=None)
+        return msgspec.structs.replace(made, usage=None, origin_digest="")
 
     def _progressed(self, event: k.AppProgressed) -> k.AppProgressed:
         app = self.name("app_references", event.app)
@@ -211,6 +215,7 @@ class Hiding(Disguise):
             loss=None,
             loss_is=msgspec.UNSET,
             skipped_lines=msgspec.UNSET,
+            origin_digest=msgspec.UNSET,
             samples_per_s=None,
             noise=None,
             step=0,
@@ -286,6 +291,7 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     k.SchedulingPaused: Hiding._scheduling,
     k.SchedulingResumed: Hiding._scheduling,
     Pause: Hiding._pause,
+    k.ContainerStarted: Hiding._started,
     k.ContainerExited: Hiding._exited,
     k.AppProgressed: Hiding._progressed,
     k.AppCheckpointed: Hiding._checkpointed,

@@ -55,7 +55,13 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sha
     ):
         shared = Shared(folder, one.process, one.log)
         shared.people = people
-        for name, role in (("alice", "user"), ("mallory", "user"), ("olga", "operator"), ("rita", "reader")):
+        for name, role in (
+            ("alice", "user"),
+            ("mallory", "user"),
+            ("olga", "operator"),
+            ("rita", "reader"),
+            ("backup", "reader"),
+        ):
             await done(shared.home, "user", "add", name, "--role", role, "--to", str(people / f"{name}.json"))
         yield shared
 
@@ -154,6 +160,33 @@ async def test_a_plain_user_has_a_quota_and_makes_room(cluster: Shared, project:
     assert "[usage" in await refused(
         cluster.home, "files", "purge", "--unused-for", "1m", *cluster.as_("olga"), code=2
     ), "it would be everybody's"
+
+
+@pytest.mark.soak
+async def test_a_backup_holds_the_folders_and_brings_them_to_another_cluster(
+    cluster: Shared, project: Path, tmp_path: Path
+) -> None:
+    async with await open_client(
+        cluster.url, "local", credentials=read_credentials(cluster.people / "alice.json")
+    ) as alice:
+        hash = (await ship(alice, project))["hash"]
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    said = await done(cluster.home, "backup", str(kept), *cluster.as_("backup"))
+    assert "of shipped folders, " in said
+    found = await refused(cluster.home, "backup", str(tmp_path), *cluster.as_("rita"), code=1)
+    assert "[backup.files_refused]" in found
+    said = await done(cluster.home, "backup", str(tmp_path), "--without-files", *cluster.as_("rita"))
+    assert "shipped" not in said
+    (copy,) = kept.glob("local-*.dorm")
+    async with leaving_nothing(tmp_path / "other") as folder:
+        folder.mkdir()
+        async with up(folder, agents=1) as other:
+            to = ("--cluster", "drill", "--url", other.url)
+            said = await done(other.home, "replay", "import", str(copy), *to)
+            assert "of shipped folders are in its store" in said
+            async with await open_client(other.url, "drill", user="tester") as tester:
+                assert await tester.log.files.get("alice", hash) is not None
 
 
 @pytest.mark.soak

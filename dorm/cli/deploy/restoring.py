@@ -49,7 +49,9 @@ def restore(
                 raise Fail("nothing was restored; take an earlier backup", code="archive.damaged")
             with progress_of("restoring") as report:
                 done = await restore_log(log, deployment, key_folder(keys), clock=time.time_ns, progress=report)
-                shipped = None if without_files else await restore_shipped(archive, deployment, key_folder(keys), report)
+                shipped = (
+                    None if without_files else await restore_shipped(archive, deployment, key_folder(keys), report)
+                )
         console.print(
             Text(f"{done.records:,} records are the log of cluster {deployment.cluster}; digest {done.digest}"),
             soft_wrap=True,

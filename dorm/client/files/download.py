@@ -13,8 +13,8 @@ import os
 from typing import TYPE_CHECKING
 
 from dorm.client.files.asking import FilesRefused
-from events.files.blocks import BLOCK, FileDigest, digest_of
-from events.files.messages import Block, ReadFile, Tail, Zeros
+from events.copying.blocks import BLOCK, FileDigest, digest_of
+from events.copying.messages import Block, ReadFile, Tail, Zeros
 from events.log.records import LogUnavailable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.client.files.asking import Files, Where
-    from events.files.messages import FileEntry
+    from events.copying.messages import FileEntry
 
 _TRIES = 30
 """How often a copy goes on after a lost connection without a single new block."""

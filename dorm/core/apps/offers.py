@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from events.kinds import NodeOffers
 from events.spec import SpecError, volumes_of
-from events.spec.abilities import labels_with, requirement_with
+from events.spec.abilities import ABILITIES, labels_with, requirement_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +44,12 @@ def owner_of(app: App) -> str:
 
 
 # --- for policies -------------------------------------------------------------------------------------------------------
+
+
+def abilities_of_new(state: State) -> list[str]:
+    """Return what the agent of a node can do that joins only in a plan or a simulation: what the cluster's agents can, and
+    without any, what those of this release can."""
+    return sorted({one for node in state.nodes.values() for one in node.able}) if state.nodes else [*ABILITIES]
 
 
 def labels_of(node: Node) -> Mapping[str, str]:
@@ -201,12 +207,12 @@ def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
 
 def in_words(state: State, app: App, text: str) -> str:
     """Return a policy's reason in the words of the app's spec: policies know volumes as labels."""
-    wanted = volumes_of(app.spec.volumes)
-    if require_of(app) == app.spec.require or require_of(app) not in text:
+    wanted = volumes_of(app.next_spec.volumes)
+    if require_of(app) == app.next_spec.require or require_of(app) not in text:
         return text
     up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
     try:
-        check_offered(up, app.spec, owner_of(app))
+        check_offered(up, app.next_spec, owner_of(app))
     except SpecError as error:
         return str(error)
     for volume in wanted:
@@ -215,9 +221,9 @@ def in_words(state: State, app: App, text: str) -> str:
             named = ", ".join(where[:_MOST_NAMED])
             return f"the folder of the volume {volume.name} is missing on {named}; it waits until it is mounted again"
     names = ", ".join(volume.name for volume in wanted)
-    parts = [app.spec.require] if app.spec.require.strip() else []
+    parts = [app.next_spec.require] if app.next_spec.require.strip() else []
     parts += [f"offers the volume{'s' if len(wanted) > 1 else ''} {names}"] if wanted else []
-    parts += ["builds its environment"] if app.spec.needs_environment else []
+    parts += ["builds its environment"] if app.next_spec.needs_environment else []
     return text.replace(f"satisfies {require_of(app)}", f"satisfies {' and '.join(parts)}")
 
 

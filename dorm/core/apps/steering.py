@@ -20,6 +20,7 @@ from events.kinds import AppRejected, AppRestarted, AppRevised
 from events.limits import clipped
 from events.quantities import SECOND
 from events.spec import LARGEST_SPEC, SpecError, check_spec
+from events.spec.abilities import EDITS
 from events.spec.editing import check_same_app, differing, fingerprint, merged, same_origin
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State, Submission
     from events.spec import AppSpec
 
-_PLACES = ("demand", "n_min", "require", "gang")
+_PLACES = ("demand", "n_min", "require", "gang", "volumes", "python", "requirements", "setup", "workdir")
 """Fields that decide whether an app can run at all."""
 _LEFT_S = 30.0
 """An ended app that is dropped within so many seconds, or a tenth of the time for which it is kept, may lose its checkpoints
@@ -78,7 +79,7 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
     if not found.all:
         raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
     if any(name in found.all for name in _PLACES):
-        check_room(state, after, after.n_min)
+        check_room(state, after, after.n_min, app.tenant)
     added = edited_links(state, app, before, after, request, taken)
     check_agents(state)
     runs = not app.ended and app.current is not None and app.current.released
@@ -133,7 +134,7 @@ def _stale(app: App) -> SpecError:
 
 def check_agents(state: State) -> None:
     """Refuse where a node's agent would start what the app had before.  Raises SpecError."""
-    old = sorted(node.id for node in state.nodes.values() if not node.gone and not node.revises)
+    old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.able)
     if old:
         named = ", ".join(old[:3]) + (f" and {len(old) - 3} more" if len(old) > 3 else "")
         text = f"the agents of {named} are too old to follow it; upgrade them first"

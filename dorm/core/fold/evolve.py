@@ -69,6 +69,7 @@ from events.holders import ends, may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang, check_roles
+from events.spec.abilities import EDITS
 from events.times import HarmfulTimes, SettingRefused, times_after
 
 Handler = Callable[[State, Any, Record], Folded]
@@ -280,9 +281,8 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
-        abilities=sorted(set(event.abilities)) or UNSET,
+        abilities=sorted({*event.abilities, *((EDITS,) if event.revises else ())}) or UNSET,
         offers=UNSET if event.offers is None else event.offers,
-        revises=event.revises or UNSET,
         process=event.process or UNSET,
     )
     settle_folder(state)
@@ -336,6 +336,7 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     if container.state != "desired":
         return ignored(state)
     container.state, container.started_at = "running", state.time
+    app.origin_digest = event.origin_digest or app.origin_digest
     if app.run_time is not UNSET:
         note_started(app, state.time)
     if event.environment_s and not (
@@ -362,6 +363,7 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
     if container.state == "exited":
         return ignored(state)
     container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
+    app.origin_digest = event.origin_digest or app.origin_digest
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
     end_container(state, app, generation, container, event.reason, event.message)

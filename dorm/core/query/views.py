@@ -299,6 +299,7 @@ def describe(
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
+        "origin": _origin(app),
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
@@ -333,6 +334,12 @@ def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
         "next_spec": msgspec.to_builtins(app.next_spec) if app.next_spec is not app.spec else None,
         "restart": msgspec.to_builtins(app.restart) if app.restart is not UNSET else None,
     }
+
+
+def _origin(app: App) -> str:
+    """Return from whose checkpoint it started, and the digest of what it was given; "" for one that started from none."""
+    digest = f", files {app.origin_digest}" if isinstance(app.origin_digest, str) else ""
+    return f"{app.spec.origin}{digest}" if app.spec.origin else ""
 
 
 def _environment(app: App) -> str:

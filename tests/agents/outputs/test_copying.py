@@ -18,8 +18,8 @@ from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer
 from dorm.client.files.asking import Files, FilesRefused, Where
 from dorm.client.files.copying import Copied, Progress, copy_from, copy_to
 from dorm.client.files.download import part_of
-from events.files.blocks import BLOCK, FileDigest, digest_of
-from events.files.messages import (
+from events.copying.blocks import BLOCK, FileDigest, digest_of
+from events.copying.messages import (
     Block,
     CommitUpload,
     FileEntry,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Key, Runtime
     from dorm.client.client import Client
     from dorm.core.app import App
-    from events.files.messages import Area
+    from events.copying.messages import Area
 
 CLUSTER = "files"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from agents.checkpoint_folder import CheckpointFolder
 from agents.outputs import folders
 from agents.outputs.origins import bring, chosen
 from agents.runtime.interface import Refused
-from events.files.messages import FileEntry
+from events.copying.messages import FileEntry
 from events.spec.origin import Origin, origin_of
 from tests.errors import raises
 
@@ -62,14 +63,19 @@ def test_one_copy_is_made_and_no_link_is_followed(tmp_path: Path) -> None:
     os.mkfifo(source / "pipe")
     folders.prepare(shared, "new", "alice", cluster=shared.id)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: bring(shared.path, "new", "old-abcdef@10+"), range(4)))
+        digests = list(pool.map(lambda _: bring(shared.path, "new", "old-abcdef@10+"), range(4)))
     new = shared.path / "new"
     assert sorted(path.relative_to(new).as_posix() for path in new.rglob("*")) == ["deep", "deep/step-10", "tool"]
     assert (new / "deep/step-10").read_bytes() == b"x" * 1000
     assert os.access(new / "tool", os.X_OK)
-    assert sorted(os.listdir(shared.path / folders.APPS / "new")) == ["outputs", "owner"]
+    assert sorted(os.listdir(shared.path / folders.APPS / "new")) == ["origin", "outputs", "owner"]
     (new / "tool").write_text("mine")
-    bring(shared.path, "new", "old-abcdef@10+")
+    digest = bring(shared.path, "new", "old-abcdef@10+")
     assert (new / "tool").read_text() == "mine"
+    assert {*digests} - {""} == {digest}, "one that was not first may look before it is noted"
+    holds = {"deep/step-10": "file " + sha256(b"x" * 1000).hexdigest(), "tool": "program " + sha256(b"#!").hexdigest()}
+    lines = ['"deep" folder', *(f'"{path}" {what}' for path, what in holds.items())]
+    assert digest == sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    assert bring(shared.path, "new", "") == ""
     with raises(Refused, "spec.from.gone"):
         bring(shared.path, "other", "gone-abcdef@10")

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from dorm.client.opening import open_client
 from events.nats.access.credentials import read_credentials
-from tests.e2e.commands import done, refused
+from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import Up, leaving_nothing, up, write_spec
 from tests.e2e.story import until
 
@@ -47,6 +47,12 @@ class Users:
 
     async def done(self, *words: str, of: str = "ann", **more: str) -> str:
         return await done(self.cluster.home, *words, env={**self.env(of), **more})
+
+    async def ships(self, *words: str) -> str:
+        """As `done`, of a command that says on stderr what it has sent."""
+        code, out, err = await dorm(self.cluster.home, *words, env=self.env("ann"))
+        assert code == 0, err
+        return out
 
     async def refused(self, *words: str, code: int = 1, of: str = "ann") -> str:
         return await refused(self.cluster.home, *words, code=code, env=self.env(of))
@@ -148,7 +154,7 @@ async def test_gates_and_the_shipped_folder_change_by_an_edit(users: Users, tmp_
         "hold": True,
         "workdir": ".",
     }
-    await users.done("submit", write_spec(tmp_path, document))
+    assert "is accepted" in await users.ships("submit", write_spec(tmp_path, document))
     (tmp_path / "train.py").write_text("print('second')\n")
     document |= {"hold": False, "start_after": "2s", "max_runtime": "1h"}
     edit = ("edit", "shipped", "-f", write_spec(tmp_path, document))
@@ -159,7 +165,7 @@ async def test_gates_and_the_shipped_folder_change_by_an_edit(users: Users, tmp_
         "max_runtime",
         "workdir",
     ]
-    said = await users.done(*edit, "--yes")
+    said = await users.ships(*edit, "--yes")
     assert said.endswith("shipped has revision 2\n")
     assert (await users.done(*edit, "--yes")).startswith("nothing to change"), "the folder is the same"
     assert await users.done("wait", "shipped") == "shipped completed\n"

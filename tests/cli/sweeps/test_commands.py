@@ -140,7 +140,7 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     assert (code, out, len(err.splitlines())) == (1, "naps: 9 cancelled\n", 5)
     async with cluster.client() as client:
         ends = [app for app in (await client.state()).apps.values() if app.name.startswith("naps-")]
-        assert [bool(app.generation) for app in ends].count(True) == 2, "none started in the place of one that ended"
+        assert [bool(app.generation) for app in ends].count(True) == 3, "none started in the place of one that ended"
 
 
 # --- what needs no cluster ----------------------------------------------------------------------------------------------

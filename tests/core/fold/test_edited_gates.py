@@ -24,7 +24,7 @@ from tests.core.records import Bench, document, joined
 
 def nodes(cpu: float = 4) -> Bench:
     bench = Bench()
-    bench.add(joined("a", cpu, revises=True))
+    bench.add(joined("a", cpu, abilities=["edits"]))
     return bench
 
 

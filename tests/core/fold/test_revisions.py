@@ -26,7 +26,7 @@ def bench_of(cpu: float = 4, *names: str, **fields: Any) -> Bench:
     """Nodes whose agents follow edits, and an app that runs on all of them."""
     bench = Bench()
     for node in names or ("a",):
-        bench.add(joined(node, cpu, revises=True))
+        bench.add(joined(node, cpu, abilities=["edits"]))
     bench.running(**fields)
     return bench
 
@@ -247,6 +247,9 @@ def test_nodes_with_an_older_agent() -> None:
     bench = bench_of(n_max=1)
     bench.add(joined("old", 4))
     assert edit(bench, weight=2).code == "steering.agents_too_old"
+    bench.add(joined("old", 4, revises=True))  # As agents wrote it before it was an ability.
+    assert bench.state.nodes["old"].able == ["edits"]
+    assert edit(bench, id="e2", weight=2).revision == 2
     assert isinstance(restart(bench), k.AppRestarted), "a restart of what runs is an adjustment like any other"
 
 

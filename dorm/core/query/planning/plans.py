@@ -20,6 +20,7 @@ import msgspec
 
 from dorm.core.apps.bounds import settles_until
 from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.offers import abilities_of_new
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
@@ -279,8 +280,7 @@ class _Course:
         model = self._node(new.like) if new.like else None
         capacity = {**(model.capacity if model else {}), **new.capacity}
         labels = {**(model.labels if model else {}), **new.labels}
-        # A new node's agent is taken to be of the release that the cluster has.
-        able = sorted({one for node in self.state.nodes.values() for one in node.able})
+        able = abilities_of_new(self.state)
         joined: list[str] = []
         number = 0
         while len(joined) < new.count:
@@ -296,7 +296,6 @@ class _Course:
                     labels=labels,
                     ports=ports,
                     offers=offers,
-                    revises=True,
                     abilities=able,
                 )
                 self.say(event, node)

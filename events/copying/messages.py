@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from events.files.blocks import BLOCK
+from events.copying.blocks import BLOCK
 from events.limits import Moment, Name, Number, Slot
 
 Area = Literal["outputs", "checkpoints", "work"]

@@ -1,5 +1,0 @@
-"""Files of apps, as clients ask agents for them: outputs, checkpoints, and what a container has in its own folder.
-
-messages   the questions and the pieces of their answers
-blocks     files in blocks, and the digest of a file that both sides compute
-"""

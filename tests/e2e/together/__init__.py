@@ -1,0 +1,1 @@
+"""Features that meet in one app."""
