@@ -128,7 +128,7 @@ async def led(connection: Connection, *nodes: str) -> AsyncIterator[Master]:
     log, cluster = connection.log, connection.cluster
     await say(log, cluster, PolicyChanged(quiet_ms=20, quiet_limit_ms=50), "operator")
     for node in nodes:
-        await say(log, cluster, joined(node, revises=True), node)
+        await say(log, cluster, joined(node, abilities=["edits"]), node)
     beating = asyncio.create_task(_beat(connection.bus, cluster, nodes))
     try:
         master = Master(log, connection.bus, cluster, name="m", clock=time.time_ns, leadership=connection.leadership)

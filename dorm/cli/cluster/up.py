@@ -35,8 +35,8 @@ from events.kinds import PolicyChanged
 from events.quantities import humanize
 
 if TYPE_CHECKING:
-    from dorm.local.companions.api import ApiProcess
     from dorm.local.cluster import LocalCluster, LocalOptions
+    from dorm.local.companions.api import ApiProcess
 
 POLICY = "dorm-speed"
 """Of a new cluster, unless another one is named."""

@@ -69,7 +69,6 @@ from events.holders import ends, may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang, check_roles
-from events.spec.abilities import EDITS
 from events.times import HarmfulTimes, SettingRefused, times_after
 
 Handler = Callable[[State, Any, Record], Folded]
@@ -281,7 +280,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
-        abilities=sorted({*event.abilities, *((EDITS,) if event.revises else ())}) or UNSET,
+        abilities=sorted(set(event.abilities)) or UNSET,
         offers=UNSET if event.offers is None else event.offers,
         process=event.process or UNSET,
     )

@@ -357,7 +357,7 @@ def test_one_that_hangs_does_not_hold_others_up_for_ever() -> None:
 def test_an_edit_that_asks_for_more_moves_no_neighbor_that_settles(policy: str) -> None:
     """What the edited app holds no longer fits by its new demand; that is for it to give up."""
     bench, first = resized()
-    bench.add(joined("a", 4, revises=True))
+    bench.add(joined("a", 4, abilities=["edits"]))
     bench.add(k.PolicyChanged(policy=policy, params={}))
     second = bench.app("second")
     spec = msgspec.to_builtins(second.owners_spec)

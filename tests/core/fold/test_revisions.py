@@ -247,8 +247,7 @@ def test_nodes_with_an_older_agent() -> None:
     bench = bench_of(n_max=1)
     bench.add(joined("old", 4))
     assert edit(bench, weight=2).code == "steering.agents_too_old"
-    bench.add(joined("old", 4, revises=True))  # As agents wrote it before it was an ability.
-    assert bench.state.nodes["old"].able == ["edits"]
+    bench.add(joined("old", 4, abilities=["edits"]))
     assert edit(bench, id="e2", weight=2).revision == 2
     assert isinstance(restart(bench), k.AppRestarted), "a restart of what runs is an adjustment like any other"
 
