@@ -12,7 +12,7 @@ from __future__ import annotations
 def may_hold(holder: str, identity: str, *, gone: bool) -> bool:
     """Return whether a join as `identity` takes effect.  `gone`: nothing of the holder can run any more.
 
-    Agents before 0.5.1 have no identity (""): the first agent with one succeeds them, since it usually is the same node after
+    Agents before 0.6.0 have no identity (""): the first agent with one succeeds them, since it usually is the same node after
     an upgrade."""
     return gone or not holder or holder == identity
 
@@ -22,5 +22,5 @@ def ends(joined: str, left: str) -> bool:
 
     An agent that stops before its `NodeLeft` is acknowledged may be started again, and its successor may join first: servers
     keep the order of one connection's messages only.  What arrives late must not count the successor's containers as ended.
-    Agents before 0.5.1 name no process ("")."""
+    Agents before 0.6.0 name no process ("")."""
     return not joined or not left or joined == left

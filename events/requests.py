@@ -24,7 +24,7 @@ class LogQuestion(msgspec.Struct, frozen=True):
     since: Moment | None = None
     """Only lines of this time (UTC ns) or later, and those whose time is not known."""
     timed: bool = False
-    """Answer in `LogPiece`s.  Agents before 0.5.1 know neither this field nor those around it, and answer in plain bytes."""
+    """Answer in `LogPiece`s.  Agents before 0.6.0 know neither this field nor those around it, and answer in plain bytes."""
     after: Name = ""
     """Only what comes after the piece with this mark, in spite of `tail` and `since`."""
 

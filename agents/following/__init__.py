@@ -6,5 +6,5 @@
     desired_file  the folded state on disk
 
 Start with `follower`.  A node follows its part wherever the leading master writes parts.  Where it does not, as masters before
-0.5.1, the node folds the master's rounds by itself.
+0.6.0, the node folds the master's rounds by itself.
 """

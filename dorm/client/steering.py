@@ -97,7 +97,7 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
     except TimeoutError:
         pass
     raise NoAnswer(
-        f"the request is stored, and no master has answered yet (`dorm masters`); one older than 0.5.1 never will; "
+        f"the request is stored, and no master has answered yet (`dorm masters`); one older than 0.6.0 never will; "
         f"`dorm describe {app.name}` shows what became of it"
     )
 

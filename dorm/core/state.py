@@ -204,7 +204,7 @@ class Node(msgspec.Struct):
     port_cursor: int = 0
     """The last port that was assigned here."""
     identity: str = ""
-    """Of the agent that holds the name (`events.holders`); "" for agents older than 0.5.1."""
+    """Of the agent that holds the name (`events.holders`); "" for agents older than 0.6.0."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
@@ -221,7 +221,7 @@ class Node(msgspec.Struct):
     offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
     """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
     process: str | msgspec.UnsetType = msgspec.UNSET
-    """The process of its agent that joined last; unset for agents before 0.5.1."""
+    """The process of its agent that joined last; unset for agents before 0.6.0."""
 
     @property
     def type(self) -> str:

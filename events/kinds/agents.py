@@ -37,13 +37,13 @@ class NodeJoined(Event, frozen=True):
     checkpoints: FolderId = ""
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
     prepares: bool = False
-    """Whether this agent reports `ContainersPrepared`; False from agents before 0.5.1."""
+    """Whether this agent reports `ContainersPrepared`; False from agents before 0.6.0."""
     abilities: Annotated[list[Ability], msgspec.Meta(max_length=64)] = []
     """What this agent can do that agents before it could not (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
-    """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.5.1."""
+    """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.6.0."""
     process: Identity = ""
-    """Drawn by each process of an agent; "" from agents before 0.5.1."""
+    """Drawn by each process of an agent; "" from agents before 0.6.0."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

@@ -71,7 +71,7 @@ class AppCancelled(Event, frozen=True):
 
 class AppKilled(Event, frozen=True):
     """Somebody asked for a kill: agents kill whatever still runs of the app, at once.  An app that had not ended is cancelled
-    in the same round.  Agents from before 0.5.1 do not know it, and give its containers their grace time."""
+    in the same round.  Agents from before 0.6.0 do not know it, and give its containers their grace time."""
 
     app: Name
     generation: Number

@@ -33,7 +33,7 @@ class Held(msgspec.Struct, frozen=True):
     chain: str = ""
     """The log's hash chain after that record."""
     parts: bool = False
-    """Whether its holder writes the nodes' parts, as masters do since 0.5.1."""
+    """Whether its holder writes the nodes' parts, as masters do since 0.6.0."""
 
 
 class Leadership(Protocol):

@@ -67,7 +67,7 @@ def _lowered(state: State, name: str, silent_ns: int | None) -> Cause | None:
         if since <= int(most * SECOND):
             text = f"{change.by} had lowered {_WORDS[name]} from {written(change.before)} to {written(change.after)}"
             return Cause(str(change.seq), text)
-    # Agents of releases before 0.5.1 follow a lease that is refused today.
+    # Agents of releases before 0.6.0 follow a lease that is refused today.
     for refused in reversed(state.refused_changes):
         if refused.whole and refused.reason.startswith("node_") and state.time - refused.at <= int(NEAR_S * SECOND):
             return Cause(str(refused.seq), f"{refused.by} had requested harmful times ({refused.reason})")

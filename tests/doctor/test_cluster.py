@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 GIB = 2**30
 NOW = ClockState(0.0, 0.0)
 LEADER = Leader("m1", "leading", "m1", 3, 0, 60.0, 0, 2.0)
-LEADS = MasterStatus("m1", "dorm 0.5.1", 0, True, 3, 90, 90, 1.5)
-FOLLOWS = MasterStatus("m2", "dorm 0.5.1", 0, False, 3, 88, 90, 0.0)
-WELL = AgentStatus("a", "dorm 0.5.1", 0, True, 90, 280.0, 300.0, 1.0, 0, "docker")
+LEADS = MasterStatus("m1", "dorm 0.6.0", 0, True, 3, 90, 90, 1.5)
+FOLLOWS = MasterStatus("m2", "dorm 0.6.0", 0, False, 3, 88, 90, 0.0)
+WELL = AgentStatus("a", "dorm 0.6.0", 0, True, 90, 280.0, 300.0, 1.0, 0, "docker")
 
 
 def bad(findings: list[Finding]) -> list[tuple[str, str, str]]:
@@ -113,7 +113,7 @@ def test_settings() -> None:
     ("builds", "level"),
     [
         ({"m": "dorm 0.6.0"}, "ok"),
-        ({"m": "dorm 0.5.1", "n": "dorm 0.6.0"}, "note"),
+        ({"m": "dorm 0.5.3", "n": "dorm 0.6.0"}, "note"),
         ({"m": "dorm 0.4.2"}, "wrong"),
         ({"m": "dorm 1.6.0"}, "wrong"),
         ({"m": "somebody's"}, "note"),

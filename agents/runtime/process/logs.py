@@ -4,7 +4,7 @@ Both files are one sequence of bytes.  A *position* counts what the container ha
 at the right place though the log moves aside meanwhile.  The supervisor's index (`agents.runtime.process.times`) gives the
 position of each file's first byte, and the times of its lines.
 
-What the last note does not cover yet has the time at which the file was last written to.  Supervisors before 0.5.1 wrote no
+What the last note does not cover yet has the time at which the file was last written to.  Supervisors before 0.6.0 wrote no
 index: of what they left, only the time of the last line is known, so lines have no time unless they come while the log is
 followed, and `since` leaves a file out only if all of it is older.
 """

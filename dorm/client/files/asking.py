@@ -145,7 +145,7 @@ class Files:
         if isinstance(failed, LogUnavailable) and failed.code == "agent.no_answer":
             return FilesRefused(
                 f"no agent on {', '.join(where.nodes[:3])} answers for files of {where.app.name}: it does not run, or is "
-                "older than 0.5.1; `dorm doctor` shows which",
+                "older than 0.6.0; `dorm doctor` shows which",
                 code="files.no_answer",
             )
         return failed or FilesRefused("no node was asked", code="files.no_node")

@@ -142,7 +142,7 @@ class Session:
         known = state.nodes.get(node)
         if known is not None and known.condition == "up":
             return SessionFailed(
-                f"the agent of node {node} lets nobody into its containers: it is of a release before 0.5.1, or the NATS "
+                f"the agent of node {node} lets nobody into its containers: it is of a release before 0.6.0, or the NATS "
                 "server's permissions are; upgrade it, and have an admin run a `dorm user` or `dorm node` command, which "
                 "writes them again (`dorm doctor` names what is older)",
                 code="session.agent_too_old",
@@ -155,7 +155,7 @@ class Session:
         place = self.place
         return SessionFailed(
             f"{self._client.user} may not enter containers of {place.app.name}: users enter those of their own tenant, "
-            "operators and admins all, readers none; where the NATS server's permissions are of a release before 0.5.1, "
+            "operators and admins all, readers none; where the NATS server's permissions are of a release before 0.6.0, "
             "nobody does, until an admin writes them again with any `dorm user` command",
             code="session.forbidden",
         )

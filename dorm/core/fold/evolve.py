@@ -194,7 +194,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     except HarmfulTimes as refused:
         outcome = _refuse_change(state, event, refused, whole=True)
         for node in state.nodes.values():
-            if not node.identity:  # Its agent is older than 0.5.1, and adopts such a lease anyway.
+            if not node.identity:  # Its agent is older than 0.6.0, and adopts such a lease anyway.
                 node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
         return outcome
     outcome, decided_by = "applied", settings.policy

@@ -8,7 +8,7 @@
 So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  A node without the
 cluster's folder gets nothing new.  What runs there goes to others that have the folder after `LEFT_ALONE_S`; where no node
 has it (its marker was deleted, the file server is away), everything runs on where it is.  Agents before release
-0.5.1 announce no folder and are taken at their word.
+0.6.0 announce no folder and are taken at their word.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def kill_and_wait(*pids: int) -> None:
 
 
 UNTIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-"""Makes a program that outlives its supervisor, as those did that were started before 0.5.1."""
+"""Makes a program that outlives its supervisor, as those did that were started before 0.6.0."""
 
 
 async def orphan(runtime: ProcessRuntime, spec: ContainerSpec) -> ContainerSpec:
