@@ -247,9 +247,9 @@ class Allocation(msgspec.Struct, frozen=True):
     reasons: dict[str, Reason]
     """For each app below its n_max."""
     utilization: float
-    """U = Σ_k (Σ_ij x_ij d_ik) / (Σ_j c_jk), between 0 and the number of resource kinds (paper, eq. 1)."""
+    """U = Σ_k (Σ_ij x_ij d_ik) / (Σ_j c_jk), between 0 and the number of resource kinds."""
     fairness_loss: float
-    """F = Σ_i |s_i - ŝ_i| (paper, eq. 2), over all apps that an empty cluster could run, waiting ones included."""
+    """F = Σ_i |s_i - ŝ_i|, over all apps that an empty cluster could run, waiting ones included."""
     fairness_budget: float
     """2m·θ1; -1 where the policy has no θ1."""
     excess: float
@@ -257,7 +257,7 @@ class Allocation(msgspec.Struct, frozen=True):
     can run beside each other; it differs from F only where an app has to wait for room (no resizing of the others could
     reduce that loss, so it must not make them shrink)."""
     overhead: int
-    """How many apps that ran before and still run have any x_ij changed, forced changes excluded (paper, eq. 4)."""
+    """How many apps that ran before and still run have any x_ij changed, forced changes excluded."""
     overhead_budget: int
     """⌈θ2·|P|⌉, at most the absolute cap; or -1 where the policy has none."""
     shortage: dict[str, int]

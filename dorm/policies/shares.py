@@ -99,7 +99,7 @@ def _next_full(
 
 
 def fairness_loss(shares: Sequence[float], theoretical: Sequence[float]) -> float:
-    """Return F = Σ_i |s_i - ŝ_i| (Dorm paper, eq. 2); summed exactly, so independent of the order."""
+    """Return F = Σ_i |s_i - ŝ_i| (the fairness loss of the Dorm paper); summed exactly, so independent of the order."""
     return math.fsum(abs(s - t) for s, t in zip(shares, theoretical, strict=True))
 
 
@@ -117,6 +117,6 @@ def change_budget(running: int, theta2: float) -> int:
 
 
 def utilization(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
-    """Return U = Σ_k used_k / C_k (Dorm paper, eq. 1), between 0 and the number of kinds; kinds with no capacity are
-    skipped."""
+    """Return U = Σ_k used_k / C_k (the Dorm paper's resource utilization), between 0 and the number of kinds; kinds with no
+    capacity are skipped."""
     return math.fsum(used.get(kind, 0) / total for kind, total in sorted(totals.items()) if total > 0)

@@ -125,5 +125,5 @@ def _measured(state: State, clause: Measures) -> float:
     if clause.measure == "utilization":
         value, most = found.utilization, found.utilization_max
     else:
-        value, most = found.fairness_loss, 2 * found.utilization_max  # Its maximum is 2 for each kind (paper, eq. 2).
+        value, most = found.fairness_loss, 2 * found.utilization_max  # Its maximum is 2 for each kind.
     return value / most if clause.part and most else value

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from dorm.bench import BenchError
+from dorm.bench.optimizer.samples import Run, goals
+from dorm.bench.optimizer.typed import LATEST_S, MOST_FASTER, NOISE, Types
 from dorm.bench.optimizer.workload import EVENT_S, Event, World
 from dorm.policies.problem import AppDemand, Problem
 from dorm.policies.registry import policy
@@ -173,3 +175,72 @@ def test_no_two_shapes_are_alike(gpus: bool) -> None:
 def test_problems_can_be_written_down() -> None:
     problem = World(apps=5, nodes=4, shapes=3, seed=0, labels=True).next_problem()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(problem), type=Problem) == problem
+
+
+def typed(seed: int) -> list[Problem]:
+    world, types, found = World(apps=20, nodes=12, shapes=3, seed=seed), Types(3, seed), []
+    for _ in range(80):
+        problem = types.problem(world.next_problem())
+        found.append(problem)
+        world.apply(policy("static").allocate(problem, {"count": 3, "backfill": True}))
+    return found
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Problem]:
+    return typed(4)
+
+
+def test_a_seed_gives_the_same_problems(problems: list[Problem]) -> None:
+    assert typed(4) == problems
+    assert typed(5) != problems
+
+
+def test_nodes_have_types_and_keep_them(problems: list[Problem]) -> None:
+    of = {node.id: node.type for problem in problems for node in problem.nodes}
+    assert set(of.values()) == {"type-0", "type-1", "type-2"}
+    assert all(node.type == of[node.id] for problem in problems for node in problem.nodes)
+
+
+def test_some_apps_declare_their_speed_and_all_that_run_are_measured(problems: list[Problem]) -> None:
+    apps = {app.id: app for problem in problems for app in problem.apps}.values()
+    assert any(app.speed_on for app in apps)
+    assert any(app.speed for app in apps)
+    assert any(not app.speed and not app.speed_on for app in apps)
+    for app in apps:
+        assert app.remaining_steps is not None
+        assert app.remaining_steps >= 1
+        assert bool(app.measured) == (app.served_s > 0)
+
+
+def test_a_minute_adds_to_the_point_of_the_present_partition(problems: list[Problem]) -> None:
+    """What was measured of an app that declares its speed is off by the noise alone."""
+    seen = longest = 0.0
+    for before, after in itertools.pairwise(problems):
+        earlier = {app.id: app for app in before.apps}
+        for app in after.apps:
+            if app.id in earlier and app.current and sum(app.current.values()) == 3:
+                was = earlier[app.id]
+                assert app.served_s == was.served_s + 3 * EVENT_S
+                assert app.age_s == was.age_s + EVENT_S
+            for point in app.measured:
+                longest = max(longest, point.seconds)
+                if app.speed_on and point.type and dict(app.speed_on[point.type]).get(point.containers):
+                    seen += 1
+                    true = dict(app.speed_on[point.type])[point.containers]
+                    assert point.steps_per_s == pytest.approx(true, rel=1.01 * NOISE)
+    assert seen
+    assert LATEST_S / 2 < longest <= LATEST_S
+
+
+def test_types_matter_to_about_half_of_the_apps(problems: list[Problem]) -> None:
+    declared = {app.id: app for problem in problems for app in problem.apps if app.speed or app.speed_on}.values()
+    for app in declared:
+        if app.speed_on:
+            first = [dict(points)[1] for points in app.speed_on.values()]
+            assert 1 < max(first) / min(first) < MOST_FASTER
+    assert 0.2 < sum(bool(app.speed_on) for app in declared) / len(declared) < 0.8
+
+
+def test_the_size_that_has_a_goal() -> None:
+    assert goals(Run(apps=2_000, nodes=10_000, shapes=3, events=1, types=3, policy="dorm-speed")).p50_s == "<= 0.5"

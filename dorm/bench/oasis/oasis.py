@@ -68,7 +68,7 @@ def bench_oasis(wanted: Wanted, *, tell: Tell) -> Measured:
 
 
 def oasis(cluster: Cluster, jobs: list[Job]) -> Done:
-    """Run Algorithm 1, with the time of each admission or refusal."""
+    """Run the online algorithm, with the time of each admission or refusal."""
     market = Market(cluster, bounds(cluster, jobs))
     times, waits, worth = [], [], 0.0
     for job in jobs:

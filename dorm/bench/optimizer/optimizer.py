@@ -33,6 +33,7 @@ from dorm.bench import BenchError
 from dorm.bench.apart import items_of, processors
 from dorm.bench.optimizer import judge
 from dorm.bench.optimizer.samples import Answer, Goals, Played, Run, Samples, Solved, Task, gap, goals
+from dorm.bench.optimizer.typed import Types
 from dorm.bench.optimizer.workload import World
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
 from dorm.policies import goals as goals_of
@@ -121,8 +122,11 @@ def play(run: Run) -> Iterator[Played]:
             gpus=run.gpus,
             labels=run.labels,
         )
+        types = Types(run.types, run.seed + sequence) if run.types else None
         for _ in range(run.events + 1):
             problem = world.next_problem()
+            if types is not None:
+                problem = types.problem(problem)
             wall, cpu = time.perf_counter(), time.process_time()
             allocation = chosen.allocate(problem, params)
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall

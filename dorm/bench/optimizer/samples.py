@@ -37,6 +37,8 @@ class Run(msgspec.Struct, frozen=True):
     reference: Wanted = "auto"
     gpus: bool = True
     labels: bool = False
+    types: int = 0
+    """Types of nodes, and apps with speeds, where this is not 0."""
 
     def __str__(self) -> str:
         return f"{self.apps} apps × {self.nodes} nodes, {self.shapes} shapes"
@@ -63,6 +65,8 @@ class Goals(NamedTuple):
 def goals(run: Run) -> Goals:
     """Return the optimizer's goals at this size."""
     size = (run.apps, run.nodes)
+    if run.types:
+        return Goals(p50_s="<= 0.5") if size == (2_000, 10_000) else Goals()
     if run.apps <= 30 and run.nodes <= 20:
         return Goals(p95_s="<= 0.5", to_exact_mean="<= 0.001", to_exact_p99="<= 0.01", missed="<= 0")
     if size == (100, 100):

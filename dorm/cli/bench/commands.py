@@ -362,6 +362,12 @@ def optimizer(
     labels: Annotated[
         bool, typer.Option("--labels", help="Nodes with labels, apps with requirements and gangs.")
     ] = False,
+    types: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=32, help="Nodes of so many types, and apps whose speeds are declared or measured."
+        ),
+    ] = 0,
     plot: Plot = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -382,7 +388,7 @@ def optimizer(
 
     wanted = Run(
         apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
-        params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels,
+        params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels, types=types,
     )  # fmt: skip
     with wrong_usage():
         check(wanted, plot)

@@ -26,7 +26,7 @@ class Standing(msgspec.Struct, frozen=True):
     share: float
     """s_i = n_i δ_i (DRF paper, §4.1)."""
     fair: float
-    """ŝ_i: weighted DRF with divisible containers among all apps that an empty cluster could run (Dorm paper, eq. 2)."""
+    """ŝ_i: weighted DRF with divisible containers among all apps that an empty cluster could run."""
     possible: bool
     """Whether an empty cluster could run it."""
 
@@ -37,7 +37,7 @@ class Standings(msgspec.Struct, frozen=True):
     apps: dict[str, Standing]
     """By id, sorted."""
     fairness_loss: float
-    """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run (Dorm paper, eq. 2)."""
+    """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run."""
     kinds: int
     """Number of kinds of resources: the upper bound of utilization, and half that of the fairness loss."""
 

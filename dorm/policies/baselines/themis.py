@@ -1,6 +1,6 @@
 """The policy `themis`: finish-time fairness, by partial allocation auctions among the apps that are worst off.
 
-Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020.  The measure (§3.2) is ρ = T_sh / T_id: how
+Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020.  The measure (§3) is ρ = T_sh / T_id: how
 long an app takes here, over how long it would take with 1/N of the cluster to itself.  With G containers (its section on
 single-job apps):
 
@@ -9,7 +9,7 @@ single-job apps):
 
 Gavel's public code has another ρ (`finish_time_fairness.py` of stanford-futuredata/gavel), which adds the age to both times.
 
-An auction (§3.3, Pseudocode 1) offers the room that is under no lease to the fraction 1 - f with the largest ρ.  Each bids
+An auction (§3) offers the room that is under no lease to the fraction 1 - f with the largest ρ.  Each bids
 its V(G) = 1 / ρ(G) for every count G.
 
 1. The proportionally fair allocation maximizes Π V_i(G_i).

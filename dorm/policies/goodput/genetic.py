@@ -1,4 +1,4 @@
-"""The genetic search of `pollux` over allocation matrices: which app has how many units on which node (OSDI 2021, §4.2.1).
+"""The genetic search of `pollux` over allocation matrices: which app has how many units on which node (OSDI 2021, §4.2).
 
 A population of matrices goes through generations of
 

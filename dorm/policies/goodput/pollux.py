@@ -12,7 +12,7 @@ containers, on as few nodes as hold it.  The speed-up of an app that would have 
 
 so a young app, or one that was restarted often, is left alone.  An app that has nothing is not restarted but started, and
 pays nothing; the public code multiplies it as well.  At most one app on each node lies on several nodes, since such apps slow
-each other down (§4.2.1, interference avoidance).  Apps that were served least come first where a node is given too much, as in
+each other down (§4.2, interference avoidance).  Apps that were served least come first where a node is given too much, as in
 that code.
 
 Fitness, fair part, restart factor, mutation and repair were compared with the public code of the paper's simulator

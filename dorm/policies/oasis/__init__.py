@@ -4,8 +4,8 @@ Bao, Peng, Wu, Li, "Online Job Scheduling in Distributed Machine Learning Cluste
 
     model      jobs, machines and slots (§III), and what a completion is worth
     prices     what a resource of a machine costs in a slot (§IV), and the competitive ratio that follows
-    schedule   the cheapest schedule of one job, by dynamic programming (§IV, Algorithm 2)
-    online     one job after the other, as they arrive (§IV, Algorithm 1)
+    schedule   the cheapest schedule of one job, by dynamic programming (§IV)
+    online     one job after the other, as they arrive (§IV, the paper's online algorithm)
     offline    the optimum of small instances, with all arrivals known (§III), as a mixed-integer program
     planning   plans of apps on a cluster that changes: what is kept, and what is planned again
     policy     the policy `oasis`

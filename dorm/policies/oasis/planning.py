@@ -8,7 +8,7 @@ will arrive.  So each decision looks at all plans, in this order:
               another app has not left yet, the plan stays and the app waits for it
     again     an app that runs without a plan, or whose plan has failed, has ended too early or was made for other slots, gets
               the best schedule for what is left of its work, whatever that costs: it was admitted before
-    new       apps that wait are admitted or refused by the prices that all of these leave (`online`, Algorithm 1)
+    new       apps that wait are admitted or refused by the prices that all of these leave (`online`)
 
 A refused app waits, and is asked again in each later decision: prices fall when slots pass or apps end early.
 

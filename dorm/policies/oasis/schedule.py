@@ -1,4 +1,4 @@
-"""The best schedule of one job at given prices (OASiS §IV, Algorithm 2).
+"""The best schedule of one job at given prices (OASiS, §IV).
 
     COST_t(t, n)      what n workers and their parameter servers cost in slot t: cheapest machines first
     DP_COST(t, m)     the least cost of m worker-slots from the arrival until the end of slot t,

@@ -7,6 +7,7 @@
     lateness   how many containers keep an app from being late
     types      the types of one problem: for which apps they matter, and where these are as fast
     choosing   one count for each app, by a linear program over those that it may have
+    columns    that program with few of its columns, and a proof that the others do not matter
     partitions containers on few nodes, one app after the other
     resizing   from these counts to partitions, and the remaining room to those who gain most
     moving     the same where types matter: apps also move to another type, and others out of their way

@@ -63,7 +63,7 @@ def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
     """Return what the app's curves on these types depend on; None where no difference between them can be known."""
     if len(types) < 2 or not (app.speed_on or app.measured or app.alike or app.alike_by_type):
         return None
-    speed_on = tuple((name, tuple(app.speed_on[name])) for name in types if sound(app.speed_on.get(name, ())))
+    speed_on = tuple((name, tuple(app.speed_on[name])) for name in types if sound(tuple(app.speed_on.get(name, ()))))
     points = (*app.measured, *app.alike, *app.alike_by_type)
     if not speed_on and len({point.type for point in points}) < 2:
         return None
@@ -74,7 +74,7 @@ def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
 def by_type(typed: Typed) -> ByType | None:
     """Return the app's curves by type; None where no difference between types is known."""
     known, declared = typed.known, _declared(typed)
-    logs = _ratios(typed, declared)
+    logs = _ratios(typed._replace(known=known._replace(least=0, most=0)))  # They do not depend on its bounds.
     if not typed.speed_on and not any(logs.values()):
         return None
     curves = {}
@@ -97,13 +97,14 @@ def _declared(typed: Typed) -> dict[str, Declared]:
     if not typed.speed_on:
         return dict.fromkeys(typed.types, typed.known.speed) if typed.known.speed else {}
     of_some = dict(typed.speed_on)
-    other = tuple(sound(typed.known.speed)) or min(of_some.values(), key=lambda points: (sound(points)[0][1], points))
+    other = sound(typed.known.speed) or min(of_some.values(), key=lambda points: (sound(points)[0][1], points))
     return {name: of_some.get(name, other) for name in typed.types}
 
 
-def _ratios(typed: Typed, declared: dict[str, Declared]) -> dict[str, float]:
+@lru_cache(maxsize=16_384)
+def _ratios(typed: Typed) -> dict[str, float]:
     """Return the logarithm of how much faster each type is than one of them, for those of which it is known."""
-    known = typed.known
+    known, declared = typed.known, _declared(typed)
     base = _longest(typed)
     if base is None:
         return {}
@@ -154,6 +155,7 @@ def _ratio(measured: tuple[Measured, ...], name: str, base: str) -> tuple[float,
     return min(max(middle, -bound), bound), max(weights)
 
 
+@lru_cache(maxsize=16_384)
 def _declared_ratio(here: Declared, there: Declared) -> float:
     """Return the same by what is declared for both: the median over the declared counts."""
     points = [sound(here), sound(there)]

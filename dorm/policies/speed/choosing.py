@@ -22,10 +22,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, hstack, vstack
 
-from dorm.policies.dorm.counts import SolverFailed, solved
 from dorm.policies.integer import counts_of
+from dorm.policies.speed.columns import maximize
 from dorm.policies.speed.types import MOST_SETS
 from dorm.policies.speed.worth import DIGITS, counts_up_to
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 BELOW_FLOOR = 10.0
 """Penalty of a whole fair share below the floor, in worths of the most valuable choice."""
-EXCESS = 100.0
-"""Penalty of a fairness loss of 1 beyond θ1, likewise: it comes before all worth, as goal 3 does."""
 LEAST_PART = 1e-6
 """Smaller parts of a choice are none."""
 
@@ -150,15 +147,14 @@ class _Listed:
         if stays:
             found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
         offers = types.offers(i, np.array(counts, np.int64))
-        values = [worth.at_speed(i, offer.speed).tolist() for offer in offers]
-        fits = [offer.fits.tolist() for offer in offers]
+        values, fits = worth.at_speed(i, offers.speed).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
             seen: set[int] = set()
-            for offer, value, fit in zip(offers, values, fits, strict=True):
-                bits = offer.bits[at]
-                drafted = not stays and (count, offer.name) == (n, there)
+            for name, each, value, fit in zip(offers.names, offers.bits, values, fits, strict=True):
+                bits = each[at]
+                drafted = not stays and (count, name) == (n, there)
                 if drafted or (fit[at] and bits not in seen):
-                    found.append((count, offer.name, False, bits, value[at]))
+                    found.append((count, name, False, bits, value[at]))
                     seen.add(bits)
         place = next(place for place, (count, name, *_) in enumerate(found) if (count, name) == (n, there))
         self.draft.append(len(self.app) + place)
@@ -193,21 +189,30 @@ def choose(
     if not len(offered.draft):
         return Chosen(low, high, pace, frozenset())
     x = _solve(instance, offered, left, loss_budget - fixed_loss, pools)
+    positive = np.flatnonzero(x > LEAST_PART)
+    at = np.searchsorted(positive, offered.first).tolist()
+    rows, units, stays = (
+        positive.tolist(),
+        offered.units.tolist(),
+        offered.stays.tolist(),
+    )  # Plain numbers are faster one by one.
     for app in np.flatnonzero(np.diff(offered.first)).tolist():
-        at = slice(int(offered.first[app]), int(offered.first[app + 1]))
-        taken = np.flatnonzero(x[at] > LEAST_PART) + at.start
+        taken = rows[at[app] : at[app + 1]]
         if pools is not None:
-            if not offered.stays[taken].any():
+            if not any(stays[row] for row in taken):
                 moves.add(app)
-            on = [(offered.pace[row], float(x[row])) for row in taken.tolist()]
-            if on[0][0] is not None:
-                parts = [
-                    (-math.fsum(part for name, part in on if name == each), each) for each, _ in on if each is not None
-                ]
-                pace[app] = min(parts)[1]
-                taken = np.array([row for row in taken.tolist() if offered.pace[row] == pace[app]], np.int64)
-        low[app], high[app] = offered.units[taken].min(), offered.units[taken].max()
+            if offered.pace[taken[0]] is not None:
+                pace[app] = _pace(offered, taken, x)
+                taken = [row for row in taken if offered.pace[row] == pace[app]]
+        counts = [units[row] for row in taken]
+        low[app], high[app] = min(counts), max(counts)
     return Chosen(low, high, pace, frozenset(moves))
+
+
+def _pace(offered: Choices, taken: list[int], x: Floats) -> str:
+    """Return the type with the largest part of what is taken of an app to which types matter, the first of equal ones."""
+    on = [(offered.pace[row], float(x[row])) for row in taken]
+    return min((-math.fsum(part for name, part in on if name == each), each) for each, _ in on if each is not None)[1]
 
 
 class Pools(NamedTuple):
@@ -225,15 +230,16 @@ def pools(instance: Instance, offered: Choices, types: Types) -> Pools:
     bound = Counter(bits for bits, name in zip(offered.allowed, offered.pace, strict=True) if name is not None)
     whole = (1 << len(types.names)) - 1
     sets = [bits for bits, _ in sorted(bound.items(), key=lambda entry: (-entry[1], entry[0])) if bits != whole]
+    distinct = {allowed: place for place, allowed in enumerate(dict.fromkeys(offered.allowed))}
+    which = np.array([distinct[allowed] for allowed in offered.allowed], np.int64)
+    stays = np.flatnonzero(offered.stays)
+    staying = types.units(instance.rows)[offered.app[stays]]
     rooms, used = [], []
     for bits in sets[:MOST_SETS]:
-        nodes = types.nodes(bits)
-        inside = np.array([bits & allowed == allowed and allowed >= 0 for allowed in offered.allowed], np.bool_)
+        inside = np.array([allowed >= 0 and bits & allowed == allowed for allowed in distinct], np.bool_)[which]
         units = np.where(inside, offered.units, 0)
-        for row in np.flatnonzero(offered.stays).tolist():
-            here = instance.rows[int(offered.app[row])]
-            units[row] = sum(count for node, count in here.items() if nodes[node])
-        rooms.append(instance.room[nodes].sum(axis=0) / totals)
+        units[stays] = staying[:, types.inside(bits)].sum(axis=1)
+        rooms.append(instance.room[types.nodes(bits)].sum(axis=0) / totals)
         used.append(instance.demand[offered.app] * units[:, None] / totals)
     if not rooms:
         return Pools(np.zeros(0), np.zeros((len(offered.app), 0)))
@@ -255,22 +261,9 @@ def _solve(instance: Instance, offered: Choices, left: float, loss_budget: float
     rest = np.concatenate([room, [max(left, 0.0), loss_budget]]) - limits[base].sum(axis=0)
     rest[:-1] = np.maximum(rest[:-1], 0.0)
     others = np.setdiff1d(np.arange(rows), base)
-    change = csr_array((limits - limits[base][member])[others].T)
-    one_each = csr_array(
-        (np.ones(len(others)), (member[others], np.arange(len(others)))), shape=(len(base), len(others))
-    )
-    excess = csr_array(([-1.0], ([change.shape[0] - 1], [0])), shape=(change.shape[0] + len(base), 1))
-    matrix = hstack([vstack([change, one_each]), excess], format="coo")
+    apart = member[others]
     gain = (offered.worth - offered.worth[base][member])[others]
-    answer = solved(
-        np.append(-gain, EXCESS),
-        matrix,
-        np.concatenate([rest, np.ones(len(base))]),
-        np.append(np.ones(len(others)), np.inf),
-    )
-    if answer is None:
-        raise SolverFailed("the program of dorm-speed is infeasible")
     x = np.zeros(rows)
-    x[others] = answer[0][:-1]
-    x[base] = 1.0 - np.bincount(member[others], weights=x[others], minlength=len(base))
+    x[others] = maximize(gain, (limits - limits[base][member])[others], apart, rest, len(base))
+    x[base] = 1.0 - np.bincount(apart, weights=x[others], minlength=len(base))
     return x

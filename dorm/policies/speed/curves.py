@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dorm.policies.speed import learning
 from dorm.policies.speed.by_type import MOST_RATIO, by_type, typed_of
 from dorm.policies.speed.learning import known_of, learned
 
@@ -165,7 +166,7 @@ def explored(app: AppDemand) -> int:
 
 def largest(app: AppDemand) -> int:
     """Return the largest count that was measured, of it or of the app like it; 0 for none."""
-    return learned(known_of(app)).largest
+    return learning.largest(known_of(app))
 
 
 def work_s(app: AppDemand, found: Paces | None = None) -> float:

@@ -19,7 +19,8 @@ from scipy.sparse import csr_array
 
 from dorm.policies import integer
 from dorm.policies.exact.model import GUARD_S
-from dorm.policies.speed.choosing import EXCESS, choices
+from dorm.policies.speed.choosing import choices
+from dorm.policies.speed.columns import EXCESS
 from dorm.policies.speed.policy import Round, SpeedPolicy
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ExactSpeedPolicy(SpeedPolicy):
     """Parameters: those of `dorm-speed`."""
 
     name = "dorm-speed-exact"
-    version = 1
+    version = 2
 
     def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
         return ExactRound(instance, settings)

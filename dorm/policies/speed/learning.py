@@ -67,19 +67,22 @@ class Learned(NamedTuple):
     """Ascending counts, with 0 first."""
     rates: Floats
     """Steps per second where any were known, else relative to one container; 0 for 0."""
-    sigma: Floats
-    """Standard deviation of the logarithm of each rate."""
     absolute: bool
     """Whether the rates are steps per second."""
     largest: int
     """The largest count that was measured, on it or on the app like it; 0 for none."""
+    measured: tuple[Point, ...]
+    """What was measured of it and is believed."""
+    spread: float
+    """How far the expectation is off for each doubling of the distance to these, as a standard deviation of log T."""
 
     def rate(self, containers: float) -> float:
         return float(np.interp(containers, self.counts, self.rates))
 
     def uncertainty(self, containers: float) -> float:
         """Return about how far off the rate may be, as a part of it (one standard deviation)."""
-        return float(np.expm1(np.interp(containers, self.counts[1:], self.sigma[1:])))
+        counts = self.counts[1:]
+        return float(np.expm1(np.interp(containers, counts, _sigma(self.measured, counts, self.spread))))
 
 
 class Known(NamedTuple):
@@ -101,15 +104,22 @@ def known_of(app: AppDemand) -> Known:
 @lru_cache(maxsize=16_384)
 def learned(known: Known) -> Learned:
     """Return the curve at counts up to n_max."""
-    declared = tuple(sound(known.speed))
+    declared = sound(known.speed)
     return _learned(declared, believed(known.measured), believed(known.alike), known.gang, known.least, known.most)
 
 
-def sound(speed: tuple[tuple[int, float], ...]) -> list[tuple[int, float]]:
+@lru_cache(maxsize=16_384)
+def sound(speed: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
     """Return the declared points that may be true, ascending."""
-    return sorted({n: rate for n, rate in speed if 0 < n < _MOST and 1 / _MOST < rate < _MOST}.items())
+    return tuple(sorted({n: rate for n, rate in speed if 0 < n < _MOST and 1 / _MOST < rate < _MOST}.items()))
 
 
+def largest(known: Known) -> int:
+    """Return the largest count that was measured, on it or on the app like it; 0 for none."""
+    return max((point.containers for point in (*believed(known.measured), *believed(known.alike))), default=0)
+
+
+@lru_cache(maxsize=16_384)
 def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
     """Return one point for each count, weighted by time, without those that cannot be true."""
     sums: dict[int, tuple[float, float]] = {}
@@ -151,21 +161,22 @@ def _learned(
     elif declared:
         expected = np.log(_between(declared, counts))
     elif alike:
-        expected, _ = _corrected(law(alike, counts), alike, counts)
+        expected = _corrected(law(alike, counts), alike, counts)
     else:
         expected = law(measured, counts)
-    sigma = np.full(len(counts), 2 * _SPREAD[basis])
+    spread = _SPREAD[basis]
     if measured:
-        expected, sigma = _corrected(expected, measured, counts, _SPREAD[basis])
+        expected = _corrected(expected, measured, counts)
         basis = "measured"
     rates = np.exp(np.round(expected, 9))
     return Learned(
         basis,
         np.concatenate([[0.0], counts]),
         np.concatenate([[0.0], rates]),
-        np.concatenate([[0.0], sigma]),
         bool(declared or measured or alike),
         max((point.containers for point in (*measured, *alike)), default=0),
+        measured,
+        spread,
     )
 
 
@@ -188,18 +199,31 @@ def law(points: tuple[Point, ...], counts: Floats) -> Floats:
     """Return the log of the rates by the law that fits the points best; relative to one container without points."""
     if not points:
         return -_log_time(counts, *USUAL)
-    n = np.array([float(n) for n, *_ in points])
+    scale, shape = _fitted(points)
+    return -(scale + _log_time(counts, *shape))
+
+
+@lru_cache(maxsize=16_384)
+def _fitted(points: tuple[Point, ...]) -> tuple[float, tuple[float, float, float]]:
+    """Return log t and the shape that fit the points best, the first of equal ones."""
     time = -np.log(np.array([rate for _, rate, _ in points]))
     weight = np.array([trust(seconds) for *_, seconds in points]) / _NOISE**2
-    best, found = math.inf, (0.0, USUAL)
-    for shape in _GRID:
-        off = time - _log_time(n, *shape)
-        scale = float((weight * off).sum() / weight.sum())
-        cost = round(float((weight * (off - scale) ** 2).sum()) + _unusual(*shape), 9)
-        if cost < best:
-            best, found = cost, (scale, shape)
-    scale, shape = found
-    return -(scale + _log_time(counts, *shape))
+    off = time - _times_on_grid(tuple(float(n) for n, *_ in points))
+    scales = (weight * off).sum(axis=1) / weight.sum()
+    costs = (weight * (off - scales[:, None]) ** 2).sum(axis=1) + _PENALTIES
+    # Costs are compared to nine digits, and only those that may be the least are rounded.
+    close = np.flatnonzero(costs <= costs.min() + 1e-8).tolist()
+    if not close:  # None was measured for long enough to weigh anything.
+        return 0.0, USUAL
+    best = min(close, key=lambda shape: (round(float(costs[shape]), 9), shape))
+    return float(scales[best]), _GRID[best]
+
+
+@lru_cache(maxsize=16_384)
+def _times_on_grid(counts: tuple[float, ...]) -> Floats:
+    """Return log T of these counts for each shape of the grid; apps are measured again and again at the same ones."""
+    n = np.array(counts)
+    return np.stack([_log_time(n, *shape) for shape in _GRID])
 
 
 def _log_time(n: Floats, gamma: float, s: float, r: float) -> Floats:
@@ -215,33 +239,40 @@ def _unusual(gamma: float, s: float, r: float) -> float:
     return away + (math.log(gamma)) ** 2 / 4 + (r / 0.1) ** 2 / 2
 
 
+_PENALTIES = np.array([_unusual(*shape) for shape in _GRID])
+
+
 def trust(seconds: float) -> float:
     """Return how far a point counts against an expectation, below 1: half after a quarter of a minute."""
     return seconds / (seconds + _MINUTE / 4)
 
 
-def _corrected(
-    expected: Floats, points: tuple[Point, ...], counts: Floats, spread: float = 0.15
-) -> tuple[Floats, Floats]:
-    """Return log rates moved towards the points, and their standard deviation."""
-    at = np.log(np.array([float(n) for n, *_ in points]))
+def _corrected(expected: Floats, points: tuple[Point, ...], counts: Floats) -> Floats:
+    """Return log rates moved towards the points, whose counts are among `counts`."""
+    n = np.array([float(n) for n, *_ in points])
     sure = np.array([trust(seconds) for *_, seconds in points])
-    place = np.searchsorted(counts, np.array([float(n) for n, *_ in points]))
-    off = np.log(np.array([rate for _, rate, _ in points])) - expected[place]
+    off = np.log(np.array([rate for _, rate, _ in points])) - expected[np.searchsorted(counts, n)]
     middle = weighted_median(off, sure)
     bound = math.log(_FAR)
-    off = np.clip(off, middle - bound, middle + bound)
-    x = np.log(counts)
+    off = np.minimum(np.maximum(off, middle - bound), middle + bound)
     # The level of an expectation that was never measured is worth nothing against a measured one.
-    moved = expected + np.interp(x, at, middle + (off - middle) * sure)
-    distance = np.abs(x[:, None] - at[None, :]).min(axis=1) / math.log(2.0)
-    nearest = np.abs(x[:, None] - at[None, :]).argmin(axis=1)
-    noise = _NOISE * np.sqrt(_MINUTE / np.array([max(seconds, 1.0) for *_, seconds in points]))[nearest]
-    return np.asarray(moved), np.sqrt(noise**2 + (spread * distance) ** 2)
+    return np.asarray(expected + np.interp(np.log(counts), np.log(n), middle + (off - middle) * sure))
+
+
+def _sigma(points: tuple[Point, ...], counts: Floats, spread: float) -> Floats:
+    """Return the standard deviation of the logarithm of each rate."""
+    if not points:
+        return np.full(len(counts), 2 * spread)
+    at, x = np.log(np.array([float(n) for n, *_ in points])), np.log(counts)
+    apart = np.abs(x[:, None] - at[None, :])
+    noise = _NOISE * np.sqrt(_MINUTE / np.array([max(seconds, 1.0) for *_, seconds in points]))[apart.argmin(axis=1)]
+    return np.asarray(np.sqrt(noise**2 + (spread * apart.min(axis=1) / math.log(2.0)) ** 2))
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:
     """Return the value below which half of the weight lies."""
+    if len(values) == 1:
+        return float(values[0])
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weights[order])
     return float(values[order][int(np.searchsorted(total, total[-1] / 2))])

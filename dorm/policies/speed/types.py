@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_SETS = 64
 """Sets of types whose room the program sees, beside that of the whole cluster."""
+LARGEST_WORD = 63
+"""Fewer types than this are bits of a machine word, which are much faster."""
 
 
 def names_of(nodes: Iterable[NodeRoom]) -> tuple[str, ...]:
@@ -40,6 +42,7 @@ class Types:
         place = {name: number for number, name in enumerate(names)}
         self.of: Ints = np.array([place[node.type] for node in instance.node_rooms], np.int64)
         """The type of each node."""
+        self._of: list[int] = self.of.tolist()
         self.place = place
         self._nodes: dict[int, Flags] = {}
         self._usable: dict[tuple[bytes, int], Ints] = {}
@@ -70,7 +73,7 @@ class Types:
 
     def on(self, row: Mapping[int, int]) -> list[str]:
         """Return the types of the nodes of a row, sorted."""
-        return [self.names[t] for t in sorted({int(self.of[node]) for node in row})]
+        return [self.names[t] for t in sorted({self._of[node] for node in row})]
 
     def pace(self, app: int, row: Mapping[int, int]) -> str:
         """Return the slowest type that a typed app is on with this row."""
@@ -97,27 +100,26 @@ class Types:
         np.add.at(found, (app, self.of[node]), count)
         return found
 
-    def offers(self, app: int, counts: Ints) -> list[Offer]:
+    def offers(self, app: int, counts: Ints) -> Offers:
         """Return what a typed app may have on each type, as the slowest that it is on."""
         held, found = self._holds(app), self.paces[app]
         names = list(found.curves)
         speed = np.stack([found.curves[name].speed_up(counts) for name in names])
         place = np.array([self.place[name] for name in names])
-        bit = np.array([1 << int(t) for t in place], object)
-        offers = []
-        for name, pace in zip(names, speed, strict=True):
-            inside = speed >= pace * (1 - 1e-9)
-            most = np.minimum((held[place][:, None] * inside).sum(axis=0), int(self.instance.n_max[app]))
-            offers.append(Offer(name, pace, (bit[:, None] * inside).sum(axis=0).tolist(), counts <= most))
-        return offers
+        bit = np.array([1 << int(t) for t in place], np.int64 if len(self.names) < LARGEST_WORD else object)
+        inside = speed[None, :, :] >= speed[:, None, :] * (1 - 1e-9)  # Whether a type is as fast as another, by count.
+        most = np.minimum((held[place][None, :, None] * inside).sum(axis=1), int(self.instance.n_max[app]))
+        bits = (bit[None, :, None] * inside).sum(axis=1)
+        return Offers(names, speed, bits.tolist(), counts[None, :] <= most)
 
 
-class Offer(NamedTuple):
-    """What a typed app may have on nodes of one type, or of others that are as fast, by count."""
+class Offers(NamedTuple):
+    """What a typed app may have on nodes of each type, or of others that are as fast: a row for each type, a column for each
+    count."""
 
-    name: str
+    names: list[str]
     speed: Floats
-    bits: list[int]
+    bits: list[list[int]]
     """The types on which it is as fast."""
     fits: Flags
     """Whether these types hold so many while they are empty."""

@@ -1,10 +1,11 @@
 """The worth of containers: finished work, weighed so that short apps go first and no app is forgotten.
 
-    worth = w · (time until the app is done)^-p        time = pause + work / speed(n)
+    worth = w · (time until the app is done)^-p        time = caution · pause + work / speed(n)
 
 With p = ½ the sum over all apps is Σ w (S(n) / T)^½, with S the speed and T the remaining work.  A change of a running app
 costs its own pause, so it pays if it shortens the app's own remaining time: with a fixed horizon a long pause would never pay,
-and long apps would stay small.
+and long apps would stay small.  `caution` is how many times its pause a change has to save: apps arrive and end, so the
+next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class Worth:
         pauses = [_pause_s(app, settings["adjust_s"]) for app in instance.apps]
         self.pause = np.where(instance.kept, np.array(pauses, np.float64), 0.0)
         """Seconds; 0 for apps that have to start anyhow."""
+        self.caution = settings["caution"]
+        self.price = self.caution * self.pause
+        """Seconds that a change has to save."""
         self.disturbs = np.minimum(self.pause / full, 1.0)
         """What a change of the app takes of θ2's budget: a live one of milliseconds hardly anything."""
         self.power = settings["power"]
@@ -57,30 +61,30 @@ class Worth:
     def of(self, app: int, units: Ints) -> Floats:
         """Return the worth of these numbers of units, each at least 1."""
         time = self.work[app] / self.curves[app].speed_up(units)
-        time = time + np.where(units == self.count[app], 0.0, self.pause[app])
+        time = time + np.where(units == self.count[app], 0.0, self.price[app])
         return np.asarray(self.weight[app] * time**-self.power)
 
     def moved(self, app: int) -> float:
         """Return the worth of the present count after a pause: that of an app which goes to other nodes."""
-        time = self.work[app] / self.curves[app].one(int(self.count[app])) + float(self.pause[app])
+        time = self.work[app] / self.curves[app].one(int(self.count[app])) + float(self.price[app])
         return float(self.weight[app] * time**-self.power)
 
     def one(self, app: int, units: int) -> float:
         if units <= 0:
             return 0.0
-        pause = 0.0 if units == self.count[app] else float(self.pause[app])
-        return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + pause) ** -self.power)
+        price = 0.0 if units == self.count[app] else float(self.price[app])
+        return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + price) ** -self.power)
 
     def at_speed(self, app: int, speed: Floats) -> Floats:
         """Return the worth of an app after a pause, at these speeds."""
-        time = self.work[app] / speed + float(self.pause[app])
+        time = self.work[app] / speed + float(self.price[app])
         return np.asarray(self.weight[app] * time**-self.power)
 
     def on(self, app: int, units: int, pace: str) -> float:
         """Return the worth of so many units of a typed app, after a pause, at the pace of this type."""
         if units <= 0:
             return 0.0
-        time = self.work[app] / self.paces[app].curves[pace].one(units) + float(self.pause[app])
+        time = self.work[app] / self.paces[app].curves[pace].one(units) + float(self.price[app])
         return float(self.weight[app] * time**-self.power)
 
     def placed(self, app: int, row: Mapping[int, int]) -> float:
@@ -93,7 +97,7 @@ class Worth:
         else:
             speed = self.curves[app].one(units)
         stays = self.count[app] >= 0 and row == self.instance.rows[app]
-        time = self.work[app] / speed + (0.0 if stays else float(self.pause[app]))
+        time = self.work[app] / speed + (0.0 if stays else float(self.price[app]))
         return float(self.weight[app] * time**-self.power)
 
     def speeds_up(self, app: int, units: int, most: int) -> bool:

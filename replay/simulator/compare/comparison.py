@@ -60,6 +60,7 @@ class Row(msgspec.Struct, frozen=True):
     """That each app held, on average: GPU hours where a container is a GPU."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
+    worst_long_finish_ratio: Spread | None
     unfair_share: Spread | None
     """Completed apps with ρ > 1.1: more than a tenth slower than with a fair part of the cluster."""
     late_share: Spread | None
@@ -116,6 +117,7 @@ class Comparison(msgspec.Struct, frozen=True):
             container_hours=over(lambda run: mean(app.held_s / HOUR_S for app in run.apps)),
             adjustment_time_share=over(lambda run: run.adjustment_time_share),
             worst_finish_ratio=over(lambda run: run.worst_finish_ratio),
+            worst_long_finish_ratio=over(lambda run: run.worst_long_finish_ratio),
             unfair_share=over(lambda run: run.unfair_share(1.1)),
             late_share=over(lambda run: run.unfair_share(1.01)),
             speed_up=self.speed_up(label),

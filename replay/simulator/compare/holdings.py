@@ -111,7 +111,7 @@ class Holdings:
         self._seen = None
 
     def figures(self) -> tuple[float, float]:
-        """Return utilization (eq. 1 of the Dorm paper) and fairness loss (eq. 2) of the present holdings."""
+        """Return utilization and fairness loss, as the Dorm paper defines them, of the present holdings."""
         self._read_nodes()
         if self._seen is None:
             self._seen = self._figures()

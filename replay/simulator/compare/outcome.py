@@ -1,6 +1,6 @@
 """The outcome of a run, simulated or live: plain data that can be sent to another process, and its means.
 
-Symbols as in the Dorm paper (arXiv 1704.06738): utilization U (eq. 1), fairness loss F (eq. 2), adjustment overhead (eq. 4).
+Symbols as in the Dorm paper (arXiv 1704.06738): utilization U, fairness loss F, adjustment overhead.
 Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `finish_times`).
 """
 
@@ -14,6 +14,10 @@ from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+LONG_S = 600.0
+"""An app that would take this long with a fair part of the cluster is long: rounds and starts weigh little in its ρ."""
 
 
 class AppRun(msgspec.Struct, frozen=True, gc=False):
@@ -138,6 +142,14 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def worst_finish_ratio(self) -> float | None:
         return max(self._ratios, default=None)
+
+    @property
+    def worst_long_finish_ratio(self) -> float | None:
+        """The worst ρ of the long apps (`LONG_S`)."""
+        ratios = ((app.finish_ratio, app.completion_s) for app in self.apps)
+        return max(
+            (ratio for ratio, done in ratios if ratio and done is not None and done / ratio >= LONG_S), default=None
+        )
 
     def unfair_share(self, above: float = 1.0) -> float | None:
         """Return the part of the completed apps whose ρ is above this."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dorm.policies.problem import AppDemand, Measured, NodeRoom, Problem
 from dorm.policies.registry import policy
-from dorm.policies.speed import curves
+from dorm.policies.speed import curves, learning
 from dorm.policies.speed.learning import Learned, known_of
 from dorm.policies.speed.learning import learned as learned_from
 from tests.policies.baselines.test_speed_policies import totals
@@ -134,3 +134,18 @@ class TestGrowth:
 
     def test_one_that_never_reported_is_not_held_back(self) -> None:
         assert self.decide(worked({}, most=32, current={"n0": 2}, served_s=1e6))[0] > 4
+
+
+@pytest.mark.parametrize("counts", [(4,), (1, 2, 4, 8), (1, 2, 3, 5, 8, 9, 12, 17, 24, 32)])
+def test_the_law_fits_as_a_plain_search_of_the_grid_does(counts: tuple[int, ...]) -> None:
+    points = tuple(learning.Point(n, 3.0 * n / (1 + 0.05 * (n - 1)) * (1 + 0.02 * (-1) ** n), 60.0 * n) for n in counts)
+    best = math.inf
+    for shape in learning._GRID:
+        off = [-math.log(rate) - float(learning._log_time(np.array([float(n)]), *shape)[0]) for n, rate, _ in points]
+        weight = [learning.trust(seconds) / learning._NOISE**2 for _, _, seconds in points]
+        scale = math.fsum(map(math.prod, zip(weight, off, strict=True))) / math.fsum(weight)
+        apart = math.fsum(each * (one - scale) ** 2 for each, one in zip(weight, off, strict=True))
+        if apart + learning._unusual(*shape) < best:
+            best, fitted = apart + learning._unusual(*shape), (scale, shape)
+    tried = np.array([1.0, 6.0, 64.0])
+    assert learning.law(points, tried) == pytest.approx(-(fitted[0] + learning._log_time(tried, *fitted[1])), rel=1e-12)

@@ -157,6 +157,14 @@ class TestWorth:
             live = msgspec.structs.replace(here, adjust_s=0.01)
             assert totals(solve(TWO, live)) == {"here": 8}
 
+    def test_a_change_has_to_save_twice_its_pause(self) -> None:
+        """From 4 to 8 containers saves 40 of 80 s; a restart costs 30 s."""
+        here = telling(app("here", 1, 1, (1, 8), {"n0": 4}), 80 * 4, *LINEAR)
+        got = solve(TWO, here)
+        assert totals(got) == {"here": 4}
+        assert got.reasons["here"].text == "more would save less time than 2 times its pause of 30 s"
+        assert totals(solve(TWO, here, caution=1.0)) == {"here": 8}
+
     @pytest.mark.parametrize(("usual", "grows"), [(0.5, True), (None, False), (math.nan, False), (-1.0, False)])
     def test_where_no_pause_was_measured_that_of_the_others_counts(self, usual: float | None, grows: bool) -> None:
         here = msgspec.structs.replace(
@@ -263,11 +271,12 @@ def test_counts_between_bounds() -> None:
 
 
 def test_the_worth_of_a_problem_by_hand() -> None:
-    """100 steps at n steps per second; a change costs 20 s: (20 + 100/4)^-½ with four, 100/2 with two as it is."""
+    """100 steps at n steps per second; a change costs 20 s and has to save twice that: (40 + 100/4)^-½ with four, 100/2 with
+    two as it is."""
     here = telling(app("here", 1, 1, (1, 4), {"n0": 2}), 100, *LINEAR)
     instance = integer.read(Problem(TWO, (msgspec.structs.replace(here, adjust_s=20.0),)))
     worth = Worth(instance, policy("dorm-speed").check_params({}), np.zeros(1, np.bool_))
-    assert worth.one(0, 4) == pytest.approx(45**-0.5)
+    assert worth.one(0, 4) == pytest.approx(65**-0.5)
     assert worth.one(0, 2) == pytest.approx(50**-0.5)
     assert worth.one(0, 0) == 0.0
 

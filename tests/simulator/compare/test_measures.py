@@ -65,6 +65,18 @@ def measured(wanted: Scenario, every_s: float = 10.0) -> Run:
     return measures.result()
 
 
+def test_the_worst_ratio_of_long_apps_is_apart() -> None:
+    run = measured(scenario(app("a", 10, 400, 4), policy="static", params={"count": 4}))
+    (one,) = run.apps
+    assert run.worst_long_finish_ratio is None, "it is short"
+    apps = tuple(
+        msgspec.structs.replace(one, ended=one.submitted + seconds * SECOND, finish_ratio=ratio)
+        for seconds, ratio in ((130, 2.3), (1190, 2.0), (900, 1.4))
+    )
+    run = msgspec.structs.replace(run, apps=apps)
+    assert (run.worst_finish_ratio, run.worst_long_finish_ratio) == (2.3, 1.4)
+
+
 def test_one_app_alone() -> None:
     run = measured(scenario(app("a", 10, 400, 4), policy="static", params={"count": 4}))
     (one,) = run.apps
