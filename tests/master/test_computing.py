@@ -66,12 +66,12 @@ async def test_a_master_gives_it_up_and_goes_on() -> None:
     log = MemoryLog(time.time_ns)
     await say(log, SLOW, "operator")
     await hard(log)
-    master = Master(log, MemoryBus(time.time_ns), "local", name="m", clock=time.time_ns, policy_limit_s=0.05)
+    master = Master(log, MemoryBus(time.time_ns), "local", name="m", clock=time.time_ns, policy_limit_s=0.2)
     async with running(master):
         (failed,) = await facts(log, PolicyFailed)
         (said,) = (fact for fact in failed.events if isinstance(fact, PolicyFailed))
         assert (said.policy, said.code) == ("dorm-exact", "policy.too_slow")
-        assert said.reason == "it took longer than 0.05 s, and was given up"
+        assert said.reason == "it took longer than 0.2 s, and was given up"
         assert not any(isinstance(fact, Resized) for fact in failed.events), "the round keeps the last allocation"
         await facts(log, IdleTicked)  # It is asked again, and may still compute the earlier answer.
         await say(log, PolicyChanged(policy="static", params={"count": 1}), "operator")

@@ -15,7 +15,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 
 from events import subjects as names
 from events.log.records import LogRefused
-from events.nats.link import as_log_errors
+from events.nats.link import NO_ROOM, as_log_errors
 
 if TYPE_CHECKING:
     from events.nats.link import Link
@@ -61,7 +61,13 @@ class Comparisons:
                 if found.subjects != config.subjects:
                     raise LogRefused(f"stream {config.name} exists and holds {', '.join(found.subjects or ())}")
                 return
-            await manager.add_stream(config)
+            try:
+                await manager.add_stream(config)
+            except nats.js.errors.APIError as error:
+                if error.err_code not in NO_ROOM:
+                    raise
+                # A server sets a stream's bytes aside, and small ones do not have so many.
+                await manager.add_stream(config.evolve(max_bytes=-1))
 
     async def publish(self, body: bytes, timeout: float = 5.0) -> None:
         """Store one comparison.  Raises LogUnavailable, LogRefused."""

@@ -50,7 +50,7 @@ async def test_an_engine_that_was_told_by_the_agent_is_no_news(
         await holds(lambda: (tmp_path / "checkpoints/app-1/2").exists())
         engine = Engine(docker_host)
         await engine.open()
-        (container,) = await engine.list((f"dorm.node={NODE}", "dorm.generation=2"))
+        (container,) = await engine.list((f"dorm.node={NODE}", "dorm.app=app-1", "dorm.generation=2"))
         await engine.kill(container["Id"], "SIGTERM")
         await engine.close()
         by_hand = await node.until(k.ContainerExited, 2)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _READY_S = 20.0
 _POLL_S = 0.01
+_NO_LIMIT = 2**50
 
 
 class NatsServerFailed(Exception):
@@ -51,13 +52,14 @@ class NatsServer:
         cluster_port: int = 0,
         routes: Sequence[str] = (),
         store: Path | None = None,
-        max_store: int | None = None,
+        max_store: int | None = _NO_LIMIT,
         max_payload: int = 8 << 20,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
         listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
-        bytes they may have, if not three quarters of the disk; `max_payload`: the largest message that it takes;
+        bytes they may have: by default more than the streams of all of a run's clusters set aside, with None
+        three quarters of the disk; `max_payload`: the largest message that it takes;
         `settings`: more of its configuration."""
         self.home = home
         self.name = name
