@@ -331,30 +331,20 @@ class Engine:
             info: Json = await self._docker._query_json(f"exec/{exec_id}/json")
             return info
 
-    async def logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Yield stdout and stderr.  Raises `Rejected` 404, `Unavailable` if the stream breaks."""
-        async with contextlib.aclosing(self._logs(name, follow, tail)) as batches:
-            async for batch in batches:
-                yield b"".join(batch)
-
-    def timed_logs(
-        self, name: str, follow: bool, tail: int | None, since: int | None
+    async def logs(
+        self, name: str, *, follow: bool, tail: int | None, since: int | None
     ) -> AsyncGenerator[tuple[bytes, ...], None]:
-        """Yield the messages of stdout and stderr, each with its time before it; `since` in UTC nanoseconds.  Raises as `logs`
-        does."""
-        wanted = {} if since is None else {"since": f"{since // 10**9}.{since % 10**9:09}"}
-        return self._logs(name, follow, tail, {"timestamps": "1", **wanted})
-
-    async def _logs(
-        self, name: str, follow: bool, tail: int | None, more: dict[str, str] | None = None
-    ) -> AsyncGenerator[tuple[bytes, ...], None]:
+        """Yield the messages of stdout and stderr, each with its time before it; `since` is in UTC nanoseconds.  Raises
+        `Rejected` 404, `Unavailable` if the stream breaks."""
         params = {
             "stdout": "1",
             "stderr": "1",
+            "timestamps": "1",
             "follow": str(int(follow)),
             "tail": "all" if tail is None else str(tail),
-            **(more or {}),
         }
+        if since is not None:
+            params["since"] = f"{since // 10**9}.{since % 10**9:09}"
         frames = Frames()
         stream = self._stream(f"logs of {name}", f"containers/{name}/logs", params, None, (404,))
         async with contextlib.aclosing(stream):

@@ -50,13 +50,21 @@ class Marks:
         if time >= self._first and second >= self._newest - 1:
             self._counts[second] = self._counts.get(second, 0) + 1
 
+    @property
+    def reached(self) -> bool:
+        """Whether a message has been read."""
+        return self._newest > 0
+
     def __str__(self) -> str:
         since = max((self._newest - 1) * _SECOND, self._first or 0)
         return f"{since}-{sum(self._counts.values())}"
 
 
 async def read_logs(engine: Engine, name: str, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
-    """Yield the output in pieces.  Raises `engine.Rejected`, `Unavailable`, and RuntimeFault for a mark that is none."""
+    """Yield the output in pieces.  Raises `engine.Rejected`, `Unavailable`, and RuntimeFault for a mark that is none.
+
+    An engine may end a followed answer when its container ends, and before the last message.  So what is there then is read
+    once more, from the place that was reached."""
     since, tail, skip = wanted.since, wanted.tail, 0
     if wanted.after:
         match = _MARK.fullmatch(wanted.after)
@@ -66,8 +74,21 @@ async def read_logs(engine: Engine, name: str, wanted: Wanted) -> AsyncGenerator
     if since is not None:
         since = max(since, 0)
     marks = Marks(since)
+    async with contextlib.aclosing(_answer(engine, name, wanted.follow, tail, since, skip, marks)) as pieces:
+        async for piece in pieces:
+            yield piece
+    if wanted.follow and (marks.reached or tail is None):
+        async with contextlib.aclosing(read_logs(engine, name, Wanted(after=str(marks)))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _answer(
+    engine: Engine, name: str, follow: bool, tail: int | None, since: int | None, skip: int, marks: Marks
+) -> AsyncGenerator[LogPiece, None]:
+    """Yield one answer of the engine, without its first `skip` messages."""
     stretches, size = list[LogStretch](), 0
-    async with contextlib.aclosing(engine.timed_logs(name, wanted.follow, tail, since)) as batches:
+    async with contextlib.aclosing(engine.logs(name, follow=follow, tail=tail, since=since)) as batches:
         async for batch in batches:
             for payload in batch:
                 time, data = divided(payload)

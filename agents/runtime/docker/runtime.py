@@ -54,6 +54,7 @@ from agents.runtime.interface import (
     check_spec,
 )
 from agents.runtime.run_dirs import RunDirs
+from events.requests import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
@@ -391,12 +392,9 @@ class DockerRuntime:
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Yield what the engine kept of stdout and stderr."""
-        async with (
-            self._output(key) as name,
-            contextlib.aclosing(self._engine.logs(name, follow=follow, tail=tail)) as chunks,
-        ):
-            async for chunk in chunks:
-                yield chunk
+        async with contextlib.aclosing(self.timed_logs(key, Wanted(follow=follow, tail=tail))) as pieces:
+            async for piece in pieces:
+                yield plain(piece)
 
     async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
         """Yield the same with the engine's times."""
