@@ -208,7 +208,7 @@ class Desired(msgspec.Struct):
         self.seq, self.time = record.seq, max(self.time, record.time)
         event, who = decode(record), subjects.who_of(record.subject)
         if isinstance(event, k.NodeJoined) and event.node == self.node and who == subjects.token(self.node):
-            self.joined_seq = record.seq
+            self.joined_seq = max(self.joined_seq, record.seq)  # It may fold again from the log's start.
             self.refused = self._refusal(event)
         if self.by_part and isinstance(event, OF_NODE):
             if record.seq <= self.part_seq:

@@ -171,6 +171,17 @@ class TestLease:
         assert desired.due == set()
 
 
+def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announcement() -> None:
+    """As where the masters cease to write parts: the node folds the rounds, and had read further before."""
+    bench = cluster()
+    bench.add(joined("a"))
+    last = len(bench.records)
+    desired = Desired(NODE, joined_seq=last)
+    for record in bench.records:
+        desired.fold(record)
+        assert desired.fresh == (record.seq == last)
+
+
 def test_an_app_is_not_forgotten_while_an_end_is_still_to_be_told() -> None:
     bench = cluster()
     bench.add(k.AppCancelRequested(app="app"))

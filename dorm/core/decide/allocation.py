@@ -93,15 +93,16 @@ def _allocate(state: State, now: int) -> list[Decided]:
     chosen = in_force(state)
     params = chosen.check_params(settings.params)
     asked = question(state, now)
+    stopped = stops(state, now)
     answer, planned, without_port = arrange(
         state,
         with_ports(state, asked.problem),
         lambda problem: ask(chosen, state, asked, problem, params, now),
         kept=asked.kept,
+        stopped=[change.app for change in stopped.changes],
     )
     problem = asked.decided
     plans, without_plan = promises(problem, answer)
-    stopped = stops(state, now)
     possible = [change for change in planned if change.app not in without_plan]
     by_answer = changes_that_fit(problem, answer, possible, beside=stopped.size)
     fitting = {change.app for change in by_answer}

@@ -67,17 +67,23 @@ def with_ports(state: State, problem: Problem) -> Problem:
 
 
 def arrange(
-    state: State, problem: Problem, ask: Callable[[Problem], Allocation], *, kept: Collection[str] = ()
+    state: State,
+    problem: Problem,
+    ask: Callable[[Problem], Allocation],
+    *,
+    kept: Collection[str] = (),
+    stopped: Collection[str] = (),
 ) -> Arranged:
     """Run a policy until there are enough ports for its answer.
 
     `problem` has ports (`with_ports`).  The answer has all its apps, including those that had to be left out.  Apps that are
-    `kept` hold room, and nothing is decided about them."""
+    `kept` hold room, and nothing is decided about them.  Those that are `stopped` by the same decision for another reason than
+    the answer make way."""
     reasons: dict[str, Waiting] = {}
     asked = problem
     for number in range(MOST_QUESTIONS):
         answer = ask(asked)
-        draft = _Draft(state, asked, answer, kept)
+        draft = _Draft(state, asked, answer, kept, stopped)
         while draft.short and draft.shrink():
             draft.place()
         if not draft.unplaced:
@@ -144,8 +150,10 @@ def _shares_of_ranges(state: State) -> dict[str, int]:
 class _Draft:
     """The changes of one answer, as far as there are ports for them."""
 
-    def __init__(self, state: State, problem: Problem, answer: Allocation, kept: Collection[str]) -> None:
-        self.state, self.problem, self.answer, self.kept = state, problem, answer, kept
+    def __init__(
+        self, state: State, problem: Problem, answer: Allocation, kept: Collection[str], stopped: Collection[str]
+    ) -> None:
+        self.state, self.problem, self.answer, self.kept, self.stopped = state, problem, answer, kept, stopped
         self.changes: list[Resize] = []
         self.reasons: dict[str, Waiting] = {}
         self.short: dict[str, int] = {}
@@ -163,7 +171,8 @@ class _Draft:
             self._place(changing, lend=False)
 
     def _place(self, changing: list[AppDemand], *, lend: bool) -> None:
-        stay = {app.id: self._stay(app) for app in changing}
+        stay: dict[str, dict[int, Container]] = {app: {} for app in self.stopped}
+        stay.update({app.id: self._stay(app) for app in changing})
         ports = _Ports(self.state, stay, lend=lend)
         self.changes, self.short, self.unplaced = [], {}, {}
         for demand in changing:

@@ -54,6 +54,18 @@ def containers(bench: Bench, name: str) -> int:
     return len(current.containers) if current else 0
 
 
+def test_an_app_that_is_held_makes_way_for_others_with_its_ports_too() -> None:
+    bench = bench_with("dorm", joined("a", 4, ports=(20000, 20005)))
+    first = bench.running("first", n_min=2, n_max=2)
+    bench.add(k.AppHoldRequested(app=first.id), "ann")
+    for name in ("second", "third"):
+        bench.submit(name, n_min=1, n_max=1)
+    decision = next(fact for fact in bench.settle() if isinstance(fact, k.Resized))
+    stopped, *started = decision.changes
+    assert (stopped.app, stopped.adjustment) == (first.id, "stop")
+    assert [change.app for change in started] == [bench.app("second").id, bench.app("third").id]
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_app_of_many_containers_takes_no_ports_that_others_need(name: str) -> None:
     """The one that was here first has all the ports it can use; those that come later run nevertheless."""

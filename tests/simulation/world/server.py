@@ -261,10 +261,14 @@ class Server:
         reply(self.purged)
 
     def purge(self, upto: int, reply: Callable[[Any], None]) -> None:
+        """One that arrives late, from a master that was succeeded, finds nothing to remove."""
+        if upto <= self.purged:
+            reply(None)
+            return
         for tell in self.on_purge:
             tell(upto)
         self._world.trace("records are removed", server=True, upto=upto)
-        self.purged = max(self.purged, upto)
+        self.purged = upto
         reply(None)
 
     def last_on(self, subject: str, reply: Callable[[Any], None]) -> None:
