@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.soak]
 
+TRUSTING = ("--api", "0", "--trust-apps")
 SAVES = """\
 import json, os, pathlib, time
 folder = pathlib.Path(os.environ["DORM_CHECKPOINT_DIR"])
@@ -30,7 +31,7 @@ time.sleep(1000)
 
 
 async def test_whose_checkpoints_are_listed_and_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leaving_nothing(tmp_path) as folder, up(folder, "--api", "0", agents=1, api=True, known=True) as cluster:
+    async with leaving_nothing(tmp_path) as folder, up(folder, *TRUSTING, agents=1, api=True, known=True) as cluster:
         tokens = {}
         for name, role in (("alice", "user"), ("mallory", "user"), ("rita", "reader")):
             await done(cluster.home, "user", "add", name, "--role", role, "--to", str(tmp_path / f"{name}.json"))
