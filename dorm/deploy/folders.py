@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -200,7 +201,7 @@ class _Parts:
 
 def _replace(path: Path, body: bytes) -> None:
     """Write a file, whole or not at all.  Raises OSError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # Two tenants may have the same part.
     with beside.open("wb") as file:
         file.write(body)
         file.flush()
