@@ -27,7 +27,7 @@ _WINDOW = 500
 """Records for each acknowledgement."""
 _AHEAD = 4
 """Windows on their way at once.  The server holds what it has not stored yet, and drops messages beyond 10,000 of them."""
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
