@@ -1,0 +1,1 @@
+"""Streams beside the log: what is not decided by."""
