@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -32,10 +33,14 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def alone() -> str:
-    """What the script prints outside a cluster: the weights of a rigid run."""
+    """What the script prints outside a cluster: the weights of a rigid run.
+
+    It has the members' environment, since variables such as `OPENBLAS_CORETYPE` choose how products are rounded.
+    """
     ran = subprocess.run(
         [sys.executable, SCRIPT, "12", "0"],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        env={name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
+        | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
