@@ -151,7 +151,8 @@ def _show_no_type(params: Iterable[Any]) -> None:
 app = typer.Typer(
     name="dorm",
     cls=_OnDemand,
-    help="Share one cluster among many machine-learning apps: each gets a partition of its own, resized while it runs.",
+    help="Share one cluster among many machine-learning apps. Each app gets its own partition, "
+    "which is resized while it runs.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -44,7 +44,7 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until each app has ended; exit with 1 unless all completed.")
     ] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="Hold it from the start, until `dorm release`.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold the app from the start, until `dorm release`.")] = False,
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
     ] = None,
@@ -56,10 +56,10 @@ def submit(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Submit an app, or several.
+    """Submit one or more apps.
 
-    Several are submitted in an order in which each comes after those that it waits for (`after` in a spec).  The first that is
-    refused ends the command; those before it are submitted.
+    Apps are submitted in the order of their dependencies (`after` in a spec). The
+    first refusal ends the command; apps that precede it are submitted.
 
     [bold]Examples[/]
 
@@ -182,17 +182,15 @@ def ps(
     sweep: SweepArgument = None,
     all_apps: Annotated[
         bool,
-        typer.Option(
-            "--all", "-a", help="Include ended apps, as long as the cluster keeps them, and each app of a sweep."
-        ),
+        typer.Option("--all", "-a", help="Include ended apps that the cluster still keeps, and each app of a sweep."),
     ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """List apps: how many containers each has now, and why not more.
+    """List apps: how many containers each has, and why not more.
 
-    A sweep is one line; its name lists its apps.
+    A sweep takes one line; name it to list its apps.
 
     [bold]Examples[/]
 
@@ -232,16 +230,18 @@ def ps(
 
 def update(
     app: AppName,
-    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share against others'.")] = None,
-    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share relative to other apps.")] = None,
+    n_min: Annotated[
+        int | None, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
+    ] = None,
     n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+        int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Change weight or bounds of an app; the next decision takes them up.
+    """Change the weight or the bounds of an app; the next decision applies them.
 
     [bold]Example[/]
 
@@ -262,15 +262,15 @@ def update(
 
 def cancel(
     app: AppName,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and none of its containers runs.")
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended and none of its containers run.")
     ] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Stop an app for good.  Its checkpoint and logs stay for a while.
+    """Stop an app permanently. Its checkpoint and logs stay for a while.
 
     [bold]Example[/]
 
@@ -296,17 +296,17 @@ def cancel(
 
 def kill(
     app: AppName,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers runs.")] = False,
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers run.")] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Stop an app at once: no checkpoint, no grace time.
+    """Stop an app immediately: no checkpoint, no grace time.
 
-    An app that runs is cancelled. Of one that has been cancelled, or has
-    failed, whatever still stops is killed. Work after the last checkpoint is
-    lost. A node that cannot be heard ends its containers with its lease.
+    A running app is cancelled. Containers of a cancelled or failed app that are
+    still stopping are killed. Work after the last checkpoint is lost. A node that
+    cannot be reached ends its containers when its lease expires.
 
     [bold]Examples[/]
 

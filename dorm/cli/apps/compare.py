@@ -45,15 +45,15 @@ def compare(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Lay two apps side by side: specs, progress, resizes, and what they were given and lost.
+    """Compare two apps: specs, progress, resizes, and what they were given and lost.
 
-    Each is the newest app of its name, or the app with that id, also one that
-    has ended. To compare a run with an earlier one of another log, name that
-    log with --with. Spans of time are compared by `dorm usage` and `dorm diff`.
+    Name an app by its id, or by its name for the newest app of that name; ended
+    apps are included. To compare with an app in another log, name that log with
+    --with. To compare spans of time, use `dorm usage` and `dorm diff`.
 
     JSON has a and b (times are UTC nanoseconds, lengths seconds), each with
-    totals, given (by unit), speeds, curve and resizes; and spec, the fields
-    that differ.
+    totals, given (by unit), speeds, curve and resizes; and spec, the fields that
+    differ.
 
     [bold]Examples[/]
 

@@ -74,10 +74,12 @@ def register(app: typer.Typer) -> None:
 def demo(
     runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print one line for each event instead of a live table.")
+    ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Watch five training apps share three nodes; takes a minute and leaves nothing running.
+    """Watch five training apps share three nodes. It takes a minute and leaves nothing running.
 
     [bold]Examples[/]
 

@@ -24,7 +24,7 @@ def release(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Release apps that are held: they wait for containers again, and go on from their checkpoints.
+    """Release held apps: they wait for containers again, and resume from their checkpoints.
 
     [bold]Examples[/]
 

@@ -32,11 +32,11 @@ Expect = Annotated[
     typer.Option(
         "--expect",
         metavar="SEQ:CHAIN",
-        help="What an earlier check printed at its end: the log has to have the same records up to there.",
+        help="Last line of an earlier check: the log must have the same records up to that point.",
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, max=1024, help="Processes; default: one for each core.")
+    int | None, typer.Option("--jobs", "-j", min=1, max=1024, help="Number of processes; default: one for each core.")
 ]
 
 

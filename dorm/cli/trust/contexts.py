@@ -12,7 +12,7 @@ from dorm.cli.errors import Fail
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.local.home import DEFAULT_CLUSTER, contexts_file
 
-app = typer.Typer(help="Clusters and your credentials on them, by names of your own.", no_args_is_help=True)
+app = typer.Typer(help="Manage contexts: names for clusters and your credentials there.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 
 
@@ -20,13 +20,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 def add(
     name: Name,
     credentials: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your credentials, which hold the server's address too.")
+        Path | None, typer.Option(metavar="FILE", help="Your credentials, which also hold the server's address.")
     ] = None,
-    server: Annotated[str | None, typer.Option(metavar="URL", help="NATS server; default: of the credentials.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Default: of the credentials.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="NATS server; default: that of the credentials.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the cluster; default: that of the credentials.")
+    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
 ) -> None:
-    """Add a context, or replace the one of this name.
+    """Add a context, or replace the one with this name.
 
     [bold]Examples[/]
 
@@ -62,7 +66,7 @@ def add(
 def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help='Name of the context; "" for none.')],
 ) -> None:
-    """Use a context from now on; --context, --url and their environment variables win over it.
+    """Use a context from now on; --context, --url and their environment variables override it.
 
     [bold]Example[/]
 
@@ -118,7 +122,7 @@ def show_context(
         str | None, typer.Argument(metavar="NAME", help="Name of the context; default: the one in use.")
     ] = None,
 ) -> None:
-    """Show one context, and who you are there. Keys are never printed.
+    """Show a context and your identity there. Keys are never printed.
 
     [bold]Example[/]
 
