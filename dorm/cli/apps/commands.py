@@ -13,7 +13,7 @@ from rich.text import Text
 from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
-from dorm.cli.output import Format, Output, console, progress_console, show, show_document
+from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.swept.lines import SweepArgument
 from dorm.cli.tables import show_apps, show_pause
 
@@ -157,7 +157,7 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
             if app is None:
                 continue
             row = app_row(app, time.time_ns())
-            line = f"{app.name}: {row.phase}, {row.containers} containers, step {row.step}"
+            line = f"{app.name}: {row.phase}, {counted(row.containers, 'container')}, step {row.step}"
             if line != shown:
                 shown = line
                 status.update(Text(line))
@@ -168,7 +168,7 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
                     loss = f", loss {app.loss:.6g}" if app.loss is not None else ""
                     console.print(
                         Text(f"{app.name} {app.ended} after {row.age_s:.1f} s: step {app.step}{loss}, "
-                             f"{app.adjustments} adjustments")
+                             f"{counted(app.adjustments, 'adjustment')}")
                     )  # fmt: skip
                 if app.ended != "completed":
                     raise Fail(
@@ -248,7 +248,7 @@ def update(
       dorm update digits-mlp --weight 2 --n-max 8
     """
     if weight is None and n_min is None and n_max is None:
-        raise WrongUsage("say what to change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
+        raise WrongUsage("name a change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -325,6 +325,6 @@ def kill(
                     await connected.wait(asked.id, stopped=True)
                 console.print(Text(f"{asked.name} is stopped"))
             else:
-                console.print(Text(f"{asked.name}: asked to kill it"))
+                console.print(Text(f"{asked.name}: kill requested"))
 
     run(work())

@@ -101,7 +101,11 @@ def _show(found: Comparison) -> None:
         for unit in units
     ]
     show([row for row in rows if row["a"] or row["b"]], headings, Format.table)
-    _titled("what their specs say", [{"what": d.field, "a": _said(d.a), "b": _said(d.b)} for d in found.spec], headings)
+    _titled(
+        "differences between their specs",
+        [{"what": d.field, "a": _said(d.a), "b": _said(d.b)} for d in found.spec],
+        headings,
+    )
     _titled("progress", _progress(found), headings)
     _titled("speed", _speeds(found), headings)
 

@@ -39,7 +39,7 @@ _TRY = {
     "price": "dorm plan --set horizon_s=3600",
     "static_count": "dorm plan --set count=2",
     "gain": "dorm plan --set policy=dorm",
-    "learning": "speed: in its spec, with what is known of it; else it grows by and by",
+    "learning": "declare the known speed in its spec (speed:); otherwise, it grows gradually",
     "not_resized": "dorm plan --set policy=dorm",
 }
 """The command that shows whether a change would help, by the code of the reason."""
@@ -198,7 +198,7 @@ def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
         for point in speed.points:
             seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
             parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
-        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
+        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as a similar app"}
         lines.append(("speed", f"{origin[speed.basis]}: {', '.join(parts)}"))
     for one in speed.types:
         rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]

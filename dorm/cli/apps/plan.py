@@ -206,9 +206,7 @@ def _show(found: Plan, output: Format) -> None:
     same = len(found.apps) - len(shown)
     changed = sum(1 for app in found.apps if app.kind)
     rest = f"; {counted(same, 'other app')} {'keeps' if same == 1 else 'keep'} what {'it has' if same == 1 else 'they have'}"
-    headline = (
-        f"{counted(changed, 'app')} would change" if found.changes else "no app would have other containers than now"
-    )
+    headline = f"{counted(changed, 'app')} would change" if found.changes else "no app would change"
     console.print(Text(headline + (rest if same else "")))
     before, after = found.before, found.after
     show(

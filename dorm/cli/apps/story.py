@@ -119,7 +119,7 @@ def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
     ]
     lives = f"up {span(totals.up_s)}" + (f" ({', '.join(away)})" if away else "")
     ran = f"{counted(totals.started, 'container')} of {counted(totals.apps, 'app')} started"
-    failed = f", {totals.failed} ended by themselves, and not well" if totals.failed else ""
+    failed = f", {totals.failed} failed" if totals.failed else ""
     return [Text(f"{lives}; {ran}{failed}; {totals.running} may run now"), *map(_use, totals.use)]
 
 

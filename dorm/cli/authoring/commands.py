@@ -154,6 +154,6 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x") as out:
             out.write(text)
     except FileExistsError:
-        raise Fail(f"{path} is there already; choose another FILE, or --force", 2, code="file.exists") from None
+        raise Fail(f"{path} exists; choose another FILE, or use --force", 2, code="file.exists") from None
     except OSError as error:
         raise Fail(f"{path}: {error.strerror}", code=code_of(error)) from None

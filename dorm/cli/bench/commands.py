@@ -98,8 +98,7 @@ def bench_of_exec(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure `dorm exec APP -- true`, for a connected client and as a command, and compare it with `true` without
-    Dorm.
+    """Measure `dorm exec APP -- true`, by a connected client and as a command, next to `true` alone.
 
     [bold]Examples[/]
 
@@ -123,7 +122,7 @@ def submit(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure the time from submission to running container, for small apps one after the other on an idle cluster.
+    """Measure the time from submission to running container, for small apps on an idle cluster.
 
     [bold]Examples[/]
 
@@ -148,8 +147,7 @@ def trust(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure the cost of keys and signatures: submission to running container on an authenticated and on an open
-    cluster.
+    """Measure the cost of keys and signatures: submissions to an authenticated and to an open cluster.
 
     [bold]Examples[/]
 
@@ -290,8 +288,7 @@ def replay(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure replay: folds from an archive and from a server, the state at a moment, repeated decisions, memory,
-    disk space.
+    """Measure replay: folds from an archive and a server, past states, repeated decisions, memory, disk space.
 
     It generates a log, and takes some minutes and half a gigabyte of disk, which
     it frees again. Ctrl-C prints what was measured so far.
@@ -317,7 +314,7 @@ def simulate(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The Philly trace, a CSV file; default: the same number of generated apps.",
+            help="The Philly trace, a CSV file; default: generated apps.",
         ),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, of 8 GPUs each.")] = 80,
@@ -362,9 +359,7 @@ def optimizer(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the first sequence; the same seed gives the same problems.")
     ] = 0,
-    sequences: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Number of sequences, each with the next seed.")
-    ] = 1,
+    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="Sequences, each with the next seed.")] = 1,
     policy: Policy = "dorm",
     param: Param = None,
     reference: ReferenceWanted = Reference.auto,
@@ -382,8 +377,7 @@ def optimizer(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure the cost of the optimizer's rounds and the quality of its answers over a sequence of events: apps
-    arrive and complete, nodes are lost and return.
+    """Measure the optimizer's cost and the quality of its answers while apps arrive and end and nodes fail and return.
 
     [bold]Examples[/]
 
@@ -422,8 +416,7 @@ def optimizer_scale(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure how the optimizer's cost and quality change from 10 apps on 20 nodes to 10,000 on 50,000: one table,
-    one plot.
+    """Measure the optimizer's cost and quality from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
 
     It takes long, most of it for exact answers to small problems. Ctrl-C prints
     what was measured so far.

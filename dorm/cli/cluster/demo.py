@@ -182,8 +182,8 @@ async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> Run
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
         if runtime is RuntimeChoice.docker:
-            raise Fail(f"the sample apps' image can't be made: {error}", code=error.code) from None
-        console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
+            raise Fail(f"the sample apps' image can't be built: {error}", code=error.code) from None
+        console.print(Text(f"using plain processes: the sample apps' image can't be built ({error})"))
         return "process"
     console.print(Text(f"image {built.ref} ({built.origin})"))
     return "docker"

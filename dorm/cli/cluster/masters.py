@@ -96,7 +96,7 @@ def _print(row: Leader) -> None:
 
         since = ago(max(0.0, time.time() - row.led_until / 1e9))
         who = f"{row.last} led until {moment(row.led_until)}, {since} ago" if row.last else "nobody ever led"
-        console.print(Text(f"nobody leads ({row.condition}): {who}; start one with `dorm master`"))
+        console.print(Text(f"no master leads ({row.condition}): {who}; start one with `dorm master`"))
         return
     elected = row.condition != "taking over" and bool(row.leader)
     shown = {

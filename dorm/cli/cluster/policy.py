@@ -250,7 +250,7 @@ def set_policy(
             console.print(Text(line))
         if all_after(after, change, plugins) != after:
             raise Fail(
-                "somebody else changed the same at the same moment; look at `dorm policy show`",
+                "somebody else changed the same setting at the same time; check `dorm policy show`",
                 code="settings.changed_meanwhile",
             )
 
@@ -272,7 +272,7 @@ def _from_when(before: Settings, after: Settings) -> list[str]:
     if after.node_lease_s >= before.node_lease_s:
         return []
     return [
-        "the shorter lease holds on a node as soon as its agent has read of it, and for the master as soon as the node has "
+        "the shorter lease applies on a node as soon as its agent has read of it, and for the master as soon as the node has "
         "reported that; for a silent node the longer one counts"
     ]
 

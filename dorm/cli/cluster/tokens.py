@@ -63,7 +63,7 @@ def add(
         if output in (Format.json, Format.yaml):
             show_document({"name": made, "user": whose, "secret": secret, "expires_at": ends or None}, output)
             return
-        console.print(Text(f"token {made} of {whose}; its secret, which nothing shows again:\n"), soft_wrap=True)
+        console.print(Text(f"token {made} of {whose}; its secret, which is shown only once:\n"), soft_wrap=True)
         console.print(Text(f"  {secret}"), soft_wrap=True)
 
     run(work())

@@ -242,12 +242,12 @@ def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
     known, fresh = knows_users(server), not has_log(server)
     if known and open_to_all:
         raise Fail(
-            f"{data} holds a cluster that knows its users, and always will; make an open one in another folder with --data",
+            f"{data} holds a cluster that authenticates its users, and always will; create an open one in another folder with --data",
             code="data.known_cluster",
         )
     if trust and not known and not fresh:
         raise Fail(
-            f"{data} holds an open cluster, which cannot know its users later; choose another folder with --data",
+            f"{data} holds an open cluster, which cannot authenticate users later; choose another folder with --data",
             code="data.open_cluster",
         )
     return known or (fresh and not open_to_all), fresh
@@ -305,7 +305,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
 
 def _open_to_all(fresh: bool) -> list[str]:
     """Return what to say about a cluster that knows no users; of one that was just asked for it need not be said."""
-    hint = "" if fresh else "; `dorm up` in a new folder (--data) makes one that knows its users"
+    hint = "" if fresh else "; `dorm up` in a new folder (--data) creates one that authenticates its users"
     return [f"  users       open: every program on this machine may do everything{hint}"]
 
 
@@ -323,11 +323,13 @@ async def _stop(cluster: LocalCluster, events: Stops) -> None:
     second = await first_of(_outcome(stopping), events.second.wait())
     if second:
         await cluster.stop_now()
-        console.print(Text("stopped at once; the next `dorm up` goes on from the last checkpoints"))
+        console.print(Text("stopped at once; the next `dorm up` resumes from the last checkpoints"))
     else:
-        console.print(Text("stopped; the next `dorm up` goes on from here"))
+        console.print(Text("stopped; the next `dorm up` resumes from here"))
 
 
 async def _outcome(stopping: asyncio.Task[bool]) -> None:
     if not await stopping:
-        console.print(Text("some containers did not stop in time; they run on, and the next `dorm up` adopts them"))
+        console.print(
+            Text("some containers did not stop in time; they keep running, and the next `dorm up` adopts them")
+        )

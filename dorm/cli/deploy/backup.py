@@ -72,13 +72,13 @@ def backup(
         if output in (Format.json, Format.yaml):
             show_document(done, output)
             return
-        went = f"; {len(done.removed)} older went" if done.removed else ""
+        went = f"; {len(done.removed)} older removed" if done.removed else ""
         text = (
             f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
         )
         console.print(Text(text), soft_wrap=True)
         if done.shipped is not None:
             size = humanize(MEMORY, done.shipped.bytes)
-            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are beside it"))
+            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are next to it"))
 
     run(work())

@@ -164,7 +164,7 @@ def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
             if dry_run and step.difference:
                 say(step.difference)
     if not changed(steps):
-        say(f"all {len(steps)} files are as they should be")
+        say(f"all {len(steps)} files are up to date")
 
 
 def _next(name: str, has: Sequence[Part], *, elsewhere: bool) -> None:
@@ -196,7 +196,9 @@ def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer
         own = await enable(deployment, kept, clock=time.time_ns)
         name = context or deployment.cluster
         await asyncio.to_thread(remember, name, own.url, own.cluster, kept.file_of(own.name), folder.absolute())
-        console.print(Text(f"cluster {own.cluster} knows its users; {own.name} is its admin, by context {name!r}"))
+        console.print(
+            Text(f"cluster {own.cluster} authenticates its users; {own.name} is its admin, with the context {name!r}")
+        )
         console.print(Text(f"  a user       dorm user add NAME --context {name}"))
         console.print(Text(f"  a node       dorm node intro NAME --context {name}"))
 

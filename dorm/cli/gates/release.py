@@ -39,6 +39,6 @@ def release(
         async with client(url, cluster, user=user) as connected:
             for name in dict.fromkeys(apps):
                 found = await gates.release(connected, name, reason)
-                console.print(Text(f"{found.name} is released; `dorm ps` shows when it has its place"))
+                console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))
 
     run(work())

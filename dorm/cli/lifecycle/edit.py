@@ -87,7 +87,10 @@ def edit(
       dorm edit digits-mlp --set max_runtime=12h
     """
     if not (yes or dry_run) and (str(file) == "-" or not sys.stdin.isatty()):
-        raise WrongUsage("nobody can be asked here; say --yes, or --dry-run to look first", code="usage.not_asked")
+        raise WrongUsage(
+            "without a terminal, there is no confirmation; pass --yes, or --dry-run to see the changes first",
+            code="usage.not_asked",
+        )
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -192,7 +195,7 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
     if len(disturbed) > _MOST_SHOWN:
         console.print(Text(f"and {counted(len(disturbed) - _MOST_SHOWN, 'more app')}; `--dry-run -o json` lists all"))
     if not disturbed:
-        console.print(Text("no app is resized or restarted for it"))
+        console.print(Text("no app is resized or restarted"))
 
 
 def _in_words(one: PlannedApp, *, own: bool) -> str:

@@ -53,6 +53,6 @@ def restart(
             found = await steering.restart(connected, app, fresh=fresh, reason=reason)
         whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
         whence = "from the checkpoint that it saves now" if was == "running" and not fresh else whence
-        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it has its place"))
+        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs"))
 
     run(work())

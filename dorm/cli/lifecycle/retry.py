@@ -31,6 +31,6 @@ def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User
 
         async with client(url, cluster, user=user) as connected:
             found = await operating.retry(connected, app)
-        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it has its place"))
+        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
 
     run(work())

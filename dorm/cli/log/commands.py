@@ -49,7 +49,7 @@ def seal(
             show_document(made, output)
             return
         console.print(Text(f"sealed up to sequence {made.upto} with key {made.key}"), soft_wrap=True)
-        console.print(Text(f"to keep elsewhere and --expect later: {made.upto}:{made.chain}"), soft_wrap=True)
+        console.print(Text(f"keep elsewhere for --expect: {made.upto}:{made.chain}"), soft_wrap=True)
 
     run(work())
 

@@ -179,7 +179,7 @@ async def _print_all(tail: Tail, printer: _Printer) -> None:
     except (asyncio.CancelledError, LogUnavailable):
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
-            say(f"ended early; to go on from here: --after {tail.position}", error=True, flush=True)
+            say(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
         raise
 
 

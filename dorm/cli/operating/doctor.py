@@ -189,7 +189,7 @@ def _show(found: Target, looked: list[Finding], output: Format, *, every: bool) 
         columns = [("LEVEL", "level"), ("CHECK", "check"), ("ABOUT", "about"), ("FOUND", "text"), ("TO DO", "todo")]
         print_table(shown, columns)
         console.print()
-    more = "" if every else "; --all shows what is well"
+    more = "" if every else "; --all lists the checks that pass"
     console.print(
         Text(
             f"{counted(count['wrong'], 'thing')} wrong, {count['unknown']} unknown, {counted(count['ok'], 'check')} well{more}"

@@ -11,7 +11,7 @@ import typer
 
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import WrongUsage, run
-from dorm.cli.output import console, progress_console
+from dorm.cli.output import console, counted, progress_console
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def write(
         progress_console.print(note, markup=False)
     if str(output) != "-":
         console.print(
-            f"{len(recording.timeline.apps)} apps, {len(recording.changes)} moments and "
-            f"{len(recording.timeline.decisions)} decisions are in {output} ({len(written):,} bytes)",
+            f"{counted(len(recording.timeline.apps), 'app')}, {counted(len(recording.changes), 'moment')} and "
+            f"{counted(len(recording.timeline.decisions), 'decision')} are in {output} ({len(written):,} bytes)",
             markup=False,
         )

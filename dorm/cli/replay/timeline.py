@@ -10,7 +10,7 @@ import typer
 
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
 from dorm.cli.errors import WrongUsage, run
-from dorm.cli.output import console, progress_console
+from dorm.cli.output import console, counted, progress_console
 from dorm.cli.replay.page import PAGES, write
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -86,7 +86,8 @@ def timeline(
                 drawn = await asyncio.to_thread(_draw, picture, output.suffix.lower(), title)
                 await in_thread(target.write, drawn)
         if str(output) != "-":
-            console.print(f"{len(picture.apps)} apps, {len(picture.nodes)} nodes and {len(picture.decisions)} decisions "
+            console.print(f"{counted(len(picture.apps), 'app')}, {counted(len(picture.nodes), 'node')} and "
+                          f"{counted(len(picture.decisions), 'decision')} "
                           f"are in {output} ({len(drawn):,} bytes)", markup=False)  # fmt: skip
         elif progress_console.is_terminal:
             progress_console.print("open it at https://ui.perfetto.dev", markup=False)

@@ -314,7 +314,7 @@ def _in_words(found: Comparison) -> str:
 
     head = f"{moment(found.at)}  record {found.seq}: "
     if found.failed:
-        return f"{head}{found.policy} gave no usable answer, so its allocation stays: {found.failed}"
+        return f"{head}{found.policy} failed, so its allocation stays: {found.failed}"
     named = "; ".join(_app_in_words(app) for app in found.apps[:_SHOWN])
     more = f"; and {found.differing - _SHOWN} more" if found.differing > _SHOWN else ""
     moved = f", {found.moved} on other nodes" if found.moved else ""
@@ -334,7 +334,7 @@ def _app_in_words(app: AppDifference) -> str:
 
 def _hour_in_words(found: dict[str, Any]) -> str:
     if found["failed"]:
-        return f"what the last hour would have been is not known: {found['failed']}"
+        return f"the last hour could not be simulated: {found['failed']}"
     changed, base = found["changed"] or found["unchanged"], found["unchanged"]
     parts = [f"completed {base['completed']:g} -> {changed['completed']:g} an hour"]
     if found["completion_difference_s"] is not None:

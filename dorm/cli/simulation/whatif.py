@@ -226,7 +226,7 @@ def _show(found: WhatIf, output: Format) -> None:
     console.print(Text(f"if: {'; '.join(found.assumed) or 'nothing is changed'}"))
     console.print(Text(f"backtest: {in_words(found.backtest)}"), soft_wrap=False)
     if found.backtest is not None and found.backtest.far_off:
-        console.print(Text("The simulation of what happened is far off; don't go by this.", style="yellow"))
+        console.print(Text("The simulation of what happened is far off; do not rely on this.", style="yellow"))
     console.print()
     courses = [("really", found.really), ("unchanged", found.unchanged), ("changed", found.changed)]
     rows = [_figures(found, name, figures) for name, figures in courses if figures is not None]

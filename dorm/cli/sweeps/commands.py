@@ -226,7 +226,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
 
             found.append(await submit(connected, sweep, answered=answered))
 
-    so_far = "of {} apps are submitted; the same command goes on, and `dorm sweep cancel {}` ends what is there"
+    so_far = "of {} apps are submitted; the same command continues, and `dorm sweep cancel {}` ends what is there"
     try:
         if await first_of(work(), interrupted.wait()):
             text = f"interrupted: {there} {so_far.format(len(sweep.specs), sweep.name)}"

@@ -48,7 +48,7 @@ def add(
         raise Fail("a context needs --credentials or --server", 2, code="context.no_server")
     if "@" in address:
         raise Fail(
-            "passwords don't belong into contexts; use credentials (`dorm user add` makes them)",
+            "a context must not hold a password; use credentials (`dorm user add` creates them)",
             2,
             code="context.password",
         )
@@ -103,7 +103,7 @@ def list_contexts(output: Output = Format.table) -> None:
         show_document(rows, output)
         return
     if not rows:
-        console.print(Text("there are no contexts; `dorm context add` makes one"))
+        console.print(Text("there are no contexts; `dorm context add` creates one"))
         return
     shown = [{**row, "current": "*" if row["current"] else ""} for row in rows]
     columns = [
@@ -136,9 +136,7 @@ def show_context(
     if not wanted:
         raise Fail("no context is in use; name one, or choose one with `dorm context use`", code="context.none")
     one = found.find(wanted)
-    who = (
-        str(read_credentials(Path(one.credentials))) if one.credentials else "nobody in particular: the cluster is open"
-    )
+    who = str(read_credentials(Path(one.credentials))) if one.credentials else "nobody: the cluster is open"
     show_document(
         {"name": wanted, "cluster": one.cluster, "url": one.url, "identity": who, "credentials": one.credentials},
         Format.yaml,

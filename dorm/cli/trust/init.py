@@ -68,7 +68,7 @@ def init(
         raise Fail(str(error), 2, code="cluster.name.malformed") from None
     reached = [*(name or []), *([host] if not _all(host) else [])]
     if not reached:
-        raise Fail("say with --name by which address or name others reach this server", 2, code="security.host")
+        raise Fail("use --name to give the address or name at which others reach this server", 2, code="security.host")
     encrypted = tls if tls is not None else not _loopback(host)
     scheme = "tls" if encrypted else "nats"
     root = folder.absolute()
@@ -99,7 +99,7 @@ def init(
                 await server.stop()
         remember(context or cluster, own.url, cluster, keys.file_of(who), root)
         for line in (
-            f"cluster {cluster!r} knows its users; {who} is its admin, by context {context or cluster!r}",
+            f"cluster {cluster!r} authenticates its users; {who} is its admin, with the context {context or cluster!r}",
             f"  the server   nats-server -c {root / 'nats.conf'}",
             f"  a master     dorm master --credentials {keys.file_of('master')}",
             f"  a user       dorm user add NAME --context {context or cluster}",

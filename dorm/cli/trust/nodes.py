@@ -100,7 +100,7 @@ def _show(introduction: Introduction, ttl: str) -> None:
     say(introduction.token(), flush=True)
     trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
     say(
-        f"good for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
+        f"valid for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
         f"  dorm agent --token FILE{trusts}",
         error=True,
         flush=True,
