@@ -62,7 +62,7 @@ def parse(text: str) -> Position:
     found = _TEXT.fullmatch(text.strip())
     if found is None:
         raise PositionError(
-            f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2), or what an "
+            f"{text[:60]!r} is not a position; write a sequence (118), or with the index in a round (118.2), or what an "
             "interrupted reading reported (118.2~57)"
         )
     index, beside = (None if part is None else int(part) for part in found.groups()[1:])

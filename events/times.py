@@ -74,7 +74,7 @@ def rules(times: Times) -> list[Rule]:
             lease >= grace + beat,
             "settings.node_lease.below_grace",
             f"node_lease ({written(lease)}) >= node_grace ({written(grace)}) + heartbeat ({written(beat)})",
-            "nodes would kill their containers before anybody counts them as lost: set a longer node_lease, or a shorter "
+            "nodes would kill their containers before the master counts them as lost: set a longer node_lease, or a shorter "
             "node_grace in the same change",
         ),
         Rule(

@@ -149,7 +149,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         "settings.node_lease.below_grace",
         times(node_lease_s=10.0),
         "node_lease (10s) >= node_grace (15s) + heartbeat (5s) does not hold, so nodes would kill their containers before "
-        "anybody counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
+        "the master counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
     ),
     (
         "policy.unknown",
@@ -170,8 +170,8 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     (
         "position.malformed",
         lambda: positions.parse("last"),
-        "'last' is no position; write a sequence (118), or with the index in a round (118.2), or what an interrupted reading "
-        "reported (118.2~57)",
+        "'last' is not a position; write a sequence (118), or with the index in a round (118.2), or what an interrupted "
+        "reading reported (118.2~57)",
     ),
     (
         "cluster.name.malformed",

@@ -20,10 +20,10 @@ raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are 
 devices, counts), times UTC nanoseconds.
 
 The modules follow the writers: `clients` and `operators`, `agents`, `master` (the facts of a round).  `webhooks` has
-what operators configure and what the process that delivers webhooks publishes, `revisions` edits and restarts, `identities`
-who may do what, `rotation` how the log's past moves into archives, `sessions` who entered which container, `base` the fields
-of every event and the shared types, `messages` the round and what one message on the log may hold, `offers` what nodes offer,
-`gates` holds.  Import the names from here.
+the configuration of webhooks and the events of the process that delivers them; `revisions` edits and restarts;
+`identities` users, nodes and tokens; `rotation` the moves of the log's past into archives; `sessions` sessions in
+containers; `base` the fields of every event and the shared types; `messages` the round and what one message on the
+log may hold; `offers` what nodes offer; `gates` holds. Import the names from here.
 """
 
 from __future__ import annotations

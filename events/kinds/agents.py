@@ -82,7 +82,7 @@ class NodeLeft(Event, frozen=True):
     node: Name
     identity: Identity = ""
     process: Identity = ""
-    """Of the agent that stopped.  Once another process of the node has joined, this says nothing any more
+    """The process that stopped. The event has no effect if another process of the node has joined since
     (`events.holders.ends`)."""
 
 
@@ -94,23 +94,23 @@ class ContainerStarted(Event, frozen=True):
     started_at: Moment = 0
     identity: Identity = ""
     environment_s: Duration = 0.0
-    """How long it built its app's environment before, or waited for that; it counts as started after that alone."""
+    """How long the container built its app's environment, or waited for it; it counts as started only after that."""
     origin_digest: Digest = ""
-    """Of an app that starts from another one's checkpoint (`from` of its spec): the SHA-256 of the files that it was given, as
-    a list of their paths, modes and contents (`agents.outputs.origins`).  "" where the node does not know it."""
+    """If the app starts from another app's checkpoint (`from` in its spec): the SHA-256 of the copied files, over a
+    list of their paths, modes and contents (`agents.outputs.origins`). "" if the node does not know it."""
 
 
 class ContainersPrepared(Event, frozen=True):
-    """This node has done what it can for a generation that is not released yet: its image is there, and its containers are
-    created, not started.  One that could not be prepared is created at the release."""
+    """This node has prepared a generation that is not released yet: its image is present, and its containers are
+    created but not started. Containers that could not be prepared are created at the release."""
 
     app: Name
     generation: Number
     node: Name
     created: Number = 0
-    """How many of its containers are created here."""
+    """Number of its containers that are created on this node."""
     reason: str = ""
-    """Why not all of them are."""
+    """Why some are not created."""
     identity: Identity = ""
 
 
@@ -141,13 +141,14 @@ class ContainerExited(Event, frozen=True):
     exited_at: Moment = 0
     identity: Identity = ""
     usage: ContainerUsed | None = None
-    """None where the engine did not say it, for a container that ended before a heartbeat, and from agents before 0.6."""
+    """None if the engine did not report it, for a container that ended before a heartbeat, and from agents before
+    0.6."""
     origin_digest: Digest = ""
-    """As of `ContainerStarted`, which one that ends at once may not have."""
+    """As in `ContainerStarted`, which is missing for a container that ends immediately."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]
-"""What a loss is that is no finite number: training diverges."""
+"""A loss that is not a finite number: the training diverges."""
 
 
 class AppCheckpointed(Event, frozen=True):
@@ -169,14 +170,14 @@ class AppProgressed(Event, frozen=True):
     step: Step
     loss: float | None = None
     loss_is: LossIs = ""
-    """Where the loss is no finite number, which one it is; `loss` is None then."""
+    """The loss, if it is not a finite number; `loss` is then None."""
     samples_per_s: float | None = None
     noise: float | None = None
-    """Of an app that accepts a range of batch sizes: its gradient noise scale, in samples (arXiv 1812.06162)."""
+    """The gradient noise scale, in samples (arXiv 1812.06162), of an app that accepts a range of batch sizes."""
 
 
 LONGEST_EXAMPLE = 200
-"""Characters of a line that is shown."""
+"""Characters to which a shown line is cut."""
 
 
 class ProgressLinesSkipped(Event, frozen=True):
@@ -186,11 +187,11 @@ class ProgressLinesSkipped(Event, frozen=True):
     generation: Number
     slot: Slot
     lines: Number
-    """How many there were so far."""
+    """Number of such lines so far."""
     example: Annotated[str, msgspec.Meta(max_length=LONGEST_EXAMPLE)] = ""
-    """The first of them, shortened."""
+    """The first such line, shortened."""
     reason: str = ""
-    """Why that one could not be used, and what would be."""
+    """Why that line could not be used, and what would be valid."""
 
 
 class AppResizeRequested(Event, frozen=True):
@@ -206,8 +207,8 @@ class AppResizeRequested(Event, frozen=True):
 
 
 class MembershipChanged(Event, frozen=True):
-    """The leader of a live app (its lowest slot) reports that a membership trains: the first one of a generation, one that
-    was announced, or what is left of one after a death.  It commits an announced membership."""
+    """The leader of a live app (its lowest slot) reports that a membership trains: the first of a generation, an
+    announced one, or the rest of one after a death. This commits an announced membership."""
 
     app: Name
     generation: Number
@@ -253,6 +254,6 @@ class EpochCompleted(Event, frozen=True):
     ledger: Digest = ""
     """Digest of which samples were used in this epoch."""
     earlier: Annotated[list[EpochRun], msgspec.Meta(max_length=MOST_RUNS)] = []
-    """The epochs before this one that the agent's limited rate held back."""
+    """Earlier epochs that the agent's rate limit held back."""
     omitted: Number = 0
     """How many epochs were held back and left out, because their ledgers differ too much for `earlier`."""

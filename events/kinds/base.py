@@ -33,7 +33,7 @@ Address = Annotated[str, msgspec.Meta(max_length=255)]
 FolderId = Annotated[str, msgspec.Meta(max_length=64)]
 """Id of a shared folder of checkpoints, as its marker file states it."""
 NO_FOLDER = "missing"
-"""Stands for such an id where there is no marker: the folder is not mounted, or never was a folder of checkpoints."""
+"""Replaces the id if there is no marker: the folder is not mounted, or was never a checkpoint folder."""
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Identity = Annotated[str, msgspec.Meta(max_length=64)]
 """Which machine publishes under a node's name (`events.holders`); "" from agents before 0.6.0."""

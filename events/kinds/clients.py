@@ -29,8 +29,8 @@ class AppCancelRequested(Event, frozen=True):
     app: Name
     reason: str = ""
     kill: bool = False
-    """Its containers are killed at once, without a checkpoint and without their grace time; also those of an app that has
-    ended and whose containers have yet to stop."""
+    """Kill the containers immediately, without a checkpoint and without the grace time; this includes containers of
+    an ended app that are still stopping."""
 
 
 # --- operators -------------------------------------------------------------------------------------------------------
@@ -42,10 +42,11 @@ class NodeDrainRequested(Event, frozen=True):
     node: Name
     drain: bool = True
     until_rejoin: bool = False
-    """Set by an agent that is about to stop: its next NodeJoined ends this drain.  An operator's drain is never ended so."""
+    """Set by an agent that is about to stop: its next NodeJoined ends this drain. It never ends an operator's
+    drain."""
     reason: str = ""
     maintenance: bool = False
-    """Somebody works on the machine: it may be silent, which is then no cause for an alarm."""
+    """The node is in maintenance: it may be silent without causing an alarm."""
     identity: Identity = ""
     """With `until_rejoin`: the identity of the agent that stops.  Another machine of the same name is not drained."""
 
@@ -65,15 +66,15 @@ class PolicyChanged(Event, frozen=True):
     quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
     """The longest that a busy log can delay an allocation."""
     idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
-    """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the shortest
-    interval between two such looks."""
+    """How long nothing must have happened before the allocation is reconsidered (see `IdleTicked`), and the shortest
+    interval between two such reconsiderations."""
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] | None = None
     """The longest interval between two heartbeats of a node."""
     node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
-    """A node not heard for this long counts as lost: no new containers go there."""
+    """A node that is silent for this long counts as lost: no new containers are placed there."""
     node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
-    """A node not heard for this long has stopped its containers by itself.  A change is refused as a whole if its times would
-    do harm together (`events.times`)."""
+    """A node that is silent for this long has stopped its containers by itself. A change is refused as a whole if the
+    combination of times would be harmful (`events.times`)."""
     checkpoints: FolderId | None = None
     """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
@@ -82,7 +83,7 @@ class PolicyChanged(Event, frozen=True):
         Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None], msgspec.Meta(max_length=1000)]
         | None
     ) = None
-    """The same for apps of some tenants, on an open cluster of some users.  It changes only these; None returns one to
+    """The same for apps of some tenants (on an open cluster, of some users). Changes only these; None resets one to
     `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
     """What an app's weight counts against: all apps, or the others of its tenant, where all tenants weigh the same."""

@@ -1,4 +1,4 @@
-"""What owners and operators ask about when an app may run: hold it, and let it go on."""
+"""Requests of owners and operators about when an app may run: hold it, and release it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from events.limits import Name
 
 
 class AppHoldRequested(Event, frozen=True):
-    """Hold an app: one that waits gets no containers, one that runs gives its containers back by the usual adjustment and
-    waits, until `AppReleaseRequested`.  An operator's hold of somebody else's app is ended by operators alone."""
+    """Hold an app until `AppReleaseRequested`: a waiting app gets no containers; a running app gives its containers
+    back by the usual adjustment, and waits. Only operators end an operator's hold of another user's app."""
 
     app: Name
     reason: str = ""
 
 
 class AppReleaseRequested(Event, frozen=True):
-    """Let an app that is held go on."""
+    """Release a held app."""
 
     app: Name
     reason: str = ""

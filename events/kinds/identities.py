@@ -4,7 +4,7 @@ A cluster without any of these events is open: everyone who reaches its log may 
 on, a record counts only if its author may publish it (`dorm.core.fold.trust.authority`).  The author is the last token of the
 record's subject, which the server's permissions guard; users and nodes share one space of such names.
 
-No secret is in these events: keys are public ones, and of a bearer token there is only a digest.
+These events contain no secrets: keys are public keys, and a bearer token appears only as a digest.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from events.kinds.base import Address, Amount, Event, Port
 from events.limits import Moment, Name
 
 Role = Literal["user", "reader", "operator", "admin"]
-"""What a user may do.  A `reader` only reads; a `user` submits apps, and changes those of the own tenant; an `operator` also
-changes those of others, nodes, settings and webhooks; an `admin` also changes identities."""
+"""What a user may do.  A `reader` only reads; a `user` submits apps, and changes those of their own tenant; an
+`operator` also changes those of others, nodes, settings and webhooks; an `admin` also changes identities."""
 Holder = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_@+=-]+$")]
-"""A name that is a subject's token as it is (`events.subjects.token`)."""
+"""A name that can be used as a subject's token unchanged (`events.subjects.token`)."""
 PublicKey = Annotated[str, msgspec.Meta(max_length=56, pattern=r"^([A-Z2-7]{56})?$")]
 """The public half of an nkey; "" for none."""
 TokenDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -38,15 +38,15 @@ class TrustEnabled(Event, frozen=True):
     the masters' keys."""
 
     public_key: PublicKey = ""
-    """Of the author."""
+    """The author's public key."""
     masters: Annotated[list[PublicKey], msgspec.Meta(max_length=MOST_MASTER_KEYS)] = []
-    """Public keys of which one has to sign each round; empty where rounds need no signature."""
+    """Public keys, one of which has to sign each round; empty if rounds need no signature."""
     nodes: Annotated[list[Holder], msgspec.Meta(max_length=10_000)] = []
-    """Nodes of a cluster that was open until now: they are enrolled, without bounds, in the same moment."""
+    """Nodes of a cluster that was open until now: they are enrolled at the same time, without bounds."""
 
 
 class UserAdded(Event, frozen=True):
-    """An admin adds a user, or replaces what is known of one: a new key, another role."""
+    """An admin adds a user, or changes a user's key or role."""
 
     name: Holder
     role: Role = "user"
@@ -62,35 +62,35 @@ class UserRemoved(Event, frozen=True):
 
 
 class NodeEnrolled(Event, frozen=True):
-    """An admin admits a node, or replaces what is known of one, and bounds what it may claim when it joins."""
+    """An admin admits a node, or changes its entry, and bounds what it may claim when it joins."""
 
     node: Holder
     public_key: PublicKey = ""
     capacity: Bounds | None = None
-    """The most that it may have of each resource, and no resource beside these; None for no bound."""
+    """The most that it may have of each resource, and no other resources; None for no bound."""
     labels: Labels | None = None
     """The labels that it may have, with their values; None for any."""
     addresses: Annotated[list[Address], msgspec.Meta(max_length=MOST_ADDRESSES)] = []
-    """Of which its containers' address is one; empty for any."""
+    """The allowed addresses of its containers; empty for any."""
     ports: tuple[Port, Port] | None = None
-    """The range in which its ports are; None for any."""
+    """The allowed range of its ports; None for any."""
 
 
 class NodeExpelled(Event, frozen=True):
-    """An admin expels a node: nothing that it publishes counts from here on, so its containers count as gone once its lease
+    """An admin expels a node: from here on, its records do not count, so its containers count as gone when its lease
     has ended."""
 
     node: Holder
 
 
 class TokenAdded(Event, frozen=True):
-    """An admin, or the user, adds a bearer token with which the HTTP API takes a request for the user's."""
+    """An admin, or the user, adds a bearer token with which the HTTP API accepts requests as the user's."""
 
     token: Holder
     """Names the token; it is not the secret."""
     user: Holder
     digest: TokenDigest
-    """SHA-256 of the secret, which holds 256 random bits, so the digest reveals nothing of use."""
+    """SHA-256 of the secret, which holds 256 random bits, so the digest reveals nothing useful."""
     expires_at: Moment = 0
     """UTC ns; 0 for never."""
 

@@ -13,7 +13,7 @@ from events.spec import AppSpec, BatchSize
 
 
 class AppAccepted(Event, frozen=True):
-    """The app is admitted.  Carries the checked spec, which is all that agents know of an app."""
+    """The app is admitted. Carries the checked spec, which is everything that agents know about an app."""
 
     app: Name
     spec: AppSpec
@@ -45,8 +45,8 @@ Failure = Literal[
     "", "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown",
     "start", "stalled", "stopped",
 ]  # fmt: skip
-"""Why a generation failed: why its first container ended; or it had not started, or showed no work, by its deadline; or it
-was stopped without an order.  "" in logs of earlier versions."""
+"""Why a generation failed: its first container ended for this reason, it had not started or worked by its deadline,
+or it was stopped without a request.  "" in logs of earlier versions."""
 
 
 class AppFailed(Event, frozen=True):
@@ -59,19 +59,20 @@ class AppFailed(Event, frozen=True):
 
 
 class AppCancelled(Event, frozen=True):
-    """The app has ended on request; or, with a code, since it could not go on as its spec says."""
+    """The app has ended on request, or, with a code, because of its spec."""
 
     app: Name
     generation: Number
     reason: str = ""
     code: str = ""
-    """`after`: an app that it waited for has ended otherwise than it had to; `max_runtime`: it has run for as long as it may.
+    """`after`: an app that it waited for has not ended as required; `max_runtime`: it has run for as long as it may.
     Its containers get their grace time, as on request."""
 
 
 class AppKilled(Event, frozen=True):
-    """Somebody asked for a kill: agents kill whatever still runs of the app, at once.  An app that had not ended is cancelled
-    in the same round.  Agents from before 0.6.0 do not know it, and give its containers their grace time."""
+    """A user requested a kill: agents immediately kill all running containers of the app.  An app that had not ended
+    is cancelled in the same round.  Agents from before 0.6.0 do not know it, and give its containers their grace
+    time."""
 
     app: Name
     generation: Number
@@ -93,7 +94,7 @@ class GenerationFailed(Event, frozen=True):
     limit: Number = 0
     """That limit."""
     anew: bool = False
-    """It had worked for long enough (`retries.reset` of its spec) that its earlier failures are forgotten."""
+    """It had worked for so long (`retries.reset` of its spec) that earlier failures are forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
 
@@ -110,7 +111,7 @@ class NodeRecovered(Event, frozen=True):
 
 
 class NodeLeaseEnded(Event, frozen=True):
-    """A node is silent for so long that its agent has surely stopped all containers by itself."""
+    """A node has been silent for so long that it has certainly stopped all containers by itself."""
 
     node: Name
     last_heard: Moment
@@ -124,11 +125,11 @@ class GenerationReleased(Event, frozen=True):
     previous: Number = 0
     """The generation that it replaces, 0 for a first start."""
     resume: bool = False
-    """Whether the app has a checkpoint that is believed, so the resume command starts it."""
+    """Whether the app has a valid checkpoint, so the resume command starts it."""
     checkpoint: Step | None = None
     """The step of that checkpoint."""
     lost_steps: Step = 0
-    """Steps done after that checkpoint, which are repeated."""
+    """Steps after that checkpoint, which are repeated."""
     killed: Number = 0
     """How many containers of the previous generation were killed because they outlived their grace time."""
     stop_s: Seconds = 0.0
@@ -141,7 +142,7 @@ class GenerationReleased(Event, frozen=True):
     checkpoints: FolderId = ""
     """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
     prepare_s: Seconds = 0.0
-    """Seconds from the decision for which the previous generation worked on, while this one was prepared."""
+    """Seconds for which the previous generation kept working after the decision, while this one was prepared."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -155,15 +156,16 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 Adjustment = Literal["start", "restart", "stop", "live"]
 LiveReason = Literal["", "members_stay", "no_member_stays", "missed_deadline"]
-"""Why an app with `elastic: live` is resized live or restarted: members stay and train on; none would stay; it missed the
-deadline of its last live resize.  "" for other apps."""
+"""Why an app with `elastic: live` is resized live or restarted: members stay and keep training; none would stay; it
+missed the deadline of its last live resize.  "" for other apps."""
 
 
 class Resize(msgspec.Struct, frozen=True, gc=False):
     """One app's adjustment from one generation to the next.  An empty placement means that it has to wait.
 
-    A live adjustment keeps the generation: `to_generation` is `from_generation`, and the placement is the whole target
-    membership.  Members that stay keep slot, node, address and port; newcomers have slots that the generation never had."""
+    A live adjustment keeps the generation: `to_generation` is `from_generation`, and the placement is the whole
+    target membership.  Members that stay keep slot, node, address and port; new members have slots that the
+    generation has never used."""
 
     app: Name
     from_generation: Number
@@ -176,13 +178,13 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     """The membership that a live adjustment leads to, counted from 1 in each generation; 0 for other adjustments."""
     why: LiveReason = ""
     prepare_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
-    """Of a restart: the previous generation works on until every node of the placement has prepared its containers
-    (`ContainersPrepared`), at most for so many seconds.  0: it stops at once."""
+    """In a restart, the previous generation keeps working until every node of the placement has prepared its
+    containers (`ContainersPrepared`), at most for this many seconds. 0: it stops immediately."""
 
 
 class MembersReleased(Event, frozen=True):
-    """A live adjustment may start: the room of its newcomers is free.  Agents start them, and announce this membership to all
-    members, old and new."""
+    """A live adjustment may start: the room of its new members is free.  Agents start them, and announce this
+    membership to all members, old and new."""
 
     app: Name
     generation: Number
@@ -191,7 +193,7 @@ class MembersReleased(Event, frozen=True):
     """The whole target membership, by slot."""
     newcomers: list[Slot] = []
     leavers: list[Slot] = []
-    """Members of the present membership that are to leave by themselves."""
+    """Members of the current membership that have to leave by themselves."""
     wait_s: Seconds = 0.0
     """Seconds from the decision until this release: waiting for room."""
     checkpoints: FolderId = ""
@@ -199,8 +201,8 @@ class MembersReleased(Event, frozen=True):
 
 
 class MembersLost(Event, frozen=True):
-    """Members of a live app ended unasked, and enough still run: these go on, and agents announce this membership to them.
-    Failure and retries as in GenerationFailed; the generation goes on."""
+    """Members of a live app ended without a request, and enough still run: these continue, and agents announce this
+    membership to them. Failure and retries are as in GenerationFailed; the generation continues."""
 
     app: Name
     generation: Number
@@ -209,7 +211,8 @@ class MembersLost(Event, frozen=True):
     """The whole membership without the lost members, by slot."""
     lost: list[Slot]
     leavers: list[Slot] = []
-    """Members that are to leave: by the adjustment in progress, or since a gang is whole or not there."""
+    """Members that have to leave: because of the adjustment in progress, or because their gang is no longer
+    complete."""
     reason: str = ""
     counted: bool = True
     port: bool = False
@@ -230,8 +233,8 @@ class MembershipCommitted(Event, frozen=True):
 
 
 class LiveResizeFailed(Event, frozen=True):
-    """An announced membership did not train within the app's live deadline: the app is restarted from its checkpoint, with
-    the target placement as far as its nodes are there."""
+    """An announced membership did not train within the app's live deadline: the app restarts from its checkpoint,
+    with the target placement on the nodes that are available."""
 
     app: Name
     generation: Number
@@ -252,11 +255,11 @@ Plugin = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class IdleTicked(Event, frozen=True):
-    """The allocation was looked at again though nothing had happened for a while; first in its round.
-
-    Each decision changes only a few apps (θ2), so after departures, or where a solver stopped at a limit, another look may
-    improve the allocation.  The changes, if any, are in a `Resized` of the same round.  A tick without changes is the last
-    one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
+    """The allocation was reconsidered although nothing had happened for a while; first in its round. Each decision
+    changes only a few apps (θ2), so after departures, or if a solver stopped at a limit, reconsidering may improve
+    the allocation.  The changes, if any, are in a `Resized` of the same round.  A tick without changes is the last
+    one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in
+    `Resized`."""
 
     policy: str
     policy_version: Number
@@ -270,10 +273,9 @@ Trigger = Literal["events", "idle", "deadline"]
 
 
 class PolicyFailed(Event, frozen=True):
-    """The policy gave no usable answer: every app keeps the containers that it has, and the master goes on.
-
-    It is asked again after the next event that could change the allocation, and by idle ticks whose distance doubles.  The
-    same failure is written down once, and with each idle tick."""
+    """The policy failed: every app keeps its containers, and the master continues. The master asks again after the
+    next event that could change the allocation, and on idle ticks whose distance doubles. The same failure is
+    recorded once, and with each idle tick."""
 
     policy: Name
     policy_version: Number
@@ -287,7 +289,7 @@ class PolicyFailed(Event, frozen=True):
 
 
 class Resized(Event, frozen=True):
-    """One decision: all resizes of a round, and everything needed to explain them."""
+    """One decision: all resizes of a round, and everything that is needed to explain them."""
 
     policy: str
     policy_version: Number
@@ -308,20 +310,21 @@ class Resized(Event, frozen=True):
     digest: str
     """Digest of the state at `basis` from which this was decided."""
     change_cost: Figure = 0.0
-    """The price of its changes, in units of the utilization: `utilization - change_cost` was maximised."""
+    """The price of its changes, in units of utilization: `utilization - change_cost` was maximized."""
     shortage: dict[str, Number] = {}
-    """How many containers are missing for each app that waits for n_min."""
+    """Number of missing containers, for each app that waits for n_min."""
     trigger: Trigger = "events"
     """Why it was decided: an event, a quiet period (`IdleTicked`), or the end of a pause or of an app's patience."""
     unsaid: Number = 0
     """How many apps that wait or are below n_max have no reason here because the message had no room
     (`dorm.core.round_size`)."""
     put_off: Number = 0
-    """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
+    """How many changes of this allocation did not fit.  The figures include them, and the next decision follows
+    immediately."""
     plugin: Plugin = ""
     batches: dict[Name, BatchSize] = {}
-    """New batch sizes, by app: one that is changed here works with it from its next generation or membership on, another one
-    as soon as it reads it."""
+    """New batch sizes, by app: an app that this decision changes uses its size from its next generation or membership
+    on, any other app as soon as it reads it."""
 
 
 class PolicyPlugin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -342,18 +345,20 @@ class PlannedSlot(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppPlanned(Event, frozen=True):
-    """What a policy that plans ahead promises an app, with the `Resized` of the same round: the app is admitted.  Holds until
-    the next plan of the app.  The last slot has no containers: the app should be done then.  Without slots the plan is
-    withdrawn.  A refusal is a reason of `Resized`, since it is reconsidered with each decision."""
+    """A promise of a policy that plans ahead, in the same round as its `Resized`: the app is admitted. Valid until
+    the app's next plan. The last slot has no containers: the app should then be done. A plan without slots is
+    withdrawn. A refusal is a reason in `Resized`, because it is reconsidered with each decision."""
 
     app: Name
     slots: list[PlannedSlot]
     worth: Figure = 0.0
-    """What it is worth that the app is done by then, by the utility that its owner declares."""
+    """The value of completing by then, from the utility that the owner declares."""
     cost: Figure = 0.0
-    """What its resources cost by the prices of that moment; the app was admitted since it is worth more, or before."""
+    """The cost of its resources at the prices of that moment; the app was admitted because its value is higher, or
+    earlier."""
     more: Number = 0
-    """Set on the last of a round: how many further plans did not fit into the message.  The next decision follows at once."""
+    """Set on the last plan of a round: the number of further plans that did not fit into the message. The next
+    decision follows immediately."""
 
 
 class RefusedRecord(msgspec.Struct, frozen=True, gc=False):
@@ -371,14 +376,14 @@ class RefusedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordsRefused(Event, frozen=True):
-    """Records changed nothing, because their authors may not publish them; submissions and updates are answered instead
+    """Records had no effect, because their authors may not publish them; submissions and updates are answered instead
     (`AppRejected`)."""
 
     records: Annotated[list[RefusedRecord], msgspec.Meta(max_length=64)]
     upto: Sequence
     """The last of them."""
     omitted: Number = 0
-    """How many earlier ones are left out: only the latest are kept."""
+    """Number of earlier ones that are omitted: only the latest are kept."""
 
 
 class MasterElected(Event, frozen=True):
@@ -389,8 +394,8 @@ class MasterElected(Event, frozen=True):
     key: str = ""
     """The public key of its seals (`LogSealed`), empty if it makes none."""
     policies: list[PolicyPlugin] = []
-    """The plug-in policies that it can decide by.  The fold accepts no other policy than these and Dorm's own, so that a state
-    does not depend on what is installed where the log is read."""
+    """The plug-in policies that it can use. The fold accepts only these policies and Dorm's own, so a state does not
+    depend on what is installed where the log is read."""
 
 
 class LogSealed(Event, frozen=True):

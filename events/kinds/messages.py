@@ -41,21 +41,22 @@ from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
 
 class Unreadable(Event, frozen=True, tag="Unreadable"):
-    """Stands for a record that can't be decoded: the fold skips and counts it.  Never published."""
+    """Represents a record that cannot be decoded: the fold skips and counts it. Never published."""
 
     subject: str
     reason: str
 
 
 class Unknown(Event, frozen=True, tag="Unknown"):
-    """Stands for a kind, or a version of one, that this build does not know.  Never published."""
+    """Represents a kind, or a version of one, that this build does not know. Never published."""
 
     subject: str
     name: str
 
 
 class Round(Event, frozen=True):
-    """All that the master writes at once: one message, stored whole or not at all.  A fact's position is `seq.index`."""
+    """Everything that the master publishes at once: one message, stored completely or not at all. A fact's position
+    is `seq.index`."""
 
     epoch: Number
     basis: Sequence
@@ -67,9 +68,10 @@ class Round(Event, frozen=True):
     core: Number = 0
     """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
     previous: Sequence = 0
-    """Of a signed round: the sequence of the record before it on the rounds' subject."""
+    """In a signed round: the sequence of the previous record on the rounds' subject."""
     signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
-    """By one of the masters' keys (`events.chain.rounds`), where the cluster names them (`TrustEnabled.masters`)."""
+    """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
+    (`TrustEnabled.masters`)."""
 
 
 Published = (

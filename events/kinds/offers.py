@@ -18,9 +18,9 @@ class VolumeOffer(msgspec.Struct, frozen=True, omit_defaults=True):
     writable: bool = False
     """Whether apps may write there; most volumes are read-only."""
     tenants: Annotated[list[Name], msgspec.Meta(max_length=1000)] = []
-    """Whose apps may use it; empty for everybody's."""
+    """Tenants whose apps may use it; empty for all."""
     missing: bool = False
-    """Whether the folder is not there now: its file system is not mounted, say."""
+    """Whether the folder is missing now, for example because its file system is not mounted."""
 
 
 class NodeOffers(msgspec.Struct, frozen=True, omit_defaults=True):

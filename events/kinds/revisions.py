@@ -1,6 +1,7 @@
-"""Edits and restarts of an app: what its owner asks, and what the master answers.
+"""Edits and restarts of an app: the owner's requests, and the master's answers.
 
-An edit is answered with `AppRevised`, a restart with `AppRestarted`; either with `AppRejected` where it is refused."""
+The master answers an edit with `AppRevised`, a restart with `AppRestarted`, and a refused request with
+`AppRejected`."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ class AppEditRequested(Event, frozen=True):
     spec: Any = None
     """The whole document, not only what changes."""
     made_from: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    """Fingerprint of the spec that was edited (`events.spec.editing.fingerprint`): the edit is refused where the app has
-    another one by then, so that two editors do not overwrite each other.  "" edits whatever the app has."""
+    """Fingerprint of the spec that was edited (`events.spec.editing.fingerprint`): the edit is refused if the app has
+    another spec by then, so that two editors do not overwrite each other. "" edits any spec."""
 
 
 class AppRestartRequested(Event, frozen=True):
-    """Start an app again: one that runs by an adjustment with its partition, one that has failed or was cancelled under its
-    name from its last checkpoint."""
+    """Start an app again: a running app by an adjustment with its partition; a failed or cancelled app under its
+    name, from its last checkpoint."""
 
     app: Name
     fresh: bool = False
-    """Without its checkpoint, by its start command."""
+    """Without its checkpoint, with its start command."""
     reason: str = ""
 
 
@@ -41,41 +42,41 @@ class AppRevised(Event, frozen=True):
     revision: Number
     """Counts the app's specs: the submitted one is 1."""
     spec: AppSpec
-    """What holds now.  Of an app that runs: what its present containers were started with, and the fields that change at
-    once."""
+    """The spec in force. For a running app: the spec of its current containers, with the fields that change
+    immediately."""
     next: AppSpec | None = None
-    """What its next generation starts with; None where that is `spec`."""
+    """The spec of the next generation; None if that is `spec`."""
     restarts: bool = False
-    """Whether `spec` or `next` differs from what its containers were started with by more than holds at once."""
+    """Whether `spec` or `next` differs from the spec of its containers in fields that need a restart."""
     changed: list[Annotated[str, msgspec.Meta(max_length=64)]] = []
-    """The fields of the spec that differ from the revision before."""
+    """The fields of the spec that differ from the previous revision."""
     after: list[Name] = []
-    """Ids of the apps that it waits for from here on, one for each entry of `after` that the edit has added."""
+    """Ids of the additional apps that it waits for, one for each entry of `after` that the edit has added."""
     submission: Name = ""
     """Id of the AppEditRequested."""
     editor: Name = ""
-    """Who asked for it."""
+    """The author of the request."""
 
 
 class AppRestarted(Event, frozen=True):
-    """A restart is accepted.  Failures before it are forgiven: retries count from zero."""
+    """A restart is accepted. Earlier failures are forgotten: retries count from zero."""
 
     app: Name
     generation: Number
-    """Its latest one, which is replaced."""
+    """Its latest generation, which is replaced."""
     fresh: bool = False
     spec: AppSpec | None = None
-    """Of an app that had ended and goes on: its spec."""
+    """If the app had ended and resumes: its spec."""
     tenant: Name = ""
-    """With `spec`: who owns it; "" on an open cluster."""
+    """With `spec`: the owner; "" on an open cluster."""
     submission: Name = ""
     """Id of the AppRestartRequested."""
     editor: Name = ""
-    """Who asked for it."""
+    """The author of the request."""
     reason: str = ""
 
 
 Steering = AppEditRequested | AppRestartRequested
-"""What owners ask."""
+"""Requests of owners."""
 OfSteering = AppRevised | AppRestarted
-"""What the master answers."""
+"""Answers of the master."""

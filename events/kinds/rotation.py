@@ -1,6 +1,5 @@
-"""What moves the log's past into archives: an operator's request, and what the leading master states about it.
-
-These records change no state.  Each has a subject of its own, so that the newest `LogRotated` is found by one request."""
+"""Moves of the log's past into archives: an operator's request, and the leading master's statements. These records
+change no state. Each has its own subject, so that one request finds the newest `LogRotated`."""
 
 from __future__ import annotations
 
@@ -17,19 +16,19 @@ _YEAR_S = 366 * 86_400.0
 
 
 class RotationRequested(Event, frozen=True):
-    """Rotate the log now (`LogRotated`), without waiting for the policy of the master that leads.  None takes that master's
-    own values."""
+    """Rotate the log now (`LogRotated`), without waiting for the leading master's policy. None uses that master's own
+    values."""
 
     keep_records: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | None = None
     """The fewest records that stay in the stream."""
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=_YEAR_S)] | None = None
-    """Records younger than that (seconds) stay in the stream."""
+    """Records younger than this (in seconds) stay in the stream."""
 
 
 class LogRotated(Event, frozen=True):
-    """The records `after` < sequence ≤ `upto` lie in an archive, which its master has read back and compared with a seal.
-    From here on, masters may remove records up to `upto` from the stream, and a reader may start from the snapshot at `upto`
-    instead of the log's start.  Signed by the master's key."""
+    """The records `after` < sequence ≤ `upto` are in an archive, which the master has read back and compared with a
+    seal. From here on, masters may remove records up to `upto` from the stream, and a reader may start from the
+    snapshot at `upto` instead of the log's start.  Signed by the master's key."""
 
     after: Sequence
     """The end of the archive before this one, 0 for the first."""
@@ -45,7 +44,7 @@ class LogRotated(Event, frozen=True):
     place: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """The store as its master reaches it: a folder, or s3://BUCKET/PREFIX."""
     left: Number = 0
-    """How many records the same rotation has still to move, into further archives."""
+    """Number of records that the same rotation still has to move, into further archives."""
     epoch: Number = 0
     key: str = ""
     """The public key that verifies the signature: an nkey."""
@@ -54,7 +53,7 @@ class LogRotated(Event, frozen=True):
 
 
 class RotationFailed(Event, frozen=True):
-    """A rotation that was requested or due did not take place.  Nothing was removed."""
+    """A requested or due rotation failed. Nothing was removed."""
 
     code: Annotated[str, msgspec.Meta(max_length=64)]
     """The stable code of the error."""

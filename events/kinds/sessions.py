@@ -1,6 +1,5 @@
-"""What agents publish about sessions: who entered which container, with which command, and how that ended.
-
-The bytes of a session are on no log: they pass between a person and an agent (`events.sessions`)."""
+"""Sessions, as agents publish them: who entered which container, with which command, and how the session ended. The
+log never contains the bytes of a session, which pass between a user and an agent (`events.sessions`)."""
 
 from __future__ import annotations
 
@@ -14,16 +13,16 @@ SessionIs = Literal["exec", "shell", "forward"]
 
 
 class SessionStarted(Event, frozen=True):
-    """A person enters a container.  It is stored before anything runs there for that person."""
+    """A user enters a container. The event is stored before anything runs for the user."""
 
     app: Name
     generation: Number
     slot: Slot
     node: Name
     session: Name
-    """Chosen by the person's client, unique among the sessions of that person on the node."""
+    """Chosen by the user's client, unique among the user's sessions on the node."""
     user: Name
-    """Who it is, as the server that guards the subjects has it; on an open cluster, who it claims to be."""
+    """The user, as authenticated by the server; on an open cluster, as claimed."""
     what: SessionIs
     command: str = ""
     """The command as one line for a shell, cut, and without what looks like a secret; "" for forwarded connections."""
@@ -32,7 +31,7 @@ class SessionStarted(Event, frozen=True):
 
 
 class SessionEnded(Event, frozen=True):
-    """A person has left a container, or was made to: nothing of the session runs there any more."""
+    """A session has ended, by the user or otherwise: nothing of it runs any more."""
 
     app: Name
     generation: Number
@@ -42,11 +41,11 @@ class SessionEnded(Event, frozen=True):
     user: Name
     what: SessionIs
     exit_code: ExitCode | None = None
-    """Of the command; None where it did not end by itself, and for forwarded connections."""
+    """Exit code of the command; None if it did not end by itself, and for forwarded connections."""
     reason: str = ""
-    """Why it ended, where the command did not end by itself."""
+    """Why the session ended, if the command did not end by itself."""
     connections: Number = 0
-    """How many connections were forwarded."""
+    """Number of forwarded connections."""
     received: Amount = 0
     """Bytes that went into the container."""
     sent: Amount = 0

@@ -1,6 +1,5 @@
-"""Webhooks: what operators configure, and what the process that delivers them publishes.
-
-No secret is in these events: a webhook's keys are named by ids, and derived from a file that the delivering process has
+"""Webhooks: their configuration by operators, and the events of the process that delivers them. These events contain
+no secrets: a webhook's keys are named by ids, and derived from a file that the delivering process has
 (`dorm.webhooks.keys`)."""
 
 from __future__ import annotations
@@ -23,24 +22,25 @@ class WebhookSet(Event, frozen=True):
     webhook: Name
     url: Url
     events: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=64)]
-    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `adjustment`; other words count for nothing."""
+    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `adjustment`; other words are
+    ignored."""
     key: KeyId
     """Id of the key that signs."""
     previous_key: KeyId = ""
-    """Id of the key before a rotation, which signs as well until `previous_until`."""
+    """Id of the key before a rotation, which also signs until `previous_until`."""
     previous_until: Moment = 0
     waits_s: Seconds = 3600.0
-    """After how long a waiting app is reported, where `events` has `app.waits`."""
+    """Waiting time after which an app is reported, if `events` has `app.waits`."""
 
 
 class WebhookRemoved(Event, frozen=True):
-    """An operator removes a webhook: what is not delivered yet never will be."""
+    """An operator removes a webhook: its undelivered events are dropped."""
 
     webhook: Name
 
 
 class WebhookTestRequested(Event, frozen=True):
-    """An operator asks for one delivery of this very event, as a test."""
+    """An operator requests one delivery of this event, as a test."""
 
     webhook: Name
 
@@ -49,14 +49,14 @@ class WebhookTestRequested(Event, frozen=True):
 
 
 class WebhookTested(Event, frozen=True):
-    """What became of the delivery that a WebhookTestRequested asked for."""
+    """The result of the delivery that a WebhookTestRequested requested."""
 
     webhook: Name
     test: Name
     """Id of the request."""
     delivered: bool
     status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
-    """Of the answer in HTTP; 0 for none."""
+    """The HTTP status of the answer; 0 for no answer."""
     reason: Reason = ""
 
 
@@ -70,15 +70,16 @@ class WebhookDisabled(Event, frozen=True):
 
 
 class AppWaitsLong(Event, frozen=True):
-    """An app has had no partition for as long as some webhook names: an event, so that it can be delivered like any other."""
+    """An app has had no partition for the time that a webhook names: an event, so that it can be delivered like any
+    other."""
 
     app: Name
     since: Moment
-    """Since when it has waited (log time)."""
+    """When its wait began (log time)."""
     after_s: Seconds
-    """The webhook's time."""
+    """The waiting time that the webhook names."""
     code: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    """Of the reason of the last decision."""
+    """Code of the reason in the last decision."""
     reason: Reason = ""
 
 

@@ -1,4 +1,4 @@
-"""What an agent can do that agents before it could not, and what a spec needs of that.
+"""Abilities of agents that earlier agents do not have, and which of them a spec needs.
 
 Agents of earlier releases ignore fields of specs that they do not know: they would run an app without its files, say.  So
 agents announce what they can do (`NodeJoined.abilities`), and masters place an app on nodes that can do what it needs.  To a
@@ -29,7 +29,7 @@ _LABEL = "agent-with-"
 
 
 def needed(spec: AppSpec) -> tuple[str, ...]:
-    """Return what an app's nodes have to be able to do, sorted."""
+    """Return the abilities that an app's nodes need, sorted."""
     return (WORKDIR,) if shipped(spec) is not None else ()
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from events.spec.spec import AppSpec
 
 LONGEST_GRACE_S = 3600.0
-"""Seconds: for so long a cancelled app that ignores SIGTERM may hold its containers (`dorm kill` does not wait)."""
+"""Seconds for which a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
 LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
 """The smallest demand of a resource that is named at all, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
 6 MiB; and a node could be given so many containers of a milli-core that starting them is all it does."""
 
 
 def check_amounts(spec: AppSpec) -> None:
-    """Refuse what is no quantity, or is out of bounds.  Raises SpecError."""
+    """Refuse invalid quantities, and quantities out of bounds. Raises SpecError."""
     for path, quantity in _durations(spec).items():
         try:
             duration(quantity)
@@ -66,7 +66,7 @@ def can_be_read(spec: AppSpec) -> bool:
 
 
 def _durations(spec: AppSpec) -> dict[str, Quantity]:
-    """Return the durations by path; without deadlines that are left empty, which are none."""
+    """Return the durations by path, without empty deadlines."""
     retries, deadlines = spec.retries, spec.deadlines
     found: dict[str, Quantity] = {
         "grace": spec.grace,

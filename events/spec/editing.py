@@ -1,4 +1,4 @@
-"""Edits of a spec: what differs, and what of it a running app can take up.
+"""Edits of a spec: what differs, and what can change while the app runs.
 
     at once       what only the master and the policy use: bounds, weight, limits.  The containers run on
     before start  what says when it may start, and from which checkpoint: nothing of it means anything later
@@ -29,9 +29,9 @@ AT_ONCE = (
     "n_min", "n_max", "weight", "require", "placement", "steps", "speed", "speed_on", "utility", "work", "grace", "retries",
     "deadlines", "labels", "notify", "max_runtime", "group", "hold", "after", "start_after",
 )  # fmt: skip
-"""Fields that a running app takes up without a restart, and the gates of one that has not started."""
+"""Fields that can change without a restart, and the gates of an app that has not started."""
 NEVER = ("name", "user")
-"""Fields that say which app it is."""
+"""Fields that identify the app."""
 BEFORE_START = {
     "hold": "`dorm hold {app}` and `dorm release {app}` are for an app that has started",
     "after": "`dorm hold {app}` keeps it waiting until `dorm release {app}`",

@@ -28,13 +28,13 @@ class EngineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     rendezvous: Annotated[
         Literal["static", "c10d"],
         msgspec.Meta(
-            description="torchrun: static, where ranks are the containers' ranks and any failure ends the generation; or "
-            "c10d, where torchrun starts the workers again itself"
+            description="torchrun: static (ranks are the containers' ranks, and any failure ends the "
+            "generation), or c10d (torchrun restarts the workers itself)"
         ),
     ] = "static"
     restarts: Annotated[
         int,
-        msgspec.Meta(ge=0, le=1000, description="torchrun with c10d: how often it starts all workers again"),
+        msgspec.Meta(ge=0, le=1000, description="torchrun with c10d: how often torchrun restarts all workers"),
     ] = 0
     servers: Annotated[
         int,
@@ -49,7 +49,7 @@ class EngineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(
             ge=0,
             le=100_000,
-            description="ps, tensorflow: a ratio instead of `servers`: a server for each so many workers, or part of them",
+            description="ps, tensorflow: a ratio instead of `servers`: one server for every N workers or part thereof",
         ),
     ] = 0
     scheduler: Annotated[

@@ -46,7 +46,7 @@ class After(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Gated(Protocol):
-    """What an app's spec says of when it may run (`events.spec.spec.AppSpec`)."""
+    """The fields of a spec that say when the app may run (`events.spec.spec.AppSpec`)."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +97,7 @@ def starts_at(spec: Gated, submitted_at: int) -> int:
 
 
 def check_gates(spec: Gated) -> None:
-    """Refuse a start that is no time, and an app that waits for itself, or twice for the same.  Raises SpecError."""
+    """Refuse an invalid start, and an app that waits for itself, or twice for the same app. Raises SpecError."""
     try:
         starts_at(spec, 0)
     except QuantityError as error:

@@ -1,7 +1,7 @@
 """Groups of apps: the apps of a sweep or an array, and how many of them may run at once.
 
-Each app's spec says to which group it belongs, so a group needs no record of its own: it is there as long as its apps are,
-whatever becomes of the client that submitted them.  The master keeps the limit (`dorm.core.apps.groups`).
+Each app's spec says to which group it belongs, so a group needs no separate record: it exists as long as its apps do,
+even if the client that submitted them ends. The master enforces the limit (`dorm.core.apps.groups`).
 
 A group's variables are part of `env` in every checked spec, so that agents of any release give them to the containers.
 """
@@ -39,23 +39,23 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     name: GroupName
     run: Annotated[
         str,
-        msgspec.Meta(
-            pattern="^[0-9a-f]{0,32}$", description="distinguishes groups that had this name one after the other"
-        ),
+        msgspec.Meta(pattern="^[0-9a-f]{0,32}$", description="distinguishes successive groups of this name"),
     ] = ""
     index: Annotated[int, msgspec.Meta(ge=0, le=MOST_APPS - 1, description="its number in the group, from 0")] = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_APPS, description="how many apps the group is to have")] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_APPS, description="the number of apps in the group")] = 1
     parallel: Annotated[
         int,
         msgspec.Meta(
             ge=0,
             le=MOST_APPS,
-            description="at most so many apps of the group have a place at once; 0: as many as there is room for",
+            description="at most this many apps of the group are placed at a time; 0: no limit",
         ),
     ] = 0
     parameters: Annotated[
         dict[ParameterName, Setting],
-        msgspec.Meta(max_length=64, description="what distinguishes it from the others", examples=[{"lr": 0.1}]),
+        msgspec.Meta(
+            max_length=64, description="the parameters that distinguish it from the others", examples=[{"lr": 0.1}]
+        ),
     ] = {}
 
     def variables(self) -> dict[str, str]:

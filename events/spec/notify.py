@@ -1,4 +1,4 @@
-"""Where an app's owner wants to hear of it: a URL, and of what.
+"""Notifications for an app's owner: a URL, and the events to send.
 
 The cluster calls only URLs under a webhook that an operator added for them (`app.notify`, `dorm.webhooks`), so a spec cannot
 make it call anything else.  The URL is on the log with the spec.
@@ -20,7 +20,7 @@ ON_DEFAULT: tuple[NotifyOn, ...] = ("completed", "failed", "cancelled")
 
 
 class Notify(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is sent of an app, and where to.  A URL alone stands for `url`."""
+    """The notifications of an app, and their URL. A URL alone stands for `url`."""
 
     url: Annotated[
         str,
@@ -43,7 +43,7 @@ def as_map(document: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def check_notify(notify: Notify | None) -> None:
-    """Refuse what is no URL of HTTP, or holds a secret.  Raises SpecError."""
+    """Refuse a value that is not an HTTP URL, or that holds a secret. Raises SpecError."""
     if notify is None:
         return
     fault = url_fault(notify.url)

@@ -34,7 +34,7 @@ class Origin(NamedTuple):
     step: int | None
     """None for its last one."""
     later: bool
-    """Whether a later one will do as well."""
+    """Whether a later checkpoint is acceptable too."""
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(text: str) -> Origin | None:
-    """Return what the text names; None for one that names nothing."""
+    """Return the checkpoint that the text names; None for an empty text."""
     if not text or _PATTERN.fullmatch(text) is None:
         return None
     app, _, step = text.partition("@")

@@ -50,30 +50,30 @@ Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often a failed app is started again, and after which pause.  Failures without their own limit share `limit`; lost
-    nodes and taken ports use up no retries."""
+    """How often a failed app is restarted, and after which pause.  Failures without their own limit share `limit`;
+    lost nodes and taken ports use up no retries."""
 
-    limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
+    limit: Annotated[Limit, msgspec.Meta(description="how often the app is restarted; 0: never")] = 3
     backoff: Annotated[
         Duration,
         msgspec.Meta(
-            description="the first pause; doubled for each further failure in a row, and then never less than 200ms"
+            description="the first pause; doubled for each further consecutive failure, and then at least 200ms"
         ),
     ] = "1s"
     longest: Annotated[
-        Duration, msgspec.Meta(description="the longest pause; after seven failures in a row 10s at least")
+        Duration, msgspec.Meta(description="the longest pause; after seven consecutive failures, at least 10s")
     ] = "5m"
     reset: Annotated[
         Duration,
         msgspec.Meta(
-            description="failures are forgotten once all its containers have run for so long since the last one"
+            description="failures are forgotten when all its containers have run for this time since the last failure"
         ),
     ] = "1h"
     fatal_exit_codes: Annotated[
         list[Annotated[int, msgspec.Meta(ge=1, le=255)]],
-        msgspec.Meta(max_length=255, description="exit codes after which it is not started again", examples=[[2, 78]]),
+        msgspec.Meta(max_length=255, description="exit codes after which the app is not restarted", examples=[[2, 78]]),
     ] = []
-    exit: Annotated[Limit | None, msgspec.Meta(description="a limit of its own for: ended with an exit code")] = None
+    exit: Annotated[Limit | None, msgspec.Meta(description="a separate limit for: ended with an exit code")] = None
     out_of_memory: Annotated[Limit | None, msgspec.Meta(description="for: ran out of memory")] = None
     image: Annotated[Limit | None, msgspec.Meta(description="for: its image could not be pulled")] = None
     command: Annotated[Limit | None, msgspec.Meta(description="for: its command could not be run")] = None
@@ -103,19 +103,20 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
     heard."""
 
     start: Annotated[
-        Duration, msgspec.Meta(description="until all its containers have started, pulling images included")
+        Duration, msgspec.Meta(description="until all its containers have started, including the time to pull images")
     ] = "10m"
     progress: Annotated[
         Duration,
         msgspec.Meta(
-            description="the longest time without a sign of work (progress or a checkpoint), from its start on",
+            description="the longest time without a sign of work (progress or a checkpoint), from the start on",
             examples=["15m"],
         ),
     ] = ""
     live: Annotated[
         Duration,
         msgspec.Meta(
-            description="with `elastic: live`: until an announced membership trains; after that it is restarted instead"
+            description="with `elastic: live`: until an announced membership trains; after that, the app is "
+            "restarted instead"
         ),
     ] = "60s"
 
@@ -138,12 +139,12 @@ class BatchRange(msgspec.Struct, frozen=True, omit_defaults=True):
     initial one."""
 
     initial: Annotated[BatchSize, msgspec.Meta(description="the batch size that its speed and its steps refer to")]
-    least: Annotated[BatchSize, msgspec.Meta(description="the smallest that it accepts")]
-    most: Annotated[BatchSize, msgspec.Meta(description="the largest with which it still learns")]
+    least: Annotated[BatchSize, msgspec.Meta(description="the smallest accepted batch size")]
+    most: Annotated[BatchSize, msgspec.Meta(description="the largest accepted batch size")]
     per_container: Annotated[
         BatchSize,
         msgspec.Meta(
-            description="what the memory of one container holds; it works through a larger part in several passes"
+            description="the samples that fit into the memory of one container; a larger part takes several passes"
         ),
     ]
 
@@ -162,14 +163,18 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     name: Name
-    command: Annotated[Command, msgspec.Meta(min_length=1, description="starts one worker")]
+    command: Annotated[Command, msgspec.Meta(min_length=1, description="the command that starts one worker")]
     demand: Annotated[
         dict[ResourceName, Quantity],
         msgspec.Meta(min_length=1, max_length=32, description="resources of one container: cpu, memory, gpu, others"),
     ]
-    n_min: Annotated[Count, msgspec.Meta(description="containers without which it can't run; default: gang")] = 1
-    n_max: Annotated[Count, msgspec.Meta(description="containers beyond which it gains nothing; default: n_min")] = 1
-    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000, description="its share against others'")] = 1.0
+    n_min: Annotated[
+        Count, msgspec.Meta(description="the smallest number of containers with which it can run; default: gang")
+    ] = 1
+    n_max: Annotated[
+        Count, msgspec.Meta(description="the largest number of containers that it can use; default: n_min")
+    ] = 1
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000, description="its share relative to other apps")] = 1.0
     require: Annotated[
         str,
         msgspec.Meta(
@@ -181,8 +186,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     placement: Annotated[
         Literal["", "spread", "pack"],
         msgspec.Meta(
-            description="few containers on each node, or few nodes: a wish that decides only among placements which "
-            "are otherwise equally good; default: none"
+            description="few containers on each node, or few nodes: a preference that decides only among "
+            "placements that are otherwise equally good; default: none"
         ),
     ] = ""
     gang: Annotated[
@@ -199,33 +204,36 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(
             ge=0,
             le=10**15,
-            description="all of its work, in the steps that it reports, for policies that use what is left; default: unknown",
+            description="its total work, in the steps that it reports, for policies that use the remaining work; "
+            "default: unknown",
         ),
     ] = 0
     speed: Annotated[
         list[tuple[Count, Rate]],
         msgspec.Meta(
             max_length=1000,
-            description="how fast it works: pairs of containers and steps per second, by containers; for policies that "
-            "weigh apps by what they gain; default: not known",
+            description="its speed: pairs of containers and steps per second, by containers; for policies that "
+            "compare the gains of apps; default: unknown",
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
     ] = []
     speed_on: Annotated[
         dict[Text, Curve],
-        msgspec.Meta(max_length=32, description="the same on nodes of a type (their label `type`), where it differs"),
+        msgspec.Meta(max_length=32, description="the speed on nodes of a type (their label `type`), if it differs"),
     ] = {}
     utility: Annotated[
         Utility | None,
-        msgspec.Meta(description="what its completion is worth by its time; default: its weight at any time"),
+        msgspec.Meta(
+            description="the value of its completion by the time of completion; default: its weight at any time"
+        ),
     ] = None
     work: Annotated[
-        Work | None, msgspec.Meta(description="how much work it has: for policies that plan ahead; default: not known")
+        Work | None, msgspec.Meta(description="its amount of work, for policies that plan ahead; default: unknown")
     ] = None
     batch: Annotated[
         BatchRange | None,
         msgspec.Meta(
-            description="the batch sizes that it accepts (`DORM_BATCH`); default: its batch size is its own affair"
+            description="the batch sizes that it accepts (`DORM_BATCH`); default: Dorm does not choose the batch size"
         ),
     ] = None
     engine: EngineName = "plain"
@@ -237,12 +245,16 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "default: it is resized by checkpoint and restart"
         ),
     ] = ""
-    image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
-    resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
+    image: Annotated[
+        str, msgspec.Meta(max_length=512, description="the container image; ignored on nodes that run plain processes")
+    ] = ""
+    resume: Annotated[
+        Command, msgspec.Meta(description="the command that starts a worker from the checkpoint; default: `command`")
+    ] = []
     origin: OriginText = msgspec.field(default="", name="from")
     checkpoint: Annotated[
         Command,
-        msgspec.Meta(description="run in each container before a resize stops it; default: SIGTERM only"),
+        msgspec.Meta(description="a command to run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
     workdir: WorkdirField = None
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
@@ -250,7 +262,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         dict[Variable, SecretName],
         msgspec.Meta(
             max_length=32,
-            description="variables that hold paths of files: each is a secret of this user, which the nodes have "
+            description="variables that hold paths of files; each file is a secret of this user on the nodes "
             "(`dorm agent --secrets`)",
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
         ),
@@ -261,8 +273,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     volumes: Annotated[
         Volumes,
         msgspec.Meta(
-            description="folders of the nodes, by the names under which they offer them (`dorm nodes -o wide`), and where a "
-            "container sees them; a list says more of each",
+            description="folders that nodes offer, by name (`dorm nodes -o wide`), with their paths in a "
+            "container; a list allows further settings for each",
             examples=[{"datasets": "/data"}, [{"name": "scratch", "at": "/scratch", "read_only": False}]],
         ),
     ] = {}
@@ -273,36 +285,36 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         None
     )
     hold: Annotated[
-        bool, msgspec.Meta(description="it is accepted and held: it gets no containers before `dorm release`")
+        bool, msgspec.Meta(description="the app is accepted and held: it gets no containers before `dorm release`")
     ] = False
     after: Annotated[
         list[After | AppReference],
         msgspec.Meta(
             max_length=MOST_AWAITED,
-            description="apps that have to end before it gets containers; a name alone: has to complete.  If one ends "
-            "otherwise, it is cancelled",
+            description="apps that have to end before it gets containers; a name alone: the app has to complete. "
+            "If one ends otherwise, this app is cancelled",
             examples=[["prep", {"app": "baseline", "when": "ended"}]],
         ),
     ] = []
     start_after: Annotated[
         Quantity,
         msgspec.Meta(
-            description="it gets no containers before: a time with its zone, or a delay from its submission on",
+            description="the earliest start: a time with its zone, or a delay from the submission on",
             examples=["2026-11-24T08:00+01:00", "2h"],
         ),
     ] = ""
     max_runtime: Annotated[
         Duration,
         msgspec.Meta(
-            description="once its containers have run for so long, it is cancelled, with a checkpoint; waiting and pauses do "
-            "not count; default: no limit",
+            description="when its containers have run for this time, it is cancelled, with a checkpoint; waiting "
+            "and pauses do not count; default: no limit",
             examples=["12h"],
         ),
     ] = ""
     notify: Annotated[
         Notify | None,
         msgspec.Meta(
-            description="where its owner hears of its end: a URL, or a map with `url` and `on`; default: nowhere"
+            description="where to notify its owner: a URL, or a map with `url` and `on`; default: no notification"
         ),
     ] = None
     user: User = "anonymous"

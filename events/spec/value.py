@@ -1,4 +1,4 @@
-"""What an app is worth, and how much work it has: for policies that admit and plan by it (`oasis`).
+"""The value of an app and its amount of work, for policies that admit and plan by them (`oasis`).
 
 Utility   what its completion is worth by its time (OASiS, INFOCOM 2018, §V)
 Work      epochs, chunks and mini-batches of its training (§III)
@@ -19,13 +19,13 @@ HOUR_S = 3600.0
 class Utility(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its completion `t` after its submission is worth worth / (1 + exp(decay · (t - target)))."""
 
-    worth: Annotated[float, msgspec.Meta(ge=1e-6, le=1e9, description="its priority, in any unit that all apps share")]
+    worth: Annotated[float, msgspec.Meta(ge=1e-6, le=1e9, description="its priority, in a unit that all apps share")]
     decay: Annotated[
         float,
         msgspec.Meta(
             ge=0,
             le=1e6,
-            description="how fast its worth falls around the target, per hour; 0: at any time it is worth half of `worth`",
+            description="how fast the value falls around the target, per hour; 0: the value is always half of `worth`",
         ),
     ] = 0.0
     target: Annotated[Duration, msgspec.Meta(description="the time by which it should be done", examples=["2h"])] = "0s"

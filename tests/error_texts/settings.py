@@ -143,7 +143,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "policy.parameter.wrong_type",
         lambda: policy("static").check_params({"counts": {1: 1}}),
-        "policy static: counts has the key 1, which is no app id",
+        "policy static: counts has the key 1, which is not an app id",
     ),
     (
         "policy.parameter.wrong_type",
@@ -154,12 +154,12 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "settings.node_lease.below_grace",
         times({"node_lease_s": 1}),
-        "node_lease (1s) >= node_grace (15s) + heartbeat (5s) does not hold, so nodes would kill their containers before anybody counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
+        "node_lease (1s) >= node_grace (15s) + heartbeat (5s) does not hold, so nodes would kill their containers before the master counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
     ),
     (
         "settings.node_lease.below_grace",
         times({"node_grace_s": 600}),
-        "node_lease (5m) >= node_grace (10m) + heartbeat (5s) does not hold, so nodes would kill their containers before anybody counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
+        "node_lease (5m) >= node_grace (10m) + heartbeat (5s) does not hold, so nodes would kill their containers before the master counts them as lost: set a longer node_lease, or a shorter node_grace in the same change",
     ),
     (
         "settings.node_grace.too_short",

@@ -31,7 +31,7 @@ def check(policy: str, params: dict[str, Any], default: int = 2) -> dict[str, An
         raise ParameterError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
     for key, value in counts.items():
         if not isinstance(key, str) or not key:
-            raise ParameterError(f"policy {policy}: counts has the key {short(key)}, which is no app id")
+            raise ParameterError(f"policy {policy}: counts has the key {short(key)}, which is not an app id")
         _check_count(policy, f"counts[{key}]", value)
     return {"count": count, "counts": dict(sorted(counts.items()))}
 

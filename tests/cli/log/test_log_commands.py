@@ -41,12 +41,12 @@ def test_a_sound_log(here: Dorm, log_file: Path, sealed: SealedLog) -> None:
     code, out, err = here("log", "verify", "--file", log_file)
     assert (code, err) == (0, "")
     assert f"3 seals by key {sealed.key.public}, from sequence" in out
-    assert "these keys are the log's own" in out
+    assert "these keys are named by the log itself" in out
     assert "8 of 312 records are after the last seal and not verified" in out
-    kept = next(line for line in out.splitlines() if line.startswith("to keep")).rsplit(" ", 1)[1]
+    kept = next(line for line in out.splitlines() if line.startswith("keep elsewhere")).rsplit(" ", 1)[1]
     code, out, _ = here("log", "verify", "--file", log_file, "--key", sealed.key.public, "--expect", kept)
     assert code == 0
-    assert "the log's own" not in out
+    assert "named by the log itself" not in out
     assert "the log is as it was sealed up to sequence 312" in out
     code, out, _ = here("log", "verify", "--file", log_file, "-o", "json")
     assert (code, json.loads(out)["seals"], json.loads(out)["damage"]) == (0, 3, None)
@@ -88,7 +88,7 @@ def test_a_log_that_was_never_sealed_is_not_called_good(here: Dorm, tmp_path: Pa
     code, out, err = here("log", "verify", "--file", path)
     assert code == 1
     assert "[seal.differs]" in err
-    kept = next(line for line in out.splitlines() if line.startswith("to keep")).rsplit(" ", 1)[1]
+    kept = next(line for line in out.splitlines() if line.startswith("keep elsewhere")).rsplit(" ", 1)[1]
     assert here("log", "verify", "--file", path, "--expect", kept)[0] == 0
     code, out, _ = here("replay", "verify", "--file", path)
     assert code == 0
