@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
 
 def run_app(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],
-    n_min: Annotated[int, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = 1,
+    n_min: Annotated[
+        int, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
+    ] = 1,
     n_max: Annotated[
         int | None,
         typer.Option("--n-max", min=1, help="The largest number of containers that it can use; default: n_min."),

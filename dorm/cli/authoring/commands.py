@@ -44,14 +44,16 @@ def init(
         str | None, typer.Option(help="Command that starts one worker, in quotes, such as 'python train.py'.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
-    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    n_min: Annotated[
+        int | None, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
+    ] = None,
     n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+        int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
     cpu: Annotated[str | None, typer.Option(help="Cores of one container, such as 2 or 500m.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
     gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of one container.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image that contains the program, for nodes with Docker.")] = None,
     volume: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="Volume of the nodes and its path in containers; may be repeated."),

@@ -81,7 +81,7 @@ def up(
         Path | None, typer.Option(help="Folder of checkpoints; default: in the data folder.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Allocation policy, from now on.", autocompletion=complete_policy)
+        str | None, typer.Option(help="Allocation policy from now on.", autocompletion=complete_policy)
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")

@@ -20,7 +20,7 @@ def restore(
     archive: Annotated[Path, typer.Argument(metavar="FILE", help="A backup: an archive of the whole log.")],
     keys: Keys,
     without_files: Annotated[
-        bool, typer.Option("--without-files", help="Leave out the project folders that were shipped.")
+        bool, typer.Option("--without-files", help="Do not copy shipped project folders.")
     ] = False,
 ) -> None:
     """Restore the log of a cluster from a backup, to running and empty NATS servers.

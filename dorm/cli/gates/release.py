@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def release(
     apps: AppNames,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,

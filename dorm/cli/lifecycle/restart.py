@@ -22,7 +22,7 @@ def restart(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ignore the checkpoint: run the start command, from step 0.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,

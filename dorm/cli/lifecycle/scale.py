@@ -22,9 +22,11 @@ def scale(
     containers: Annotated[
         int | None, typer.Argument(metavar="[N]", min=1, help="Exactly this many containers.")
     ] = None,
-    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    n_min: Annotated[
+        int | None, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
+    ] = None,
     n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+        int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
     url: Url = None,
     cluster: ClusterName = None,

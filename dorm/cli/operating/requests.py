@@ -30,7 +30,7 @@ Selector = Annotated[
         help="Select nodes by this label instead of by name; if repeated, nodes must have all the labels.",
     ),
 ]
-Reason = Annotated[str, typer.Option(help="Why; it is written to the log.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the log.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -59,10 +59,10 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Use the nodes again.")] = False,
     reason: Reason = "",
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty; shows what is left.")
+        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty, and show what remains.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: exit with 1 after this time.")
     ] = 3600.0,
     url: Url = None,
     cluster: ClusterName = None,

@@ -42,7 +42,7 @@ def export_log(
     target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, or - for standard output; default: CLUSTER.dorm.")] = None,
     form: Annotated[FileFormat | None, typer.Option("--format", help="Format; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also " "with .gz or .zst), otherwise an archive.")] = None,
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only records since this moment: a sequence, a time, or a duration before the log's last " "record; an archive then starts with the state at that moment.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to and including this moment.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only events up to and including this moment.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only records about this app (name or id); may be repeated. Such an archive can be read, " "but not folded.")] = None,
     user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only requests by this user, and records about this user's apps; may be repeated.")] = None,
     anonymize: Annotated[bool, typer.Option("--anonymize", help="Replace with pseudonyms: users, apps, images, commands, variables, labels, nodes and addresses. Drop messages. An audit still makes the same decisions. Takes about as long as an audit.")] = False,

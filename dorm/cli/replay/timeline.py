@@ -38,8 +38,8 @@ def _target(path: Path) -> Path:
 
 def timeline(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - " "prints the JSON to standard output.")],
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only what follows this sequence or time, or this long before the log's last record; default: the log's start.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment; default: the log's end.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Start at this moment: a sequence, a time, or a duration before the log's last record; " "default: the log's start.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="End at this moment; default: the log's end.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (name or id) and its nodes; may be repeated.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and its apps; may be repeated.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

@@ -96,7 +96,7 @@ def simulate(
     apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Write the log of the run, for dorm replay, dorm state and dorm story; each run gets its " "own file.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:  # fmt: skip
     """Compare policies on a workload, in virtual time.

@@ -15,7 +15,9 @@ from dorm.cli.swept.lines import SweepName
 
 def edit_sweep(
     sweep: SweepName,
-    parallel: Annotated[int, typer.Option("--parallel", "-k", min=0, help="At most so many at once; 0: no limit.")],
+    parallel: Annotated[
+        int, typer.Option("--parallel", "-k", min=0, help="Run at most this many apps at a time; 0: no limit.")
+    ],
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,

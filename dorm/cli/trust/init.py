@@ -42,7 +42,7 @@ def init(
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of the context that is made for you; default: the cluster's."),
+        typer.Option(metavar="NAME", help="Name of the context that is created for you; default: the cluster's."),
     ] = None,
 ) -> None:
     """Create a cluster that authenticates its users: keys, the NATS server's configuration, and its streams.
