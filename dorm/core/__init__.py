@@ -4,14 +4,14 @@
     app          one app in it
     generation   one partition of an app, and who joins and leaves it
     gates        what keeps an app from running
-    revisions    what is remembered of its edits and restarts
+    revisions    the edits and restarts of an app
     fold/        `evolve(state, record)` brings the state one record further
-    apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs
+    apps/        rules about one app: admission, bounds, failures, deadlines, costs
     decide/      `decide(state, now)` gives the facts of the next round; when it is due
     leader       what a leading master does and when: the state machine that every shell drives
     parts/       what each node needs to know of a state: its part
-    query/       what people ask of a state: views, standings, plans, which events concern whom
-    settings     what a `PolicyChanged` makes of the settings
+    query/       questions about a state: views, standings, plans, which events concern whom
+    settings     the settings after a `PolicyChanged`
     round_size   what fits into one message
     invariants   what holds in every state
     snapshot     a state as bytes

@@ -61,7 +61,7 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
     nodes: int
     """On how many nodes they were."""
     type: str
-    """The value of the label `type` of these nodes; "" where they have none, or differ."""
+    """The value of the label `type` of these nodes; "" if they have none, or differ."""
     steps: int
     ns: int
 
@@ -79,7 +79,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class SizeRequest(msgspec.Struct, frozen=True, gc=False):
-    """An app's own request to have no more than so many containers (`dorm.core.apps.size_requests`)."""
+    """An app's own request for at most this many containers (`dorm.core.apps.size_requests`)."""
 
     containers: int
     """0 if it was withdrawn."""
@@ -106,7 +106,7 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
 
 
 def name_key(name: str, submission: str) -> str:
-    """Return the key of an app's name in `State.names`: each tenant has names of its own."""
+    """Return the key of an app's name in `State.names`: each tenant has its own names."""
     tenant = tenant_in(submission)
     return f"{tenant}//{name}" if tenant else name
 
@@ -149,8 +149,8 @@ class App(msgspec.Struct):
     cancel_requested: bool = False
     cancel_reason: str = ""
     kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
-    """Whether somebody asked to kill it (`dorm.core.fold.operating`), and whether the master has answered.  Unset where nobody
-    did, so that such a state has the digest that it had before there were kills."""
+    """A request to kill the app (`dorm.core.fold.operating`), and whether the master has answered it. Unset without a
+    request, so that the digest of such a state is the same as before kills existed."""
     ended: Ended = ""
     ended_at: int = 0
     end_reason: str = ""
@@ -163,17 +163,17 @@ class App(msgspec.Struct):
     failures_in_a_row: int = 0
     """Of any kind: determines the next pause."""
     ran_ns: int = 0
-    """How long all containers of its generations have run since the last failure that was its own fault, excluding the
-    generation that runs now."""
+    """How long all containers of its generations have run since the app's last own failure, excluding the current
+    generation."""
     retry_at: int = 0
     reports_progress: bool = False
     """Whether it has ever reported progress or a checkpoint."""
     worked_with: int = 0
     """How many containers the last generation that worked had; 0 if none ever did."""
     failed_trials: int = 0
-    """How many generations since then have failed by the app's own fault without having worked."""
+    """Number of generations since then that failed by the app's own fault without having worked."""
     debt: int = 0
-    """Failures not excused by a node's loss, since it last ran stably (`dorm.core.apps.bounds`)."""
+    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
     room_taken: bool = False
@@ -181,7 +181,7 @@ class App(msgspec.Struct):
     barred: bool = False
     """It has failed again after either, so it keeps its place and no app is resized for it."""
     interrupted_at: int = 0
-    """When it lost its partition through no fault of its own: its nodes went away.  0 once it runs again."""
+    """When it lost its partition because its nodes went away. 0 once it runs again."""
     held_most: Held | None = None
     held_least: Held | None = None
     checkpoint: int | None = None
@@ -198,8 +198,8 @@ class App(msgspec.Struct):
     waiting: Waiting | None = None
     """Why it waits or is below its n_max, as the last decision states it."""
     waiting_since: int = 0
-    """When it was accepted, or lost its partition (after a failure: when its pause is over).  A place that is revoked before
-    anything was released to it does not restart the wait.  0 while a partition is released to it."""
+    """When it was accepted, or lost its partition (after a failure: when its pause ends). A place that is revoked
+    before its release does not restart the wait. 0 while a partition is released."""
     steps_per_s: float = 0.0
     """Of the last generation for which it could be measured; 0 before."""
     adjustments: int = 0
@@ -212,7 +212,8 @@ class App(msgspec.Struct):
     epoch: int = 0
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
-    """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
+    """Its last live resize missed its deadline, and it has not reported a membership since: it is resized by
+    restarts."""
     noise: float | None = None
     """The gradient noise scale that it reported last, in samples; None while it has reported none."""
     batch: int = 0
@@ -224,13 +225,13 @@ class App(msgspec.Struct):
     speeds: list[MeasuredSpeed] = []
     """What its earlier partitions did, without the present one."""
     plan: Promise | None = None
-    """What the policy in force has promised it; None where it does not plan, or has refused the app."""
+    """The promise of the current policy; None if the policy does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """What keeps it from running (`dorm.core.apps.gating.gates`).  Unset where it never had a gate, as for `kill`."""
+    """Its gates (`dorm.core.apps.gating.gates`). Unset if it never had one, as for `kill`."""
     run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
-    """How long it has run, if it may run only for so long (`dorm.core.apps.gating.limits`)."""
+    """How long it has run, if its running time is limited (`dorm.core.apps.gating.limits`)."""
     awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Live apps that wait for its end, by id in order of their acceptance.  Unset where there are none."""
+    """Live apps that wait for its end, by id in order of their acceptance. Unset if there are none."""
     end_code: str | msgspec.UnsetType = msgspec.UNSET
     """Why the master cancelled it without a request (`AppCancelled.code`).  Unset for all other ends."""
     revisions: Revisions | msgspec.UnsetType = msgspec.UNSET
@@ -241,7 +242,8 @@ class App(msgspec.Struct):
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
     """Of the files that it started from, where `from` of its spec names another app's checkpoint.  Unset for all others."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
-    """How many apps of its group may run at once, since an edit has changed that (`dorm.core.apps.groups`).  Unset before."""
+    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
+    otherwise."""
 
     @property
     def tenant(self) -> str:
@@ -255,7 +257,7 @@ class App(msgspec.Struct):
 
     @property
     def current(self) -> Generation | None:
-        """The latest generation, where it has a place (neither void nor empty nor failed)."""
+        """The latest generation, if it has a place (neither void nor empty nor failed)."""
         generation = self.generations.get(self.generation)
         if generation is None or generation.void or generation.failed or not generation.containers:
             return None
@@ -279,7 +281,7 @@ class App(msgspec.Struct):
 
     @property
     def owners_spec(self) -> AppSpec:
-        """Its latest spec as an editor shows it: with the bounds and the weight that updates have set since."""
+        """Its latest spec as an editor shows it, with the bounds and the weight set by later updates."""
         spec = msgspec.structs.replace(self.next_spec, n_min=self.n_min, n_max=self.n_max, weight=self.weight)
         if spec.group is None or not isinstance(self.parallel, int):
             return spec
@@ -287,7 +289,7 @@ class App(msgspec.Struct):
 
     @property
     def restart_wanted(self) -> bool:
-        """Whether the generation that it has is to be replaced, with whatever the policy gives it."""
+        """Whether its current generation has to be replaced, whatever the policy gives it."""
         current = self.current
         if current is None:
             return False

@@ -20,14 +20,14 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     """Log time (UTC ns)."""
     reason: str
     operator: bool = False
-    """An operator holds somebody else's app: only operators release it."""
+    """An operator holds another user's app: only operators release it."""
 
 
 class Awaited(msgspec.Struct, frozen=True, gc=False):
     """Another app that this one waits for (`after` of its spec)."""
 
     app: str
-    """Its id; "" once it has ended, since the state forgets it some time after that."""
+    """Its id; "" once it has ended, because the state forgets it some time later."""
     name: str
     when: When
     """How it has to end."""
@@ -41,7 +41,7 @@ class Awaited(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def broken(self) -> bool:
-        """Whether it has ended otherwise, so that the wait would never be over."""
+        """Whether it has ended otherwise, so that the wait would never end."""
         return self.outcome != "" and not self.holds
 
 
@@ -49,7 +49,7 @@ class Gates(msgspec.Struct):
     """The gates of an app.  While one is closed, the app has and gets no containers, and is no demand for any policy."""
 
     hold: Hold | None = None
-    """None while nobody holds it."""
+    """None while it is not held."""
     after: list[Awaited] = []
     """Apps that it waits for, or has waited for."""
     starts_at: int = 0

@@ -88,7 +88,7 @@ class Generation(msgspec.Struct):
     """When its last container had ended."""
     running: int = 0
     exited: int = 0
-    """How many containers are in these states: kept as counters, since every start and exit needs them."""
+    """How many containers are in these states: kept as counters, because every start and exit needs them."""
     pace: Pace | None = None
     same_since: Mark | None = None
     """What it had last reported when its members changed; None while they are the first."""
@@ -110,7 +110,7 @@ class Generation(msgspec.Struct):
     committed_at: int = 0
     """When that membership was committed, 0 for the first."""
     untold: int = 0
-    """The membership that was committed and of which agents do not know yet, 0 for none."""
+    """The committed membership that agents do not know yet, 0 for none."""
     change: LiveChange | None = None
     leaving: dict[int, Container] = {}
     """By slot, containers that are no members any more and may still run."""
@@ -125,7 +125,7 @@ class Generation(msgspec.Struct):
     environment_s: float | msgspec.UnsetType = msgspec.UNSET
     """The longest time, in seconds, that one of its containers built its environment; unset where none had to."""
     rests_until: int = 0
-    """Before then it is not resized, since members of it failed."""
+    """It is not resized before this time, because members of it failed."""
     revision: int | msgspec.UnsetType = msgspec.UNSET
     """Which revision of the spec it was started with; unset where the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -155,13 +155,13 @@ class Generation(msgspec.Struct):
 
     @property
     def settled(self) -> bool:
-        """Runs as decided: all members are up, and nobody joins or leaves."""
+        """Runs as decided: all members are up, and none joins or leaves."""
         settles = self.running == len(self.containers) and self.change is None and not self.leaving
         return settles and not self.accused
 
     @property
     def planned(self) -> dict[int, Container]:
-        """By slot, the containers that it is to have: the target membership of a live adjustment, else its members."""
+        """By slot, its target containers: the target membership of a live adjustment, otherwise its members."""
         change = self.change
         if change is None:
             return self.containers
@@ -169,7 +169,7 @@ class Generation(msgspec.Struct):
         return {**stay, **change.newcomers}
 
     def all_containers(self) -> Iterator[Container]:
-        """Members, and containers that may run beside them: newcomers that were released, and those that leave."""
+        """Members, and other containers that may run: released new members, and those that leave."""
         yield from self.containers.values()
         if self.change is not None and self.change.released_at:
             yield from self.change.newcomers.values()

@@ -45,8 +45,8 @@ def may_run(generation: Generation) -> bool:
 
 
 def _overfull(state: State) -> Iterator[str]:
-    """What may run fits on its node (promise 2).  A node that joined again with less than runs on it is no fault of
-    ours, so nodes that changed since one of these places was decided are left out."""
+    """Containers that may run fit on their node (promise 2). A node may join again with less than runs on it, so
+    nodes that changed since one of these places was decided are excluded."""
     released = (
         (app, generation, generation.all_containers())
         for app in state.apps.values()
@@ -60,7 +60,7 @@ def _overfull(state: State) -> Iterator[str]:
 
 
 def _overplanned(state: State) -> Iterator[str]:
-    """What was decided fits as well, or a release would wait for room that nobody is going to free."""
+    """Decided containers fit as well; otherwise, a release would wait for room that is never freed."""
     plans = [(app, app.current) for app in state.live_apps()]
     for app, current in plans:
         for name in current.by_node() if current and not current.released else ():

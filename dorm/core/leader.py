@@ -83,27 +83,27 @@ class Detector(Protocol):
 
     @property
     def alive(self) -> Container[str] | None:
-        """Nodes that were really heard; None for all that `heard` has."""
+        """Nodes that were actually heard; None for all that `heard` has."""
 
     @property
     def asks(self) -> bool:
         """Whether stored heartbeats are to be read before silence has consequences."""
 
     def look_at(self) -> int | None:
-        """When silence is to be looked at next (monotonic ns), None where there is no cause."""
+        """When silence has to be checked next (monotonic ns), None if there is no cause."""
 
     def looked(self, at: int) -> None:
         """Silence was looked at."""
 
     def unsure(self, at: int) -> bool:
-        """Whether nobody's silence means anything now."""
+        """Whether silence is meaningless now."""
 
     def heard(self, moment: Moment) -> Mapping[str, int]:
         """When each node was last heard, or counts as heard (UTC ns)."""
 
 
 class NoDetector:
-    """Every node is heard, always: for plans, and where a caller writes facts about nodes itself."""
+    """Every node is always heard: for plans, and for callers that write facts about nodes themselves."""
 
     alive: Container[str] | None = None
     asks = False
@@ -134,7 +134,7 @@ class Leader:
         self.allocated_at = 0
         """Log time of the last allocation: pauses and waits that were over by then were looked at."""
         self._news = True
-        """Whether a record was folded since everything that follows at once was published."""
+        """Whether a record was folded since the last immediate facts were published."""
         self._asked: set[str] = set()
         """Silent nodes whose stored heartbeats were read for the look that is under way."""
         self._deadline: tuple[int, int, int | None] = (-1, 0, None)
@@ -150,8 +150,8 @@ class Leader:
         return self.round([elected], now)
 
     def elected(self, at: int, *, dirty_at: int | None, allocated_at: int = 0) -> None:
-        """That round is stored and folded.  The allocation is dirty since `dirty_at` (monotonic ns): a new leader does
-        not know what the last one has looked at, so a live master gives `at`."""
+        """The round is stored and folded. The allocation is dirty since `dirty_at` (monotonic ns): a new leader does
+        not know what the last one has considered, so a live master passes `at`."""
         self._quiet, self.allocated_at, self._news = Quiet(), allocated_at, True
         self._dirty_seq = self.state.dirty_seq
         self._asked.clear()
@@ -189,8 +189,8 @@ class Leader:
         return Ready(wake=min((at for at in wakes if at is not None), default=None))
 
     def computed(self, asked: Compute, decision: Decision) -> Publish | None:
-        """The allocation's round; None where nothing changes.  Its basis is the state that it was computed on, though more may
-        have been folded since."""
+        """The allocation's round; None if nothing changes. Its basis is the state on which it was computed, although
+        more may have been folded since."""
         if decision.allocated:
             self._quiet.settle()
             self.allocated_at = asked.now
@@ -199,7 +199,7 @@ class Leader:
         return self.round(decision.facts, asked.now, basis=asked.basis, allocated=decision.allocated)
 
     def overtaken(self, published: Publish, at: int) -> None:
-        """It was not stored: what it would have changed is still to be decided."""
+        """It was not stored: its changes still have to be decided."""
         self._news = True
         if published.round.allocated:
             self._quiet.mark_dirty(at)

@@ -1,4 +1,4 @@
-"""What fits into one message of the log: a round that is too large would be refused, and with it whatever it says.
+"""The size of a round: the log would refuse a round that is too large for one message.
 
 Sizes are measured as the facts will be written, and bounds are the same everywhere (`events.limits`), so an audit cuts where
 the master did.  Nothing is lost by a cut: what is left out follows from the next state as well, and comes in the next round.
@@ -29,7 +29,7 @@ T = TypeVar("T")
 LARGEST_CHANGES = LARGEST_FACTS // 2
 """Bytes of one decision's changes."""
 LARGEST_REST = 64 * 1024
-"""Bytes that are kept for what else a decision says."""
+"""Bytes reserved for the other fields of a decision."""
 MOST_CONTAINERS = 4096
 """Of one app in one generation: its placement has to fit into one decision, at some 60 bytes a container."""
 MOST_NAMED = 1000
@@ -64,8 +64,8 @@ def first_that_fit(facts: Sequence[T], largest: int = LARGEST_FACTS) -> list[T]:
 def changes_that_fit(
     problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES, *, beside: int = 0
 ) -> list[Resize]:
-    """All of them where they fit `beside` bytes of others; else, in their order, each together with the others whose room it
-    needs."""
+    """All changes if they fit next to `beside` other bytes; otherwise, in their order, each together with the changes
+    whose room it needs."""
     largest -= beside
     sizes = {change.app: size(change) for change in changes}
     if sum(sizes.values()) <= largest:
@@ -91,7 +91,7 @@ class _Room:
         self._free = {node.id: dict(node.capacity) for node in problem.nodes}
         self._demands: dict[str, AppDemand] = {app.id: app for app in problem.apps}
         self._grows: dict[str, dict[str, int]] = {}
-        """By changing app: how many more containers it gets on each node, less than none where it leaves some."""
+        """By changing app: how many more containers it gets on each node; negative if it leaves some."""
         self._leaves: dict[str, list[str]] = {node: [] for node in self._free}
         """By node, the changing apps that make room there."""
         for app in problem.apps:
@@ -118,7 +118,8 @@ class _Room:
             self._hold(self._demands[app], self._grows[app])
 
     def group(self, app: str, taken: Collection[str]) -> list[str]:
-        """This one and those not taken yet that have to change with it, so that nobody gets room that nobody leaves."""
+        """This change and the remaining ones that have to change with it, so that no app gets room that is not
+        freed."""
         group = {app: None}
         need: dict[str, dict[str, int]] = {}
         joined, emptied = [app], dict[str, None]()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NONE: Plugins = {}
 
 TIMES = NAMES
-"""What a change may set beside the policy and its parameters."""
+"""Settings that a change may contain in addition to the policy and its parameters."""
 
 
 def times_of(settings: Settings) -> Times:
@@ -43,7 +43,7 @@ def retention_of(settings: Settings, tenant: str) -> float:
 
 
 def kept_until(settings: Settings, app: App) -> int:
-    """Return until when (UTC ns) an ended app and what it left are kept; 0 while it has not ended."""
+    """Return until when (UTC ns) an ended app and its files are kept; 0 while it has not ended."""
     owner = tenant_in(app.submission) or app.spec.user  # As agents know it, which remove the files.
     return app.ended_at + int(retention_of(settings, owner) * SECOND) if app.ended else 0
 

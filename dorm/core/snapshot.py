@@ -10,8 +10,8 @@ second needs more than the first: a map in a field of unknown type is a map agai
 whole, and keys keep their types.  MessagePack has all of that, and the fold never lets two places of a state share
 something that it changes.
 
-Schema and digest can't tell that `evolve` was changed without raising the schema, by a mistake or by somebody who is at
-it.  So a snapshot says which sources folded it (`FOLDED_BY`), and only the same ones take it up.
+Schema and digest do not show that `evolve` was changed without raising the schema, by mistake or during development.
+A snapshot therefore names the sources that folded it (`FOLDED_BY`), and only the same sources load it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dorm.core.state import SCHEMA, State
 from events.log.snapshots import SnapshotInfo, content_of
 
 FOLDED_BY = ("events", "dorm.core")
-"""The packages whose sources make a fold what it is; `events.sources.fingerprint` of them is a snapshot's `build`."""
+"""The packages whose sources determine a fold; their `events.sources.fingerprint` is a snapshot's `build`."""
 
 LARGEST = 2 << 30
 """Bytes of a state that are unpacked at most: a damaged or hostile body must not take all memory."""
@@ -77,10 +77,9 @@ def dump(state: State, *, build: str, chain: str = "") -> tuple[SnapshotInfo, by
 
 
 def load(info: SnapshotInfo, body: bytes, *, build: str | None) -> State | None:
-    """The state; None where the snapshot is not what it says, or was folded by another core or build.
+    """The state; None if the snapshot is not what it claims, or was folded by another core or build.
 
-    Without a `build` any build of this core's version is believed, which is for a log whose first records are not there
-    to be folded.
+    Without a `build`, any build of this core's version is accepted, for a log whose first records are not available.
     """
     if info.core != SCHEMA or (build is not None and info.build != build) or content_of(body) != info.content:
         return None

@@ -78,7 +78,8 @@ class Settings(msgspec.Struct):
     tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """The retention of tenants that have their own.  Unset where none has, as for `App.kill`."""
     weights: str | msgspec.UnsetType = msgspec.UNSET
-    """`tenants` where weights divide what a tenant has (`dorm.core.decide.weighing`).  Unset where they count against all."""
+    """`tenants` if weights divide a tenant's share (`dorm.core.decide.weighing`). Unset if they count against all
+    apps."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
@@ -190,7 +191,7 @@ class Node(msgspec.Struct):
     draining: Literal["", "operator", "maintenance", "shutdown"] = ""
     joined_at: int = 0
     up_at: int = 0
-    """Since when it has been heard: when it joined or recovered."""
+    """When it joined or recovered."""
     lease_ended: bool = False
     lease_s: float = 300.0
     """The longest lease that its agent may assume: the maximum in force since it joined."""
@@ -210,8 +211,8 @@ class Node(msgspec.Struct):
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
     abilities: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """What its agent can do (`events.spec.abilities`), sorted.  Unset where it announced nothing, so that such a state has the
-    digest that it had before there were abilities."""
+    """The abilities of its agent (`events.spec.abilities`), sorted. Unset if it announced none, so that the digest of
+    such a state is the same as before abilities existed."""
 
     @property
     def able(self) -> list[str]:
@@ -219,13 +220,14 @@ class Node(msgspec.Struct):
         return self.abilities if isinstance(self.abilities, list) else []
 
     offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
-    """What apps may use there beyond resources; unset where it is nothing, as in states before there were offers."""
+    """What apps may use there in addition to resources; unset if it offers nothing, as in states before offers
+    existed."""
     process: str | msgspec.UnsetType = msgspec.UNSET
     """The process of its agent that joined last; unset for agents before 0.6.0."""
 
     @property
     def type(self) -> str:
-        """Nodes of one type are equally fast: the value of the label `type`; "" where there is none."""
+        """The node type, the value of the label `type`: nodes of one type are equally fast; "" without the label."""
         return self.labels.get("type", "")
 
     @property
@@ -278,7 +280,7 @@ class State(msgspec.Struct):
     leader: str = ""
     """Name of the last elected master."""
     elected_at: int = 0
-    """When it was elected: it can't know what earlier masters heard."""
+    """When it was elected: it cannot know what earlier masters heard."""
     round_seq: int = 0
     """Sequence of the last round, which fences the next one."""
     dirty_seq: int = 0
@@ -307,8 +309,8 @@ class State(msgspec.Struct):
     next_drop_at: int = 0
     """When the first ended app leaves the state; 0 for none."""
     plugins: dict[str, PolicyPlugin] | msgspec.UnsetType = msgspec.UNSET
-    """The plug-in policies of the leading master, by name.  Unset where it has none, so that such a state has the digest that
-    it had before there were plug-ins."""
+    """The plug-in policies of the leading master, by name. Unset if it has none, so that the digest of such a state
+    is the same as before plug-ins existed."""
     policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
     """Unset while the policy works."""
     identities: Identities | msgspec.UnsetType = msgspec.UNSET
@@ -335,9 +337,10 @@ class State(msgspec.Struct):
         return iter(sorted((app for app in self.apps.values() if not app.ended), key=lambda app: (app.seq, app.id)))
 
     def find_app(self, name_or_id: str, tenant: str = "") -> App | None:
-        """Return an app by id, by the name of a live app, else the latest ended app of that name; None for none.
+        """Return an app by id, by the name of a live app, or otherwise the latest ended app of that name; None if
+        there is none.
 
-        Each tenant has names of its own: those of `tenant` come first.  A live app of any tenant is also found as
+        Each tenant has its own names: those of `tenant` come first. A live app of any tenant is also found as
         `TENANT//NAME`."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
@@ -362,7 +365,7 @@ class State(msgspec.Struct):
         return [app for app in found if not app.ended] or found
 
     def _named(self, name: str, apps: Iterable[App]) -> App | None:
-        """Return the latest live app of this name, else the latest one that has ended."""
+        """Return the latest live app of this name, otherwise the latest ended one."""
         found = [app for app in apps if app.name == name]
         live = [app for app in found if not app.ended]
         return max(live or found, key=lambda app: app.seq, default=None)

@@ -1,9 +1,10 @@
-"""Allocations are computed beside the loop, by one of Dorm's own policies for a limited time: no policy stops a master.
+"""Allocations are computed outside the loop, with a time limit: no policy stops a master.
 
-The process of a plug-in is killed when its time is over (`dorm.plugins`).  Dorm's own policies run in a thread of the master,
-which nothing can end.  So one that takes too long is given up: the round keeps the last allocation, the log says that the
-policy took too long, and what the thread still finds is discarded.  As long as it computes, the same policy is not asked
-again, and at most `MOST_LATE` threads are left behind, so that others remain for the master's files.
+The process of a plug-in is killed when its time is over (`dorm.plugins`). Dorm's own policies run in a thread of the
+master, which cannot be killed. A computation that takes too long is therefore abandoned: the round keeps the last
+allocation, the log says that the policy took too long, and the thread's result is discarded. While it computes, the
+same policy is not asked again, and at most `MOST_LATE` threads are left behind, so that others remain for the
+master's files.
 
 The limit is the master's own and decides nothing silently: an audit reads on the log that the policy failed there.
 """
@@ -47,7 +48,7 @@ class Run:
 
 
 class Computing:
-    """What one master computes.  `solve` runs a function beside the loop."""
+    """The computations of one master. `solve` runs a function outside the loop."""
 
     def __init__(self, solve: Callable[..., Any], limit_s: float) -> None:
         self._solve = solve

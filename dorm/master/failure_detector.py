@@ -1,4 +1,4 @@
-"""The failure detector: when each node was last heard, where silence is meaningful.
+"""The failure detector: when each node was last heard, and when silence is meaningful.
 
 Silence is measured by the caller's monotonic clock, so a step of a wall clock never loses a node.  It counts only while a
 heartbeat would have been heard:
@@ -9,7 +9,7 @@ heartbeat would have been heard:
                that the node's heartbeats do not reach it, and the node counts as heard now
     restart    a master that has just started to lead has heard no node
 
-To count as heard is not to be heard: a lost node is back only when it was really heard (`alive`).
+Counting as heard is not the same as being heard: a lost node is back only when it was actually heard (`alive`).
 
 All times are nanoseconds of the caller's monotonic clock unless stated to be UTC.
 """
@@ -58,7 +58,7 @@ class FailureDetector:
         self._looked_at = at
 
     def restart(self, nodes: Iterable[str], now: int) -> None:
-        """Listen for these nodes from now on, and count them as heard now."""
+        """Watch these nodes from now on, and count them as heard now."""
         self._at = dict.fromkeys(sorted(nodes), now)
         self._words = {node: words for node, words in self._words.items() if node in self._at}
         self._pulse_at = now
@@ -78,7 +78,7 @@ class FailureDetector:
         self._pulse_at = now
 
     def deaf(self, now: int) -> bool:
-        """Return whether this master can't hear nodes, so silence is meaningless."""
+        """Return whether this master cannot hear nodes, so silence is meaningless."""
         return now - self._pulse_at > DEAF_NS
 
     def unsure(self, at: int) -> bool:

@@ -150,7 +150,7 @@ async def _reaches(log: ReadableLog, seq: int) -> bool:
 
 
 def _read(path: Path, cluster: str) -> Sighting | None:
-    """Return the witness, None where it holds nothing about this cluster."""
+    """Return the witness, None if it holds nothing about this cluster."""
     try:
         with path.open("rb") as file:
             found = msgspec.json.decode(file.read(_LARGEST), type=Sighting)

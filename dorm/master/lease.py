@@ -57,7 +57,7 @@ class Lease:
         self._name = name
         self._ttl_s = ttl_s
         self._held: Held | None = None
-        """The lease while this master has it, else None."""
+        """The lease while this master has it, otherwise None."""
         self._good_until = 0.0
         self._seen = seen
         self._vouched = False
@@ -184,12 +184,12 @@ class Lease:
         return self._ttl_s / 2
 
     def drop(self) -> None:
-        """Treat the lease as lost, whatever is stored."""
+        """Treat the lease as lost, regardless of what is stored."""
         self._held = None
 
     async def give_back(self) -> None:
-        """Release the lease so that the next master leads at once.  If that fails, the next master waits until it has
-        expired."""
+        """Release the lease so that the next master leads immediately. If that fails, the next master waits until it
+        has expired."""
         held, self._held = self._held, None
         if held is None:
             return

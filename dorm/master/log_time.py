@@ -1,8 +1,8 @@
 """Log time: the time that decisions go by, which continues between records.
 
-The server's clock gives each record its time, and deadlines count from those times.  They are compared with the time of the
-last record plus the time since, by the master's monotonic clock.  So a master whose wall clock is wrong, or is set, decides
-nothing too early and nothing too late.
+The server's clock gives each record its time, and deadlines count from those times. They are compared with the time
+of the last record plus the time since, by the master's monotonic clock. A master whose wall clock is wrong, or is
+set, therefore decides nothing too early or too late.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Master:
 
     @property
     def lease_left_s(self) -> float:
-        """Seconds for which this master surely leads; 0 while it follows."""
+        """Seconds for which this master certainly leads; 0 while it follows."""
         return self._lease.left_s if self._lease is not None else 0.0
 
     async def run(self) -> None:
@@ -415,7 +415,7 @@ class Master:
                 await self._fold_until(await self._log.end())
                 while self._sealer.due() is not None:
                     if await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], self._now())):
-                        break  # Records that arrived meanwhile stay unsealed: more would keep arriving.
+                        break  # Records that arrived in between stay unsealed: more would keep arriving.
         except (TimeoutError, LogError, MasterError, LeaseLost) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 

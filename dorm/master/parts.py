@@ -6,7 +6,7 @@ to lead it writes the parts of all nodes, so one that was killed between a round
 A part is written only in place of the one that its writer knows, and never over one that is derived from a later record.  Once
 a new leader has written its parts, a deposed master, whose state is older, can't overwrite them.
 
-Rounds never wait for parts.  A store that does not answer delays what agents do, and nothing else.
+Rounds never wait for parts. A store that does not answer delays only the agents' actions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PartWriter:
                 self._wake.set()
 
     async def run(self, state: Callable[[], State]) -> None:
-        """Store parts while this master leads, until cancelled; `state` returns the state as it is folded."""
+        """Store parts while this master leads, until cancelled; `state` returns the folded state."""
         try:
             await self._load()
             self._begin(state())

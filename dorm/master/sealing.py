@@ -1,4 +1,4 @@
-"""Sealing the log: the master's key, what it signs, and when a seal is due.
+"""Sealing the log: the master's key, its signatures, and when a seal is due.
 
 sign_round  a round with its signature, where the cluster names its masters' keys
 Sealer      follows every record, decides when to seal and what; no I/O
@@ -66,7 +66,8 @@ class Sealer:
         self._recent = deque([self._chain.value], _REMEMBERED)
         """The chain after each of the most recent records."""
         self.misfit = 0
-        """Sequence of the first seal that does not fit the records before it: they have been changed since.  0 for none."""
+        """Sequence of the first seal that does not match the records before it, which have been changed since. 0 for
+        none."""
 
     @property
     def public(self) -> str:
@@ -103,7 +104,7 @@ class Sealer:
         self._asked = False
 
     def due(self) -> int | None:
-        """Return when (UTC ns) the next seal is due, 0 for now, None where there is nothing to seal."""
+        """Return when (UTC ns) the next seal is due, 0 for now, None if there is nothing to seal."""
         if self._key is None or not self._unsealed:
             return None
         return 0 if self._asked or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
@@ -115,8 +116,8 @@ class Sealer:
 
 
 def sign_round(key: SealKey | None, known: Identities | None, event: Round, previous: int) -> Round | None:
-    """Return the round as it is to be stored after the record `previous` of its subject; None if it needs the signature of
-    another key."""
+    """Return the round to store after the record `previous` of its subject; None if it needs the signature of another
+    key."""
     keys = known.keys_at(event.basis) if known is not None else []
     if not keys:
         return event

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def app_id(name: str, submission: str) -> str:
-    """Return an app's id: its name and a digest of its submission's id, so a repeated submission is the same app, while a
-    later app of the same name is another one.  Where submissions belong to tenants, the digest is too long for a tenant to
-    find a submission that gives the id of somebody else's app."""
+    """Return an app's id: its name and a digest of its submission's id. A repeated submission is the same app, while
+    a later app of the same name is another one. If submissions belong to tenants, the digest is so long that no
+    tenant can find a submission that gives the id of another tenant's app."""
     if tenant_in(submission):
         bits = int.from_bytes(hashlib.blake2b(submission.encode(), digest_size=8).digest(), "big")
         return f"{name}-{''.join([DIGITS[bits >> shift & 31] for shift in range(59, 0, -5)])}"
@@ -155,7 +155,7 @@ def check_room(state: State, spec: AppSpec, n_min: int, tenant: str = "") -> Non
 
 
 def _admitted(state: State, require: str) -> list[Node]:
-    """Return the nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
+    """Return the nodes that an app with this requirement may use, by name. Raises SpecError if there are none."""
     try:
         wanted = requirement(require)
     except RequirementError as error:

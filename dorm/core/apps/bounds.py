@@ -1,25 +1,25 @@
-"""How many containers an app may have now: what its owner said, less what it has shown that it can't do.
+"""How many containers an app may have now: its owner's bounds, reduced by what has failed.
 
-    worked      a generation has worked once it told of progress or of a checkpoint; of an app that never tells anything,
-                once all its containers have run for `TRIAL_S`
-    failed_trials   an app of which no generation has worked yet, or the last two have not, has n_min only until one does; and
-                after two that have not, nobody who runs is resized for it before it has waited for `ROOM_S`: otherwise a
-                crash loop would restart others twice for each try, which costs them more than the room that it takes
+    worked      a generation has worked once it reported progress or a checkpoint; for an app that never reports, once all
+                its containers have run for `TRIAL_S`
+    failed_trials   an app whose generations have never worked, or whose last two have not, has n_min until one works.  After
+                two that have not, no other app is resized for it before it has waited for `ROOM_S`: otherwise, a crash
+                loop would restart others twice for each try, which costs them more than the room that it takes
     debt        failures of the app since it last ran stably, which takes `STABLE_S` for each of them.  Once others were
-                resized to make room for an app in debt, it gets no more than it has until it has run stably; and once it
-                has failed after that, or after others were resized to use the room that it had left, nobody is resized for
-                it either, before it has waited for `ROOM_S`, and it keeps its place through all further failures: what it
-                gave up, others would be restarted to use.  So what it does costs others one round of using its room and
-                one of making it again, whatever its retries, its progress and its owner say
-    settling    an app that was resized is not resized again before that generation has worked, so that no restart is for
-                nothing.  One that tells nothing settles for `TRIAL_S`, one that should tell and does not for `SETTLE_S`
-    held        where a generation with other containers than the last one that worked fails before it has worked, the app
-                falls back: no more than that one had, where it had grown; no fewer, where it had shrunk
+                resized to make room for an app in debt, it gets no more containers until it has run stably.  Once it has
+                failed after that, or after others were resized to use the room that it had left, no other app is resized
+                for it before it has waited for `ROOM_S`, and it keeps its place through all further failures, because
+                others would be restarted to use the place.  The app therefore costs others one round of using its room
+                and one of making it again, whatever its retries, its progress and its owner's requests
+    settling    a resized app is not resized again before that generation has worked, so that no restart is in vain.  One
+                that never reports settles for `TRIAL_S`, one that should report and does not for `SETTLE_S`
+    held        if a generation with another number of containers than the last one that worked fails before it has worked,
+                the app falls back: to at most that number if it had grown, to at least that number if it had shrunk
 
-    asked       no more than the app itself asked for (`dorm.core.apps.size_requests`)
+    asked       at most what the app itself asked for (`dorm.core.apps.size_requests`)
 
-An app is held until it has run well for `retries.reset` of its spec, or its owner updates it; or, so that nobody waits for
-ever for a shape that does not come back, has waited for that long.  n_min and n_max stay the outer bounds.
+An app is held until it has run well for `retries.reset` of its spec, until its owner updates it, or until it has waited for
+that long, so that it does not wait indefinitely for a shape that does not come back.  n_min and n_max stay the outer bounds.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Held
 
 TRIAL_S = 60
-"""Longer than what breaks at once takes to break, and nothing against the hours that an app runs."""
+"""Longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
 
 ROOM_S = 1800
-"""With two restarts of somebody in that time, at 20 s each, a crash loop costs others some 2 % of their time."""
+"""With two restarts of a neighbor in that time, at 20 s each, a crash loop costs others about 2 % of their time."""
 
 
 STABLE_S = 1800
-"""For each failure.  Two restarts in that time cost somebody who needs 20 s for each some 2 % of it."""
+"""For each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
 
 SETTLE_S = 300
 """Longer than most apps take to load and to make a step; one that hangs must not keep others waiting for longer."""
 
 
 class Bounds(NamedTuple):
-    """What a policy is given as n_min and n_max, and why that is not what the owner said ("" where it is)."""
+    """The n_min and n_max for the policy, and why they differ from the owner's ("" if they do not)."""
 
     n_min: int
     n_max: int
@@ -59,7 +59,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
-    """At `now` (UTC ns); `claimed` containers are what it has a claim to while it has no place."""
+    """At `now` (UTC ns); `claimed` is the number of containers that it has a claim to while it has no place."""
     low, high, why = app.n_min, app.n_max, []
     keeps_place = app.barred and in_debt(app, now)
     for held in (None if keeps_place else app.held_most, app.held_least):
@@ -93,7 +93,7 @@ def _words(held: Held) -> str:
 
 
 def takes_free_room_only(app: App, now: int) -> bool:
-    """Whether nobody is resized for its sake at `now` (UTC ns)."""
+    """Whether no other app is resized for it at `now` (UTC ns)."""
     loops = app.failed_trials > 1 or (app.barred and in_debt(app, now))
     return loops and app.current is None and now < app.waiting_since + ROOM_S * SECOND
 
@@ -104,7 +104,7 @@ def in_debt(app: App, now: int) -> bool:
 
 
 def settles_until(app: App, now: int) -> int:
-    """Until when (UTC ns) it is not resized again though it runs undisturbed; 0 where it may be at `now`."""
+    """Until when (UTC ns) it is not resized again although it runs undisturbed; 0 if it may be at `now`."""
     current = app.current
     if current is None or current.adjustment != "restart" or not current.started_at or current.exited or current.worked:
         return 0
@@ -120,7 +120,7 @@ def has_worked(app: App, generation: Generation, now: int) -> bool:
 
 
 def _only_by_signs(app: App) -> bool:
-    """An app that is known to tell of its work and does not may hang."""
+    """An app that usually reports its work and does not may hang."""
     return app.reports_progress or app.spec.deadlines.progress_s is not None
 
 

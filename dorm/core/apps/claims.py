@@ -1,4 +1,4 @@
-"""Apps of which nothing runs now and which have a claim to a place, as the policy is to see them.
+"""Apps that have no running containers but a claim to a place, as the policy sees them.
 
     pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, where others had to
                   make room for it before: `barred`).  Its place counts as held, so that nobody grows into it and shrinks
@@ -74,7 +74,7 @@ def _may_claim(app: App) -> bool:
 
 
 def last_of(app: App) -> Generation | None:
-    """The generation that ran last, as far as it is still known."""
+    """The last generation that ran, if it is still known."""
     return max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
 
 
@@ -86,7 +86,8 @@ def pausing(app: App, now: int) -> bool:
 
 
 def first_until(state: State, app: App, for_s: int) -> int | None:
-    """When (UTC ns) a right of so many seconds of an interrupted app ends; None where it has none, or no node is there."""
+    """When (UTC ns) a right of an interrupted app that lasts this many seconds ends; None if it has none, or no node
+    is available."""
     up = [node.up_at for node in state.nodes.values() if node.usable]
     if not app.interrupted_at or app.current is not None or not up:
         return None
@@ -117,7 +118,7 @@ class _Room(NamedTuple):
 
 
 def _free(state: State) -> dict[str, _Room]:
-    """Room on nodes that may be used, beside all that has a place."""
+    """Room on usable nodes that no placed app occupies."""
     rooms = {node.id: _Room(node, dict(node.capacity)) for node in state.nodes.values() if node.usable}
     for app in state.apps.values():
         current = app.current if not app.ended else None
@@ -135,7 +136,7 @@ def _take(free: dict[str, int], demand: dict[str, int], count: int) -> None:
 
 
 def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> dict[str, int]:
-    """What of its last place is still free, at most so many containers, whole gangs."""
+    """The part of its last place that is still free: at most this many containers, in whole gangs."""
     place: dict[str, int] = {}
     left, gang = most, max(app.spec.gang, 1)
     for name, count in last.by_node().items():

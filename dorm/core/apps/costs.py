@@ -37,9 +37,10 @@ def adjust_s(app: App) -> float | None:
 
 
 def usual_adjust_s(state: State) -> float | None:
-    """Return the median of what a restart costs the apps of which it was measured, running or ended; None if there are none.
+    """Return the median cost of a restart over the apps for which it was measured, running or ended; None if there
+    are none.
 
-    A median, since one app's minutes say nothing about the others."""
+    A median, because one app's minutes say nothing about the others."""
     known = [cost for app in state.apps.values() if not is_live(app) and (cost := adjust_s(app)) is not None]
     return median(known) if known else None
 

@@ -4,9 +4,10 @@
     progress   without progress or a checkpoint, from its start on
     live       from the announcement of a membership until it trains; it costs no retry, but a restart
 
-Unknown is not failed.  While one of its nodes is not heard no deadline runs, and it restarts when the node is back, or when
-another master is elected (which can't know what the previous one heard).  A node falls silent some time before that is
-concluded, so a deadline counts as missed only once the silence would have been noticed: `node_grace_s` and `MARGIN_S` later.
+Unknown is not failed. While one of the app's nodes is silent, no deadline runs; it restarts when the node is back, or
+when another master is elected (which cannot know what the previous one heard).  A node falls silent some time before
+that is concluded, so a deadline counts as missed only once the silence would have been noticed: `node_grace_s` and
+`MARGIN_S` later.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def missed(state: State, app: App, now: int) -> Deadline | None:
 
 
 def live_due_at(state: State, app: App) -> int | None:
-    """Return when (UTC ns) an announced membership has to train; None where none is awaited, or a node of it is not heard."""
+    """Return when (UTC ns) an announced membership has to train; None if none is awaited, or one of its nodes is
+    silent."""
     current = app.current
     change = current.change if current is not None else None
     if current is None or change is None or not change.released_at or app.ended or app.cancel_requested:
@@ -99,7 +101,7 @@ def _last_sign(generation: Generation) -> int:
 
 
 def _heard_since(state: State, generation: Generation) -> int | None:
-    """Return since when every node with a container that may run has been heard, None while one is not."""
+    """Return since when every node with a container that may run has been heard, None while one is silent."""
     since = state.elected_at
     for container in generation.all_containers():
         if container.state != "exited":

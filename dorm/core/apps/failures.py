@@ -6,10 +6,11 @@
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed; and what no retry changes: a
               command or a spec that can't be started, of an app that has never worked, unless its spec sets a limit for that
 
-Each failure in a row doubles the pause before the next retry, whatever its cause: a node that fails everything is not tried
-every second, and no spec can ask for less than `_pause_s` gives.  Once an app has run well for `retries.reset`, all counts
-start again at zero, so a few failures over a week do not end a job while a crash loop still ends.  What a retry hardly
-changes (an image that can't be pulled, a command that is not found) is retried after `CERTAIN_S` at the earliest.
+Each failure in a row doubles the pause before the next retry, whatever its cause: a node that fails everything is not
+tried every second, and no spec can ask for less than `_pause_s` gives.  Once an app has run well for `retries.reset`,
+all counts start again at zero, so a few failures over a week do not end a job while a crash loop still ends.
+Failures that a retry hardly changes (an image that can't be pulled, a command that is not found) are retried after
+`CERTAIN_S` at the earliest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What nodes offer beyond resources, what apps need of it, and how both reach the policies.
 
-Policies know labels and requirements (`events.spec.requirements`), and nothing else.  So the problem that they are given has
-labels for what a node offers (`labels_of`), and each app's requirement also asks for what its spec needs (`require_of`):
+Policies know only labels and requirements (`events.spec.requirements`). The problem therefore has labels for what a
+node offers (`labels_of`), and each app's requirement includes what its spec needs (`require_of`):
 
     volume/datasets                   offered to everybody
     volume/datasets/for/vision        offered to the apps of `vision`
@@ -53,7 +53,7 @@ def abilities_of_new(state: State) -> list[str]:
 
 
 def labels_of(node: Node) -> Mapping[str, str]:
-    """Return a node's labels, with those for what its agent can do and for what it offers."""
+    """Return a node's labels, including those for its agent's abilities and its offers."""
     labels = labels_with(node.labels, node.able)
     if not isinstance(node.offers, NodeOffers):
         return labels
@@ -67,7 +67,7 @@ def labels_of(node: Node) -> Mapping[str, str]:
 
 
 def require_of(app: App) -> str:
-    """Return an app's requirement, with what else its spec needs of a node."""
+    """Return an app's requirement, including what its spec needs from a node."""
     return _required(app.next_spec, owner_of(app))
 
 
@@ -108,7 +108,7 @@ def _word(tenant: str) -> str:
 
 
 def waits_for_volume(state: State, app: App, generation: Generation) -> bool:
-    """Return whether a volume of the app is missing on a node where it runs, and that node is to keep it."""
+    """Return whether a volume of the app is missing on a node where it runs and should stay."""
     wanted = volumes_of(app.spec.volumes)
     if not wanted:
         return False

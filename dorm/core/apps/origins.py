@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def with_origin(state: State, spec: AppSpec, submission: str) -> AppSpec:
-    """Return the spec with the app's id and the step that `from` means.  Raises SpecError where there is no such app of this
-    tenant, as for one of another tenant, or it has no such checkpoint."""
+    """Return the spec with the app's id and the step to which `from` refers. Raises SpecError if this tenant has no
+    such app, or the app has no such checkpoint."""
     origin = origin_of(spec.origin)
     if origin is None:
         return spec

@@ -30,7 +30,7 @@ def planned_ahead(app: App, now: int) -> dict[str, Any]:
 
 
 def _left_s(app: App, total_s: float, now: int) -> float:
-    """Of one worker's time: by the steps that it reports where it says how many there are, else by its attained service."""
+    """In one worker's time: from the reported steps if the total is declared, otherwise from its attained service."""
     if app.spec.steps:
         return total_s * max(0.0, 1.0 - app.step / app.spec.steps)
     containers = len(app.current.containers) if app.current is not None else 0

@@ -1,9 +1,9 @@
-"""What an app asked for: no more than so many containers (`AppResizeRequested`).
+"""An app's request for at most this many containers (`AppResizeRequested`).
 
-A request is a hint of the app's own program, so it can only cost the app itself: it acts as an n_max of its own, within the
-owner's n_min and n_max.  A lower one counts at once.  A higher one, or a withdrawal, counts `RAISE_S` after the last one that
-lowered it, since others may be resized to make the room again.  So an app that asks back and forth has others resized at most
-once in that time, and never for more than its fair share.
+A request is a hint of the app's own program, so it can only cost the app itself: it acts as an additional n_max,
+within the owner's n_min and n_max. A lower value counts at once. A higher value, or a withdrawal, counts `RAISE_S`
+after the last reduction, because others may be resized to make room again. An app that alternates therefore causes
+resizes of others at most once in that time, and never for more than its fair share.
 
 A request outlives resizes and restarts of the app.  It ends when the app withdraws it, or when its owner changes the bounds.
 """

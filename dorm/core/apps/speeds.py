@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 MOST_POINTS = 24
 """How many different partitions are remembered of an app: the longest measured ones."""
 LATEST_NS = 3_600 * 10**9
-"""Beyond this time a point counts half, so that what it says follows an app whose steps change."""
+"""Beyond this age a point counts half, so that the estimate follows an app whose steps change."""
 LEAST_NS = 10**9
 """A shorter stretch says nothing."""
 
 
 def point_of(state: State, generation: Generation) -> MeasuredSpeed | None:
-    """Return what its members have done since they became these; None where too little was reported."""
+    """Return what the current members have done since the membership began; None if too little was reported."""
     pace = generation.pace
     if pace is None or not generation.containers:
         return None

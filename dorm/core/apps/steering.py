@@ -1,8 +1,8 @@
 """Which edits and restarts may be: the master's answer to what is asked of an app that exists.
 
-An edit is checked as a submission is, and names what it was made from, so that of two editors the second has to look again.  A
-restart is for an app that runs or pauses, or that has failed or was cancelled and is still kept.  One that has completed has
-nothing left to do, and is submitted again.
+An edit is checked like a submission, and names the spec on which it is based, so that the second of two editors has
+to repeat the edit. A restart is for an app that runs or pauses, or that has failed or was cancelled and is still
+kept. A completed app has nothing left to do; it can be submitted again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _PLACES = ("demand", "n_min", "require", "gang", "volumes", "python", "requirements", "setup", "workdir")
 """Fields that decide whether an app can run at all."""
 _LEFT_S = 30.0
-"""An ended app that is dropped within so many seconds, or a tenth of the time for which it is kept, may lose its checkpoints
-at any moment."""
+"""An ended app that is dropped within this many seconds, or a tenth of its retention, may lose its checkpoints at any
+moment."""
 
 
 def answer(
@@ -119,7 +119,7 @@ def check_editable(app: App) -> None:
 
 
 def check_unchanged(app: App, made_from: str) -> None:
-    """Refuse an edit of a spec that the app has no longer; "" stands for whatever it has.  Raises SpecError."""
+    """Refuse an edit of a spec that the app no longer has; "" stands for any spec. Raises SpecError."""
     if made_from not in ("", fingerprint(app.owners_spec)):
         raise _stale(app)
 

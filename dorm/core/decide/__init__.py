@@ -5,15 +5,15 @@
     asking       from a state to the policy's question, and reasons in words
     weighing     what an app's weight counts for
     gates        what stops since it is held
-    guarding     the policy, and what it may not do: its answers are checked
-    batches      which of the policy's batch sizes are worth telling the apps
+    guarding     the policy, whose answers are checked
+    batches      which of the policy's batch sizes are worth publishing
     placement    from the policy's answer to slots and ports
     promising    from the policy's plans to the facts that record them
-    preparing    how long a generation works on while the next one is prepared
+    preparing    how long a generation keeps working while the next one is prepared
     live         what follows for apps that are resized while they run
     liveness     consequences of a node's silence
     quiet        when the log has been quiet for long enough
-    timing       when something is due without any further record
+    timing       when something is due without a further record
 
 Start with `next_round`.  Imports `dorm.core.apps`, the state and `dorm.policies`.
 """

@@ -45,11 +45,11 @@ Decided = IdleTicked | PolicyFailed | Resized | AppPlanned
 def allocate_now(state: State, now: int) -> list[Decided]:
     """Run the policy in force.
 
-    Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an `IdleTicked`
-    if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.  A policy that fails
-    changes nothing either, which is recorded unless the log already says so.  One that took too long is asked by ticks alone:
-    nothing else is published while it computes, so it must not be asked after each event.  While scheduling is paused, nothing
-    is decided.
+    Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an
+    `IdleTicked` if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.
+    A failing policy changes nothing either, which is recorded unless the log already says so. A policy that took too
+    long is asked only on ticks: nothing else is published while it computes, so it must not be asked after each
+    event. While scheduling is paused, nothing is decided.
     """
     if state.paused or _waits_for_a_tick(state, now):
         return []
@@ -167,8 +167,8 @@ def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiti
 def _with_held(
     reasons: dict[str, Waiting], state: State, problem: Problem, answer: Allocation, now: int
 ) -> dict[str, Waiting]:
-    """Add the reason where an app gets less than its owner allows, or waits, because of its earlier failures or since it asked
-    for less."""
+    """Add the reason if an app gets less than its owner allows, or waits, because of its earlier failures or because
+    it asked for less."""
     found = dict(reasons)
     for demand in problem.apps:
         app = state.apps[demand.id]

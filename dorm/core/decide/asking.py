@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Policy
 
 _ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
-"""Codes of reasons for which an app can't start whoever else waits."""
+"""Codes of reasons for which an app cannot start, no matter which others wait."""
 
 
 class Question(NamedTuple):
@@ -47,9 +47,9 @@ class Question(NamedTuple):
 
     problem: Problem
     settling: tuple[str, ...]
-    """Apps that are pinned because they were resized last and have not worked since."""
+    """Apps that are pinned because they have not worked since their last resize."""
     kept: tuple[str, ...]
-    """Apps that pause and hold room meanwhile: nothing can be decided about them now."""
+    """Apps that pause and hold room: nothing can be decided about them now."""
     give_way: tuple[str, ...]
     """Those of them in whose room an app that waits may start."""
 
@@ -223,7 +223,8 @@ def _may_move(state: State, generation: Generation, now: int) -> bool:
 
 
 def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[str, ...]]:
-    """With apps pinned that were resized and have not worked since, unless they can't stay as they are; and who that is."""
+    """Pin apps that were resized and have not worked since, unless they cannot stay as they are; return these apps as
+    well."""
     fresh = [
         app.id for app in problem.apps if not app.pinned and not app.again and settles_until(state.apps[app.id], now)
     ]
@@ -242,7 +243,7 @@ def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[s
 def _first_those_who_ran(
     chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int
 ) -> Allocation:
-    """All newcomers are left out where one would start too early: in the room of some, others could start."""
+    """If one new app would start too early, all are left out: in the room of some, others could start."""
     answer = _alone(chosen, state, problem, params, now)
     first = _held_back(state, answer, now)
     newcomers = [app.id for app in problem.apps if not app.current]

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, AppDemand, Problem
 
 STEP = 1.2
-"""An app that keeps its containers is told another batch size only if it differs by this factor: the best one moves a little
-with every report of the noise, and goodput is flat around it."""
+"""An app that keeps its containers gets a new batch size only if it differs by this factor: the best size moves a
+little with every report of the noise, and goodput is flat around it."""
 MOST_BATCHES = 500
 """In one decision; the others follow with the next ones."""
 

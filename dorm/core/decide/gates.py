@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stops(NamedTuple):
-    """What a decision says of apps that have to stop since a gate is closed."""
+    """The part of a decision about apps that have to stop because a gate is closed."""
 
     changes: list[Resize]
     put_off: int
@@ -50,7 +50,7 @@ def stops(state: State, now: int) -> Stops:
 
 
 def over(app: App, now: int) -> AppCancelled | None:
-    """Return the end at `now` (UTC ns) of an app that can't go on as its spec says; None where it can."""
+    """Return the end at `now` (UTC ns) of an app that cannot continue because of its spec; None if it can."""
     one, end = broken(app), ends_at(app)
     if one is not None:
         reason, code = f"{cannot(one)}, and {app.name} was to run once it had {one.when}", "after"

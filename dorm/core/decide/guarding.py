@@ -1,8 +1,8 @@
 """A policy whose answers are checked: the core asks no other.
 
-Whatever goes wrong becomes a `PolicyFailure`; `allocation` then writes a `PolicyFailed` and keeps every place.  How long a
-policy may take is not decided here, where there is no clock: a plug-in runs in a process of its own, and asking it raises the
-same failure when its time is over (`dorm.plugins`).
+Any error becomes a `PolicyFailure`; `allocation` then writes a `PolicyFailed` and keeps every place. This module has
+no clock, so it does not limit a policy's time: a plug-in runs in a separate process, and asking it raises the same
+failure when its time is over (`dorm.plugins`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Guarded:
-    """Asks a policy, and believes nothing that it says.  `allocate` raises `PolicyFailure` and nothing else."""
+    """Asks a policy, and checks every answer. `allocate` raises only `PolicyFailure`."""
 
     def __init__(self, chosen: Policy) -> None:
         self._chosen = chosen
@@ -63,7 +63,8 @@ def announced(name: str) -> tuple[PolicyPlugin, ...]:
 
 
 def in_force(state: State) -> Guarded:
-    """Return the policy that the state's settings name.  Raises PolicyFailure where it is not installed or does not load."""
+    """Return the policy that the state's settings name. Raises PolicyFailure if it is not installed or does not
+    load."""
     name = state.settings.policy
     try:
         return Guarded(policy(name))

@@ -39,7 +39,7 @@ def committed(app: App, generation: Generation) -> list[MembershipCommitted]:
 
 
 def to_release(state: State, app: App) -> LiveChange | None:
-    """Return the change that waits for room only: nobody failed, and every member hears of it."""
+    """Return the change that waits only for room: no member failed, and every member is informed."""
     current = app.current
     change = current.change if current is not None and current.released else None
     if current is None or change is None or change.released_at or _dead(current):
@@ -71,8 +71,8 @@ def _placed(containers: Iterable[Container]) -> list[Placed]:
 
 
 def members_lost(state: State, app: App, generation: Generation, now: int) -> MembersLost | AppFailed | None:
-    """Return what follows from members that ended unasked, if the app can go on without them; None if none ended so, or too
-    few are left."""
+    """Return the facts that follow from members that ended without a request, if the app can continue without them;
+    None if there are none, or too few members are left."""
     dead = _dead(generation)
     if app.spec.elastic != "live" or not dead or not generation.started_at:
         return None
@@ -80,7 +80,7 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
     least = max(1, app.n_min)
     keep = _whole_gangs(app, [one for one in _target(generation) if one.slot not in dead and one.state != "exited"])
     if _training(generation, keep) < least and joining:
-        # A move whose newcomers died: nobody has left yet, so the members go on as they are.
+        # A move whose new members died: no member has left yet, so the members stay as they are.
         keep = _whole_gangs(app, [one for _, one in sorted(generation.containers.items()) if one.state != "exited"])
     if _training(generation, keep) < least:
         return None

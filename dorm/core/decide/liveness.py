@@ -1,7 +1,7 @@
 """Consequences of silence: from when each node was last heard to facts about it.
 
-When a node was heard is the shell's soft state; its consequences are published on the log, once.  A lost node's containers
-count as possibly running until its lease has surely ended.
+The shell keeps when each node was heard as soft state; the consequences are published on the log, once. A lost node's
+containers count as possibly running until its lease has certainly ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[
         if last is None or node.condition == "left":
             continue
         silence = now - last
-        # A cut-off agent goes by the lease that it knows, not by later settings.
+        # A cut-off agent uses the lease that it knows, not later settings.
         lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
         # Before a lower grace time was on the log, no node could know that it had to send heartbeats more often.
         if node.condition == "up" and now - max(last, lowered_at) > grace:

@@ -81,8 +81,8 @@ def decide(state: State, now: int, *, allocate: bool) -> Decision:
 
 
 def _answers(state: State) -> list[Event]:
-    """Return answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where more
-    wait than fit, senders take turns: a sender who floods the log delays only its own submissions."""
+    """Return answers in order of arrival, as many as certainly fit into one message; the rest come in the next round.
+    If more wait than fit, senders take turns: a sender that floods the log delays only its own submissions."""
     waiting = sorted(state.submissions.values(), key=_arrival)
     count = _fitting(waiting)
     if count < len(waiting):
@@ -99,7 +99,7 @@ def _answers(state: State) -> list[Event]:
 
 
 def _refused(state: State) -> list[Event]:
-    """Report the records whose authors may not publish them: where they were refused only the fold knows."""
+    """Report the records whose authors may not publish them: only the fold knows that they were refused."""
     known = state.known
     if known is None or not known.untold:
         return []
@@ -223,8 +223,8 @@ class _Candidate(NamedTuple):
 
 
 def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
-    """Release what has surely free room and ports, first decided first: generations whose predecessors have surely ended, and
-    newcomers of live adjustments."""
+    """Release, in order of decision, generations and new members that certainly have free room and ports: generations
+    whose predecessors have certainly ended, and new members of live adjustments."""
     candidates = []
     for app in state.apps.values():
         if app.ended or app.id in ended or app.current is None or closed(app, now):
@@ -259,7 +259,7 @@ def _candidate(state: State, app: App, current: Generation) -> _Candidate | None
 
 
 class _Free(msgspec.Struct):
-    """Room and ports that are surely free."""
+    """Room and ports that are certainly free."""
 
     room: dict[str, dict[str, int]]
     """By node."""

@@ -1,8 +1,9 @@
 """From a policy's counts to slots and ports, and the ports that limit those counts.
 
-Every container needs a port, and the first slot's node one more for the rendezvous.  Ports are counted like room: a node
-serves no more containers than its range allows, planned containers and those that may still run are counted separately, and a
-generation is not released before its ports are surely free (`dorm.core.decide.next_round`).  Unused ports are assigned first.
+Every container needs a port, and the first slot's node one more for the rendezvous.  Ports are counted like room: a
+node serves no more containers than its range allows, planned containers and those that may still run are counted
+separately, and a generation is not released before its ports are certainly free (`dorm.core.decide.next_round`).
+Unused ports are assigned first.
 
 A policy sees one number for each node (`PortRoom.most`): it can't know which node will hold the first slot of an app, and so
 needs the port for the rendezvous.  So one port is reserved for each app, up to half of the range, since an app has no more
@@ -130,8 +131,8 @@ def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[
 
 
 def _shares_of_ranges(state: State) -> dict[str, int]:
-    """Return how many ports each node has.  Ranges of nodes on one address should be disjoint; where they overlap, the common
-    part is divided among them."""
+    """Return how many ports each node has. Ranges of nodes on one address should be disjoint; if they overlap, the
+    common part is divided among them."""
     by_address: dict[str, list[Node]] = {}
     for node in sorted(state.nodes.values(), key=lambda node: node.id):
         if node.condition == "up":
@@ -317,8 +318,8 @@ def _slots(current: Generation | None, wanted: dict[str, int], *, live: bool) ->
 
 
 def restarted(state: State, app: App, slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | None:
-    """Return slots and nodes with ports of their own and one for the rendezvous, for a generation that replaces the app's
-    present one; None where there are not enough ports."""
+    """Return slots and nodes with their ports and one for the rendezvous, for a generation that replaces the app's
+    current one; None if there are not enough ports."""
     given = _Ports(state, {app.id: {}}, lend=True).place(app, slots, {})
     return None if isinstance(given, dict) else given
 
@@ -398,8 +399,8 @@ class _Ports:
         return sorted(kept + placement, key=lambda placed: placed.slot), app.current.master_port
 
     def _take(self, node: Node, app: str) -> int | None:
-        """Return the next port of this node after the last one assigned: an unused one, else one that the app's own last
-        generation frees, else one that another's does; None when all are in use."""
+        """Return the next port of this node after the last one assigned: an unused port, otherwise one that the app's
+        own last generation frees, otherwise one that another's does; None if all are in use."""
         low, high = node.ports
         size = high - low + 1
         start = self._cursor[node.id]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from events.kinds import Placed
 
 PREPARE_S = 30.0
-"""Enough for an image of some gigabytes on a local network, and for most that are cached in part; an app that waits for the
-room of this one waits for so long at most."""
+"""Enough for an image of some gigabytes on a local network, and for most partly cached images; an app that waits for
+this one's room waits at most this long."""
 
 
 def prepare_s(state: State, app: App, placement: Iterable[Placed]) -> float:
-    """Return for how many seconds the app's present generation may work on, 0 where it is to stop at once."""
+    """Return for how many seconds the app's current generation may keep working, 0 if it has to stop at once."""
     current = app.current
     if current is None or not current.released or not current.settled:
         return 0.0

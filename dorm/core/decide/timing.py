@@ -11,8 +11,8 @@
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.apps.deadlines`)
 
-Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the freed room is
-filled decision by decision, and ticks take over where no events follow.
+Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the
+freed room is filled decision by decision, and ticks take over if no events follow.
 
     cause      an app ended; a node joined, recovered or is used again; a decision used up its overhead budget, or its
                solver stopped at a limit
@@ -119,6 +119,7 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
 
 
 def _patience_s(state: State) -> float | None:
-    """Return the policy's patience, if it has any.  A plug-in may mean something else by a parameter of this name."""
+    """Return the policy's patience, if it has one. In a plug-in, a parameter of this name may have another
+    meaning."""
     found = parameters_in_force(state.settings, state.policy_plugins).get("patience_s")
     return found if isinstance(found, (int, float)) and 0 <= found <= _LONGEST_PATIENCE_S else None

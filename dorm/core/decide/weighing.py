@@ -4,8 +4,9 @@ A user chooses the weights of her own apps.  Where `weights=apps`, she thereby t
 nine times the share of its neighbor.  Where `weights=tenants`, all tenants weigh the same, and the weights of a tenant's
 apps divide what the tenant has.  Neither a high weight nor more apps then take anything from other tenants.
 
-Weighted max-min fairness is over apps in both cases.  Of a tenant whose app has all that it may have, the rest goes to all
-others and not to the tenant's own apps first, so a tenant has at most its share while others can use theirs.
+Weighted max-min fairness is over apps in both cases. If a tenant's app has its maximum, the rest of the tenant's
+share goes to all others, not first to the tenant's own apps, so a tenant has at most its share while others can use
+theirs.
 """
 
 from __future__ import annotations
@@ -35,5 +36,5 @@ def weighed(state: State, apps: list[AppDemand]) -> list[AppDemand]:
 
 
 def _bounded(weight: float) -> float:
-    """Return the weight as far as policies tell weights apart, so that no sum is infinite."""
+    """Return the weight, clipped to the range that policies distinguish, so that no sum is infinite."""
     return min(max(weight, 1 / MOST_WEIGHT), MOST_WEIGHT)

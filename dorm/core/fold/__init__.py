@@ -7,10 +7,10 @@
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
     steering/   edits and restarts
     progress  what apps report: progress, checkpoints, and what size they ask for
-    gates/    what keeps apps from running, and what lets them go on
-    trust/    whose records count: what an author may say, who is known
+    gates/    holds and other gates of apps, and their ends
+    trust/    whose records count: what an author may publish, which identities are known
     submissions   what waits for an answer
-    folded    what became of a record, and who watches
+    folded    the outcome of a record, and observers
     effects   consequences of a fact beyond itself
     reasons   why each app waits, as a decision or the limit of its group states it
     room_taken   which apps have grown into the room of one that failed

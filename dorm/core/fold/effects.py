@@ -39,7 +39,7 @@ def mark_wait(state: State, app: App) -> None:
 
 
 def interrupt(state: State, app: App) -> None:
-    """The app lost its partition through no fault of its own: it comes back before apps that never ran
+    """The app lost its partition without its own fault: it comes back before apps that never ran
     (`dorm.core.apps.claims`)."""
     app.interrupted_at = app.interrupted_at or state.time
 
@@ -51,8 +51,8 @@ def void_plans_on(state: State, node: Node) -> None:
 
 
 def drop_change(state: State, app: App, generation: Generation) -> None:
-    """Drop a live adjustment that was not released.  Whatever was planned on the nodes that its members were to leave may
-    count on their room, so it is void as well: otherwise it would wait for room that nobody frees."""
+    """Drop a live adjustment that was not released. Plans on the nodes that its members were to leave may count on
+    that room, so they are void as well: otherwise they would wait for room that is never freed."""
     void_plans(state, _dropped(generation))
 
 
@@ -64,7 +64,8 @@ def _dropped(generation: Generation) -> list[str]:
 
 
 def void_plans(state: State, nodes: list[str]) -> None:
-    """Void whatever was planned on these nodes, and on those whose room that would have given up in turn.  Empties `nodes`."""
+    """Void all plans on these nodes, and on the nodes whose room those plans would have given up in turn. Empties
+    `nodes`."""
     seen: dict[str, None] = {}
     while nodes:
         name = nodes.pop(0)
@@ -88,7 +89,7 @@ def void_plans(state: State, nodes: list[str]) -> None:
 
 
 def dissolve(generation: Generation) -> None:
-    """The generation ends: nobody joins it any more, and newcomers that were released are stopped with the rest."""
+    """The generation ends: no members join it any more, and released new members are stopped with the rest."""
     change, generation.change = generation.change, None
     generation.untold, generation.accused = 0, []
     if change is not None and change.released_at:
@@ -176,7 +177,7 @@ def note_work(state: State, app: App, generation: Generation) -> None:
 
 
 def note_speed(state: State, app: App, generation: Generation) -> None:
-    """Remember how fast its members have worked; what it reports from here on is of others."""
+    """Remember how fast its members have worked; later reports are about other members."""
     point, pace = point_of(state, generation), generation.pace
     if point is not None and app.needs(generation) is app.demand:
         app.speeds = with_point(app.speeds, point)
@@ -206,7 +207,7 @@ def plan_drop(state: State, app: App) -> None:
 
 
 def plan_drops(state: State) -> None:
-    """Schedule the next drop again, after an app that had ended goes on."""
+    """Schedule the next drop again, after an ended app has resumed."""
     state.next_drop_at = min((due for app in state.apps.values() if (due := _drop_at(state, app))), default=0)
 
 

@@ -307,7 +307,8 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> Folded:
 
 
 def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
-    """Return what an agent reports on: a released container of its own node, from the machine that holds its name."""
+    """Return the container of an agent's report: a released container of its own node, reported by the machine that
+    holds the node's name."""
     if not _own(state, event, record):
         return None
     node = state.nodes.get(event.node)
@@ -377,7 +378,7 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
         return "void"
     outcome = fold_round(state, event, fence=state.round_seq)
     settle_anew(state)
-    state.round_seq = state.seq  # A round is believed on the rounds' subject only (`_move_fence`).
+    state.round_seq = state.seq  # A round counts only on the rounds' subject (`_move_fence`).
     return outcome
 
 

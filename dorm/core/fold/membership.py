@@ -1,4 +1,4 @@
-"""The fold of live adjustments: a generation goes on, and its members change.
+"""The fold of live adjustments: a generation continues, and its members change.
 
     Resized             the target is planned: newcomers have a place, and hold nothing yet
     MembersReleased     their room is free: they start, and all members hear of the new membership
@@ -70,8 +70,8 @@ def may_be_resized_live(app: App, generation: Generation | None) -> bool:
 def _announced(
     state: State, event: k.MembersReleased | k.MembersLost
 ) -> tuple[App, Generation, list[int]] | tuple[None, None, None]:
-    """Return the app, its generation, and the members that stay; Nones, and count the event as ignored, if it is not about
-    the membership after the last one that was announced, or if nobody stays."""
+    """Return the app, its generation, and the members that stay. Return Nones and count the event as ignored if it is
+    not about the membership after the last announced one, or if no member stays."""
     found = _in_force(state, event)
     if found is not None and event.membership == found[1].announced + 1:
         stay = [placed.slot for placed in event.members if placed.slot in found[1].containers]

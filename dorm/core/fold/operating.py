@@ -1,4 +1,5 @@
-"""What operators ask for, beside settings: drains, forgotten nodes, a pause of all scheduling; and what they ask of one app.
+"""Requests of operators, except settings: drains, forgotten nodes, a pause of all scheduling; and requests about one
+app.
 
 drain      empty a node; in maintenance it may be silent too.  It stays so through restarts of its agent, until it is undone
 forget     remove a node of which nothing can run any more.  One that may still run something stays: its room is not free
@@ -84,7 +85,7 @@ def scheduling_resumed(state: State, event: k.SchedulingResumed, record: Record)
 
 
 def request_kill(state: State, app: App) -> bool:
-    """Note a request; return whether it changes anything.  An app that has ended and of which nothing runs is not killed."""
+    """Note a request; return whether it changes anything. An ended app without running containers is not killed."""
     if app.kill is not UNSET or (app.ended and not app.stopping):
         return False
     app.kill, app.changed_seq = "requested", state.seq

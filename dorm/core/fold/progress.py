@@ -56,7 +56,7 @@ def _works(state: State, app: App, generation: Generation) -> None:
 
 
 def _part_of(generation: Generation, who: str) -> str:
-    """Return the node with this token on which a container of it lies, "" for none."""
+    """Return the node with this token that has a container of the app, "" for none."""
     for container in generation.all_containers():
         if subjects.token(container.node) == who:
             return container.node
@@ -97,7 +97,7 @@ def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fold
 
 
 def resize_requested(state: State, event: k.AppResizeRequested, record: Record) -> Folded:
-    """Believe it from a node that has a part of the app's present generation, and note what it changes."""
+    """Accept it from a node that has a part of the app's current generation, and note the changes."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
     if app is None or generation is None or app.ended or generation is not app.current or not generation.released:

@@ -182,7 +182,7 @@ def _count_own_debt(state: State, app: App) -> None:
 
 
 def _count_failure(state: State, app: App, generation: Generation, event: k.GenerationFailed) -> None:
-    """Of its retries, and for what it may have next."""
+    """For its retries, and for its next bounds."""
     _count_debt(state, app, event)
     _count_retries(state, app, event)
     if not event.counted or generation.worked:
@@ -263,7 +263,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
 
 
 def _let_go(app: App, size: int) -> None:
-    """It is given what it was held from, so it is held no longer."""
+    """It gets the size from which it was held, so it is no longer held."""
     if app.held_most is not None and size > app.held_most.worked_with:
         app.held_most = None
     if app.held_least is not None and size < app.held_least.worked_with:
@@ -304,8 +304,8 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
-    """Plan a live adjustment.  Where it is overtaken the app stays as it is: return the nodes that its members were to leave,
-    on which others in the same decision may count."""
+    """Plan a live adjustment. If it is obsolete, the app stays as it is: return the nodes that its members were to
+    leave, on which others in the same decision may count."""
     generation = app.current
     if generation is None or not membership.may_be_resized_live(app, generation):
         state.counters.ignored += 1
@@ -363,7 +363,7 @@ def _nodes_changed(state: State, change: k.Resize, basis: int) -> bool:
 
 
 def _nodes_go(state: State, generation: Generation) -> bool:
-    """Whether one of its nodes is drained or away, so that it is not the policy's choice that it has to go."""
+    """Whether one of its nodes is drained or unavailable, so that moving it is not the policy's choice."""
     return any(
         (node := state.nodes.get(container.node)) is None or not node.usable
         for container in generation.planned.values()
@@ -408,8 +408,8 @@ def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors:
 
 
 def _leaves_something(event: k.Resized) -> bool:
-    """Whether asking again may give more: the decision used up what may change at once, or its solver stopped at a limit.
-    One that came of a tick leaves something as long as it changes anything, so that ticks come to an end."""
+    """Whether asking again may give more: the decision used up its budget of changes, or its solver stopped at a
+    limit. A decision of a tick leaves something as long as it changes anything, so that ticks end."""
     if event.trigger == "idle":
         return bool(event.changes)
     return 0 < event.overhead_budget <= event.overhead or event.status != "optimal"

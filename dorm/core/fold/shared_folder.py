@@ -5,10 +5,10 @@
                              saved a checkpoint there, it stays
     the most nodes           otherwise the folder that most nodes have; of two with equally many, the one in force
 
-So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  A node without the
-cluster's folder gets nothing new.  What runs there goes to others that have the folder after `LEFT_ALONE_S`; where no node
-has it (its marker was deleted, the file server is away), everything runs on where it is.  Agents before release
-0.6.0 announce no folder and are taken at their word.
+A node without its mount that joins first is therefore outvoted by the others as long as nothing runs there. A node
+without the cluster's folder gets nothing new. Its apps move to nodes that have the folder after `LEFT_ALONE_S`; if no
+node has it (its marker was deleted, the file server is unavailable), everything keeps running in place. Agents before
+release 0.6.0 announce no folder, and theirs is assumed to be right.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def _announced(state: State) -> list[str]:
 
 
 def left_alone_until(node: Node) -> int:
-    """Until when (UTC ns) what runs on a node without the cluster's folder stays there; 0 where it has the folder."""
+    """Until when (UTC ns) apps stay on a node without the cluster's folder; 0 if it has the folder."""
     return node.foreign_at + LEFT_ALONE_S * SECOND if node.foreign else 0
 
 
 def leaves_alone(state: State, node: Node, now: int) -> bool:
-    """Whether what runs on a node without the cluster's folder stays there at `now` (UTC ns), unless the node is drained: no
-    other node has the folder, or it is not certain yet that they do."""
+    """Whether apps stay on a node without the cluster's folder at `now` (UTC ns), unless the node is drained: no
+    other node has the folder, or it is not certain yet that one does."""
     if not node.foreign or node.draining:
         return False
     mounted = any(other.condition == "up" and not other.foreign for other in state.nodes.values())
@@ -110,8 +110,8 @@ def _all_have(state: State, generation: Generation) -> bool:
 
 
 def counts_in(state: State, app: App, generation: Generation, folder: str) -> bool:
-    """Whether a checkpoint that a node with this folder tells of is one to go on from.  Where another folder was mounted when
-    the generation began, nobody knows in which of them it lies."""
+    """Whether an app can resume from a checkpoint that a node with this folder reports. If another folder was mounted
+    when the generation began, it is unknown in which folder the checkpoint is."""
     if folder == NO_FOLDER or (folder and generation.folder not in ("", folder)):
         return False
     return folder in ("", state.checkpoints, app.checkpoint_in) or app.checkpoint is None

@@ -29,7 +29,7 @@ def queue(state: State, submission: Submission, record: Record) -> Folded:
 def queue_refused(
     state: State, event: Event, record: Record, why: str, code: str, *, app: str = "", spec: Any = None
 ) -> Folded:
-    """Queue a request that is refused already, so that its sender gets an answer.  `app`: of a refused update."""
+    """Queue a refused request, so that its sender gets an answer. `app`: the app of a refused update."""
     refused = Submission(
         id=event.id,
         seq=state.seq,

@@ -145,8 +145,8 @@ def _earlier(app: App) -> dict[str, Any]:
 
 
 def _committed(generation: Generation) -> list[Container]:
-    """Return the members as agents were told: until the master has said that a membership is committed, those that it leaves
-    out run on."""
+    """Return the members that agents know: until the master has committed a membership, members that it leaves out
+    keep running."""
     members = [one for _, one in sorted(generation.containers.items())]
     if not generation.untold:
         return members

@@ -1,7 +1,7 @@
 """Queries over a state.
 
     views      rows for people and programs: what `ps`, `nodes` and `describe` show
-    sweeps     the apps of a sweep beside each other
+    sweeps     the apps of a sweep, side by side
     reported   the newest that apps have reported, on the log or beside it
     standing   each app's dominant share against its fair share
     planning/  what the next decision would be if something happened first, or the settings were others

@@ -26,8 +26,8 @@ MOST_NAMED = 5
 
 
 def reason_of(app: App, now: int) -> Waiting | None:
-    """Return why a live app waits or has less than its n_max at `now` (UTC ns): its closed gates, else the reason of the last
-    decision; None where there is none, and for an app that has ended."""
+    """Return why a live app waits or has less than its n_max at `now` (UTC ns): its closed gates, otherwise the
+    reason of the last decision; None if there is none, and for an ended app."""
     if app.ended:
         return None
     return gate(app, now) or app.waiting
@@ -70,7 +70,7 @@ def moment(time: int) -> str:
 
 
 def hold_shown(app: App) -> dict[str, Any] | None:
-    """Return who holds a live app, since when and why, for people and programs; None where nobody does."""
+    """Return who holds a live app, since when and why, for people and programs; None if it is not held."""
     hold = hold_of(app) if not app.ended else None
     return None if hold is None else msgspec.to_builtins(hold)
 

@@ -103,7 +103,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting], list[Setting]]:
-    """Return the policy's parameters, and the master's times with what else it goes by.  `plugins` are those that the leading
+    """Return the policy's parameters, and the master's times and other settings. `plugins` are those that the leading
     master announced."""
     defaults = parameters_in_force(Settings(policy=settings.policy), plugins)
     parameters = [

@@ -22,7 +22,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     containers: int
     dominant: str
-    """The kind of resource of which it takes the largest part; '' where no node has what it needs."""
+    """The kind of resource of which it takes the largest share; '' if no node has what it needs."""
     share: float
     """s_i = n_i δ_i (DRF paper, §4.1)."""
     fair: float
@@ -43,7 +43,7 @@ class Standings(msgspec.Struct, frozen=True):
 
 
 def standings(problem: Problem) -> Standings:
-    """Return each app's present share beside its fair share."""
+    """Return each app's current share and its fair share."""
     instance = integer.read(problem)
     fair = integer.theoretical_shares(instance, instance.possible)
     apps: dict[str, Standing] = {}

@@ -26,7 +26,7 @@ class Touched(msgspec.Struct, frozen=True):
     rules: list[Rule]
     """Every constraint between the times that would result."""
     leases: list[str]
-    """Nodes whose time to run on after they are cut off would change."""
+    """Nodes whose time to keep running after a cut-off would change."""
     lost: list[str]
     """Nodes that are up but silent for longer than the new grace time: lost, unless they are heard within it."""
     ended: list[str]

@@ -337,7 +337,8 @@ def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
 
 
 def _origin(app: App) -> str:
-    """Return from whose checkpoint it started, and the digest of what it was given; "" for one that started from none."""
+    """Return the app from whose checkpoint it started, and the digest of the copied files; "" if it started without
+    one."""
     digest = f", files {app.origin_digest}" if isinstance(app.origin_digest, str) else ""
     return f"{app.spec.origin}{digest}" if app.spec.origin else ""
 

@@ -1,7 +1,8 @@
 """Which apps a new one waits for: `after` of its spec, at its admission.
 
-A name means the tenant's own live app, else the one of that name that has ended last.  An app names only what was submitted
-before it, so no two ever wait for each other.  What others own and what does not exist are the same: unknown.
+A name refers to the tenant's own live app, or otherwise to the latest ended app of that name. An app can name only
+apps that were submitted earlier, so no two apps wait for each other. Apps of other tenants and apps that do not exist
+are both unknown.
 """
 
 from __future__ import annotations

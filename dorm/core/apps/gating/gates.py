@@ -5,9 +5,10 @@
     after   it waits for another app to end (`awaiting` beside this); if that app ends otherwise than it has to, this
             one is cancelled
 
-An app with a closed gate is no demand: policies are not asked about it, so no share is reserved for it, and the time for which
-it is closed counts neither as a wait (`App.waiting_since`) nor as an age (`age_ns`).  If it runs, the next decision stops it
-by the usual adjustment, with a checkpoint (`dorm.core.decide.gates`); nothing of it is released meanwhile.
+An app with a closed gate is no demand: policies are not asked about it, so no share is reserved for it, and the time
+for which it is closed counts neither as a wait (`App.waiting_since`) nor as an age (`age_ns`).  If it runs, the next
+decision stops it by the usual adjustment, with a checkpoint (`dorm.core.decide.gates`); until then, none of its
+containers are released.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def waits_for_record(app: App) -> bool:
 
 
 def hold_of(app: App) -> Hold | None:
-    """Return who holds the app and why, None where nobody does."""
+    """Return who holds the app and why, None if it is not held."""
     return app.gates.hold if isinstance(app.gates, Gates) else None
 
 
@@ -49,7 +50,7 @@ def still_awaited(app: App) -> list[Awaited]:
 
 
 def broken(app: App) -> Awaited | None:
-    """Return the first app that it waits for and that has ended otherwise than it has to; None where there is none."""
+    """Return the first awaited app that has not ended as required; None if there is none."""
     after = app.gates.after if isinstance(app.gates, Gates) else []
     return next((one for one in after if one.broken), None)
 
@@ -60,8 +61,8 @@ def closed_since(app: App) -> int:
 
 
 def age_ns(app: App, now: int) -> int:
-    """Return how long the app has been able to run by `now` (UTC ns): since its submission, without the time in which a gate
-    was closed."""
+    """Return how long the app has been able to run at `now` (UTC ns): since its submission, without the time in which
+    a gate was closed."""
     age = now - app.submitted_at
     if isinstance(app.gates, Gates):
         age -= app.gates.closed_ns

@@ -1,9 +1,9 @@
 """How long an app has run, against `max_runtime` of its spec.
 
-What counts is the time in which a container of it runs, by log times: of each generation from the start of its first container
-to the end of its last.  Waiting, being held, pausing after a failure and the gap of a restart do not count; a live resize
-interrupts nothing.  A container on a node that is not heard may run, so it counts until its end is known.  Nothing is counted
-for an app without a limit.
+What counts is the time in which a container of it runs, by log times: of each generation from the start of its first
+container to the end of its last.  Waiting, being held, pausing after a failure and the gap of a restart do not count;
+a live resize interrupts nothing.  A container on a silent node may run, so it counts until its end is known.  Nothing
+is counted for an app without a limit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ran_ns(app: App, now: int) -> int:
 
 
 def ends_at(app: App) -> int | None:
-    """Return when its time is over if it runs on (UTC ns); None while it does not run, and without a limit."""
+    """Return when its time is over if it keeps running (UTC ns); None while it does not run, and without a limit."""
     runtime, limit_s = app.run_time, app.spec.max_runtime_s
     if not isinstance(runtime, RunTime) or limit_s is None or not runtime.since:
         return None

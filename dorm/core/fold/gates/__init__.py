@@ -1,4 +1,4 @@
-"""The fold of gates: what keeps apps from running, and what lets them go on.
+"""The fold of gates: conditions that keep apps from running, and their ends.
 
     requests   holds and releases
     awaiting   the gates of a new app, and what an end means for those that wait for it

@@ -1,7 +1,7 @@
 """What an edit does to an app's gates, its time, its origin and the limit of its group.
 
-Gates and origin change before an app has started, its `max_runtime` at any time.  A limit that an edit sets counts from the
-start of the containers that run then, since nothing was counted before.
+Gates and origin change before an app has started, its `max_runtime` at any time.  A limit that an edit sets counts
+from the start of the containers that run at that time, because nothing was counted before.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def is_operators(state: State, app: App, who: str) -> bool:
-    """Return whether a hold of the app by `who`, who may change it, is an operator's: the app is somebody else's."""
+    """Return whether a hold of the app by `who`, who may change it, is an operator's, because the app belongs to
+    another user."""
     known = state.known
     return known is not None and known.tenant_of(who) != app.tenant
 

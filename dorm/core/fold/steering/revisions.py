@@ -170,7 +170,7 @@ def app_restarted(state: State, event: k.AppRestarted) -> None:
 
 
 def _revive(state: State, app: App, event: k.AppRestarted) -> bool:
-    """Return whether an app that has ended goes on."""
+    """Return whether an ended app resumes."""
     if event.spec is None or app.ended == "completed" or app.name_key in state.names or app.stopping:
         return False
     app.ended, app.ended_at, app.end_reason = "", 0, ""

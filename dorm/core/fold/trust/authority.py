@@ -20,7 +20,7 @@ answer.
     facts about an app     a node that has a part of the generation
     sessions               both: this node, and a part of the generation
 
-The master's rounds have a subject of their own.  Where the cluster names its masters' keys, a round that none of them signed
+The master's rounds have their own subject. If the cluster names its masters' keys, a round that none of them signed
 is void (`is_by_master`), here as for agents and audits.
 """
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
-    """Return the event that counts, and what became of it where its author may not say it; None where the fold goes on."""
+    """Return the event that counts, and its outcome if its author may not publish it; None if the fold continues."""
     rule = _RULES.get(type(event))
     if rule is None:
         return _without_rule(state, known, event, record)
@@ -272,7 +272,7 @@ def _of_session(state: State, known: Identities, event: k.OfSessions, who: str) 
 
 
 _SCOPED = frozenset((k.AppSubmitted, k.AppUpdated, k.AppEditRequested, k.AppRestartRequested))
-"""Kinds whose ids belong to their author's tenant, since answers go to them."""
+"""Kinds whose ids belong to their author's tenant, because answers go to them."""
 _RULES: dict[type, Rule] = {
     k.AppSubmitted: _submits,
     k.AppUpdated: _changes_app,
@@ -314,4 +314,4 @@ _RULES: dict[type, Rule] = {
     ),
     **dict.fromkeys(get_args(k.OfSessions), _of_session),
 }
-"""Identities have rules of their own, which the agents share (`events.identities.takes`)."""
+"""Identities have their own rules, which the agents share (`events.identities.takes`)."""

@@ -367,7 +367,7 @@ class _Course:
         return f"{app.name} restarted"
 
     def _answered(self, app: App, event: k.AppEditRequested | k.AppRestartRequested) -> None:
-        """Have the master answer a request.  Raises PlanError where it refuses."""
+        """Let the master answer a request. Raises PlanError if it refuses."""
         id = f"{_WHO}.{self.state.seq}"
         self.say(msgspec.structs.replace(event, id=id))
         for fact in self.settle():
@@ -375,7 +375,7 @@ class _Course:
                 raise PlanError(f"{app.name}: {fact.reason}", code=fact.code)
 
     def _submit(self, index: int, spec: CheckedSpec) -> str:
-        """Submit an app, which is answered at once, as on a log where nothing else happens."""
+        """Submit an app; the answer is immediate, as on a log without other events."""
         id = f"{_WHO}.{index}.{self.state.seq}"
         self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(as_shipped(spec))))
         for fact in self.settle():

@@ -1,4 +1,5 @@
-"""What a change of settings would do, without doing it: its differences in words, what it breaks, what it touches."""
+"""The effects of a change of settings, without making it: the differences as text, violated constraints, affected
+nodes and apps."""
 
 from __future__ import annotations
 
