@@ -14,7 +14,7 @@
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
-    answering    all that this node is asked
+    answering requests to this node
 
     progress/    what apps report, in the progress file of each container
     reporting/   what the node publishes: facts about containers, heartbeats, container output

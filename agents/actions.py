@@ -65,7 +65,7 @@ class Actions:
         """`may_launch` raises Unavailable while the node's lease is not held; `seen` returns the containers listed last;
         `wake` is set after each action, since the list may differ by then; `files` has the folders that clients ship."""
         self.busy: set[Key] = set()
-        """Containers with an action under way: a list made meanwhile may be wrong about them."""
+        """Containers with an action under way: a concurrent list may be wrong about them."""
         self._halting: set[Key] = set()
         """Containers that have their grace time now."""
         self._killing: set[Key] = set()
@@ -75,7 +75,8 @@ class Actions:
         self.announced: dict[Key, Announced] = {}
         """What was last written for each container; empty after a restart."""
         self.prepared: dict[Key, str] = {}
-        """Containers for which all was done that can be before their release, with the reason where they are not created."""
+        """Containers for which all preparation before the release is done, with the reason if they were not
+        created."""
         self._bringing = asyncio.Lock()
         self._config = config
         self._desired = desired

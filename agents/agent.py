@@ -3,10 +3,10 @@
 Level-triggered: whatever woke it (a record, a hint of the engine, the clock), it lists, compares and acts, so a crash, a
 restart or a repeated message ends in the same state.  Each container has at most one action under way.
 
-Containers may run as long as the node's lease, which the runtime keeps.  Only stored heartbeats extend it, counted from when
-they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs, joins again, and reads
-what it should run.  The same holds for an agent whose name another machine holds (`agents.identity`): it waits until the log
-shows that nothing of the other can run any more.
+Containers may run as long as the node's lease, which the runtime keeps.  Only stored heartbeats extend it, counted
+from when they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs,
+joins again, and reads what it should run.  The same applies to an agent whose name another machine holds
+(`agents.identity`): it waits until the log shows that none of the other machine's containers can run any more.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Agent:
         self._leaving = False
         self._cut_off = False
         self._told_lease_s = self._announced_s = 0.0
-        """The longest lease that the master may believe this node to honor, and the one announced last."""
+        """The longest lease that the master may assume for this node, and the last announced one."""
         self._good_for_s = math.inf
         """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
         self._good_until = 0.0
@@ -139,9 +139,9 @@ class Agent:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled; containers run on afterwards.  A log that can't be reached is waited for.  Raises RuntimeFault
-        or LogRefused before it has joined, LogClosed, LogDamaged whenever the log is not the one it had followed, and
-        Displaced when its folder is not the one it had opened."""
+        """Run until cancelled; containers keep running afterwards. The agent waits for a log that cannot be reached.
+        Raises RuntimeFault or LogRefused before it has joined, LogClosed, LogDamaged whenever the log is not the one
+        it had followed, and Displaced when its folder is not the one it had opened."""
         await asyncio.to_thread(self._ledger.open)
         await self._runtime.open()
         try:
@@ -241,7 +241,7 @@ class Agent:
         return True
 
     async def _join(self) -> None:
-        """Announce the node.  Once it has read back its own announcement, it knows what it should run."""
+        """Announce the node. When the agent has read back its own announcement, it knows what it should run."""
         while True:
             try:
                 if self._cut_off:
@@ -263,8 +263,8 @@ class Agent:
         return self.desired.holder == self.identity.value and self.desired.enrolled
 
     async def _wait_for_name(self) -> None:
-        """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end with their
-        own lease, and surely before this node joins."""
+        """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end
+        with their own lease, and certainly before this node joins."""
         said = ""
         async with self._changed:
             while not self.desired.may_hold(self.identity.value):
@@ -287,7 +287,7 @@ class Agent:
         again.  Raises Unavailable."""
         await self._look.find()
         left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
-        # What a part says of the lease may be out of date, so the master is told what this agent goes by.
+        # The lease in a part may be out of date, so the agent tells the master which lease it uses.
         self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
         sent_at = self._since_boot()
         name, config = self.config.name, self.config
@@ -396,8 +396,8 @@ class Agent:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, *, timeout: float) -> bool:
-        """Ask the master to empty this node, wait until it is empty, and publish NodeLeft.  Return False if that took too
-        long: running containers then run on.  Call it while `run` is running."""
+        """Ask the master to empty this node, wait until it is empty, and publish NodeLeft.  Return False if that took
+        too long: running containers then keep running.  Call it while `run` is running."""
         if not self.desired.may_hold(self.identity.value):
             return True  # This agent has nothing to empty, and another machine holds the name.
         now = self._clock()
@@ -430,8 +430,9 @@ class Agent:
         """Send SIGKILL to every container of this node, for an operator who can't wait or a node that is cut off.  The agent
         ends them, not the apps, so no retries are used up.  Raises RuntimeFault.
 
-        A container that is just being launched is not listed as running yet, and would run on; so it is waited for and killed
-        too.  Nothing else is launched from here on, unless a node that was cut off joins again."""
+        A container that is being launched is not listed as running yet, and would keep running; the agent therefore
+        waits for it and kills it too.  Nothing else is launched from here on, unless a node that was cut off joins
+        again."""
         if not self._cut_off:
             self._leaving = True
         while True:

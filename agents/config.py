@@ -97,7 +97,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def announced(self, runtime: str) -> str:
-        """Return a runtime's name with what it allows beyond the restricted profile, for all who look at the node."""
+        """Return a runtime's name with what it allows beyond the restricted profile, for display."""
         more = [*self.allow, *(["trust-apps"] if self.trust_apps else [])]
         return f"{runtime} ({', '.join(more)})" if more else runtime
 

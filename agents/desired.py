@@ -66,7 +66,7 @@ class DesiredApp(msgspec.Struct):
     failed: bool = False
     resume: bool = False
     checkpoints: str = ""
-    """The folder of checkpoints in which the generation works, "" where no node has announced one."""
+    """The checkpoint folder in which the generation works, "" if no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
     killed: bool = False
@@ -81,7 +81,7 @@ class DesiredApp(msgspec.Struct):
     next: AppSpec | None = None
     """What its next generation starts with, where its owner has edited it."""
     earlier: AppSpec | None = None
-    """What the generations up to `earlier_until` were started with, where that is not `spec`."""
+    """The spec of the generations up to `earlier_until`, if it is not `spec`."""
     earlier_until: int = 0
 
     def spec_of(self, generation: int) -> AppSpec:
@@ -195,7 +195,7 @@ class Desired(msgspec.Struct):
 
     @property
     def knows_lease(self) -> bool:
-        """Whether the lease was ever heard of."""
+        """Whether the lease was ever known."""
         return not self.by_part or self.part_seq > 0
 
     @property
@@ -407,14 +407,14 @@ class Desired(msgspec.Struct):
             del self.apps[name]
 
     def _revive(self, fact: k.AppRestarted, spec: AppSpec) -> None:
-        """An app that had ended goes on.  One that was never here was forgotten then."""
+        """An ended app resumes. One that was never on this node was forgotten at its end."""
         app = self.apps.setdefault(fact.app, DesiredApp(spec, generation=fact.generation, tenant=fact.tenant))
         app.ended_at, app.killed, app.failed = 0, False, True
 
     # --- memberships ----------------------------------------------------------------------------------------------------
 
     def _announce(self, fact: k.MembersReleased | k.MembersLost, app: DesiredApp) -> None:
-        """Newcomers here start; every member hears of the membership."""
+        """New members on this node start; every member learns the membership."""
         if not app.released or app.failed or app.ended_at or fact.membership != app.membership + 1:
             return
         lost = fact.lost if isinstance(fact, k.MembersLost) else []
@@ -453,7 +453,7 @@ class Desired(msgspec.Struct):
         }
 
     def works_on(self, key: Key, now: int) -> bool:
-        """Return whether a container of an earlier generation may run on, while the next one is prepared."""
+        """Return whether a container of an earlier generation may keep running while the next one is prepared."""
         app = self.apps.get(key.app)
         if app is None or app.held is None or app.ended_at or key.generation != app.held.generation:
             return False

@@ -1,8 +1,9 @@
 """Bringing a shipped folder to a node, before a container that starts in it is created.
 
-What is fetched stays in the cache, so a call that takes too long gives up and the next one goes on where it was: a stop of the
-container need not wait for gigabytes.  Trouble of the node or of the servers is `Unavailable` and tried again; that the
-cluster no longer has a folder, or that it is none, is the app's own and ends the try with a reason on the log.
+Fetched parts stay in the cache, so a call that takes too long gives up and the next one continues: a stop of the
+container need not wait for gigabytes. Problems of the node or the servers are `Unavailable`, and the agent tries
+again. If the cluster no longer has the folder, or it is invalid, this is the app's failure and ends the try with a
+reason on the log.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def machine_id() -> str:
 
 
 class Identity:
-    """The identity in one node's folder; `value` is "" until it is loaded.  `process` tells this process of the agent from
-    those before and after it."""
+    """The identity in one node's folder; `value` is "" until it is loaded.  `process` distinguishes this process of
+    the agent from those before and after it."""
 
     def __init__(self, root: Path, machine: Callable[[], str] = machine_id) -> None:
         self.value = ""

@@ -33,7 +33,7 @@ class Place(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     """The app's own command: to start, or to resume."""
     folder: str
-    """The container's private folder as the container sees it; files of the launch lie there."""
+    """The container's private folder as the container sees it; it holds the files of the launch."""
 
     @property
     def rank(self) -> int:
@@ -67,8 +67,8 @@ class Launch(msgspec.Struct, frozen=True):
     defaults: dict[str, str] = {}
     """Variables that the app's own `env` replaces."""
     files: dict[str, str] = {}
-    """Text of files in the container's private folder, by name; each begins with `dorm-`, since the app's own files lie
-    there too."""
+    """Text of files in the container's private folder, by name; each begins with `dorm-`, because the app's own files
+    are there too."""
 
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Starts and ends a job over the containers of one generation, without ssh: `python3 dorm-launcher.py ROLE …`.
 
-The agent writes this file into every container, where it runs with nothing but Python's standard library.
+The agent writes this file into every container, where it runs with only Python's standard library.
 
     head    the first container: waits until all others have connected, runs its command (mpirun), ends with its exit code
     worker  every other container: connects to the head, runs the daemons of Open MPI that the head sends, or a command of its
@@ -8,8 +8,8 @@ The agent writes this file into every container, where it runs with nothing but 
     agent   what mpirun calls instead of ssh, `agent HOST COMMAND…`: has the head pass the command to that host's container
     rank    started by mpirun's daemons, one for each process of the job: notes its process id, then becomes the app's command
 
-Workers connect to the head, never the other way, so no container takes commands from a caller.  Only an agent that knows the
-head's token, which lies in mpirun's environment, can have a command passed on.  The network is trusted, as it is by MPI.
+Workers connect to the head, never the other way, so no container accepts commands from a caller. Only an agent that
+knows the head's token, which is in mpirun's environment, can pass on a command. The network is trusted, as MPI does.
 
 All of that runs in process groups of its own: SIGTERM reaches this program alone, which passes it to the processes that were
 started by `rank`.  They save and end; the head's command ends after them, and everything else with it.
@@ -202,7 +202,7 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
         say(f"the container of rank {mine.lost.result()} is gone")
         # Asked to stop, it may still save; Dorm's grace time bounds that.
         await finish(job, None if stop.asked.is_set() else 0.0)
-        # Its own exit code, since Dorm tells causes apart by it: a taken port is no failure of the app.
+        # A separate exit code, because Dorm distinguishes causes by it: a taken port is not a failure of the app.
         code = STOPPED if stop.asked.is_set() else mine.code_of(mine.lost.result())
     passing.cancel()
     await mine.end(code)

@@ -1,8 +1,8 @@
 """Builds an app's environment, then becomes the app's command: `python3 dorm-environment.py FOLDER [--inside] COMMAND…`.
 
-The agent writes this file into the containers of apps that ask for an environment, where it runs with nothing but Python's
-standard library.  `dorm-environment.json` beside it says what to build.  In FOLDER, which all containers of the app on a node
-share, it keeps
+The agent writes this file into the containers of apps that ask for an environment, where it runs with only Python's
+standard library.  `dorm-environment.json` beside it says what to build.  In FOLDER, which all containers of the app
+on a node share, it keeps
 
     lock     held (shared) by each container that uses it, until that has ended
     building held by the one that builds
@@ -103,7 +103,7 @@ def check_not_failed(folder: str, generation: str) -> None:
 
 
 def build(folder: str, plan: "dict[str, Any]") -> None:
-    """Make the virtual environment, install what is required, run the commands.  Raises Failed."""
+    """Create the virtual environment, install the requirements, run the commands. Raises Failed."""
     begun = time.monotonic()
     venv = os.path.join(folder, "venv")
     say("building the environment {}".format(plan["key"][:12]))

@@ -47,7 +47,7 @@ class Environments:
         self._sizes: dict[str, int] = {}
 
     def of(self, spec: AppSpec, owner: str) -> Environment | None:
-        """Return the environment of an app's containers, None where it needs none."""
+        """Return the environment of an app's containers, None if it needs none."""
         if not spec.needs_environment:
             return None
         key = plan.key_of(spec, owner, spec.image if self._mounted else _BASE)
@@ -55,8 +55,8 @@ class Environments:
         return Environment(key, source, plan.INSIDE if self._mounted else source, site_packages=self._mounted)
 
     async def have(self, environment: Environment | None, owner: tuple[int, int] | None) -> None:
-        """Have the folder of an environment, which belongs to `owner` (uid, gid), None for the agent's own user; and remove
-        others where there are too many.  Raises Unavailable."""
+        """Create the folder of an environment, owned by `owner` (uid, gid; None for the agent's own user), and remove
+        others if there are too many. Raises Unavailable."""
         if environment is None:
             return
         try:

@@ -1,7 +1,7 @@
 """What a container's environment is built of, its key, and the command that builds it before it becomes the app's own.
 
-Equal requirements, commands and interpreters of one owner share an environment.  Apps of different owners never do: who
-builds one decides what it holds.
+Equal requirements, commands and interpreters of one owner share an environment. Apps of different owners never do,
+because the builder decides its content.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def key_of(spec: AppSpec, owner: str, base: str) -> str:
-    """Return the key of a spec's environment, "" where it needs none.  `base` says what it is built upon: an image, or the
-    node's own interpreter."""
+    """Return the key of a spec's environment, "" if it needs none. `base` names what it is built upon: an image, or
+    the node's own interpreter."""
     if not spec.needs_environment:
         return ""
     parts = (spec.requirements, spec.setup, spec.python, owner, base)
@@ -50,7 +50,7 @@ def key_of(spec: AppSpec, owner: str, base: str) -> str:
 
 
 def mounts(environment: Environment | None) -> tuple[Mount, ...]:
-    """Return how a container sees its environment, where that is at a path of its own."""
+    """Return how a container sees its environment, if that has its own path there."""
     if environment is None or environment.source == environment.target:
         return ()
     return (Mount("environment", environment.source, environment.target, read_only=False),)

@@ -28,7 +28,7 @@ class Building:
         self._built: dict[Key, float] = {}
 
     def waits(self, key: Key, run_dir: Path, tasks: asyncio.TaskGroup) -> bool:
-        """Return whether a running container may still build; `woken` is called once that is over."""
+        """Return whether a running container may still be building; `woken` is called when that ends."""
         if key in self._built:
             return False
         if key not in self._watched:
@@ -37,7 +37,7 @@ class Building:
         return True
 
     def seconds(self, key: Key) -> float:
-        """Return how long a container has built its environment, or waited for that; 0 where it was there."""
+        """Return how long a container has built its environment, or waited for it; 0 if it existed."""
         return self._built.get(key, 0.0)
 
     def forget(self, key: Key) -> None:

@@ -1,7 +1,7 @@
 """An agent's folded state, kept in its folder, so that a restart reads only later records.
 
-It affects how long a start takes, never its result.  It is believed only if it is whole, was folded by these very sources for
-this node of this cluster, and the log still has the record after which it was saved.
+It affects how long a start takes, never its result. It is used only if it is complete, was folded by the same sources
+for this node of this cluster, and the log still has the record after which it was saved.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DOUBT_S = 30.0
 
 
 class Doubt:
-    """Whether a log is shorter than what was read of it.  In a cluster, a server that was cut off and briefly believes that
-    it still leads reports that too: only what stays true for half a minute is believed."""
+    """Whether a log is shorter than what was read of it. In a cluster, a server that was cut off and briefly assumes
+    that it still leads reports that too, so the condition has to hold for half a minute."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -78,7 +78,7 @@ class DesiredFile:
         aside.replace(self.path)
 
     def load(self, build: str) -> tuple[Desired, str] | None:
-        """Return the saved state and the identity of its last record; None if nothing can be believed."""
+        """Return the saved state and the identity of its last record; None if it cannot be used."""
         try:
             kept = _KEPT.decode(self.path.read_bytes())
             if (kept.cluster, kept.node, kept.build) != (self._cluster, self._node, build):

@@ -1,4 +1,4 @@
-"""What this node reads, where it has read to, and its folded state on disk, from which a restart continues.
+"""What this node reads, how far it has read, and its folded state on disk, from which a restart continues.
 
 Where the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
 rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
@@ -122,7 +122,7 @@ class Follower:
     async def follow(
         self, fold: Callable[[list[Record]], Awaitable[None]], take: Callable[[NodePart], Awaitable[None]]
     ) -> None:
-        """Hand each later batch of records to `fold`, and each part that is believed to `take`, without end.  Raises
+        """Pass each later batch of records to `fold`, and each valid part to `take`, until cancelled. Raises
         LogDamaged if the log is not the one followed."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_parts(take))
@@ -151,7 +151,7 @@ class Follower:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _after(self) -> int:
-        """Return where to read on.  A node that follows its part need not read what is archived."""
+        """Return where to continue reading. A node that follows its part need not read archived records."""
         if self._desired.seq or not self._desired.by_part:
             return self._desired.seq
         return await until_answered(self._log.start, f"looking up the log's start for node {self._node}")
@@ -198,7 +198,7 @@ class Follower:
         return True
 
     def taken(self, part: NodePart) -> bool:
-        """Make `part` what is desired.  Return False if it is older than that."""
+        """Make `part` the desired state. Return False if it is older than that."""
         taken = install(self._desired, part)
         if taken:
             self._folded_at = asyncio.get_running_loop().time()
@@ -208,7 +208,7 @@ class Follower:
     # --- which of them --------------------------------------------------------------------------------------------------
 
     async def _choose(self, take: Callable[[NodePart], Awaitable[None]]) -> None:
-        """Change over when the leading master begins or ceases to write parts, or where they do not reach this node."""
+        """Switch when the leading master begins or stops writing parts, or if they do not reach this node."""
         waited = 0
         while True:
             await self._until_a_look()

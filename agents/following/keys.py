@@ -1,8 +1,8 @@
 """Whose signature under a part counts.
 
-A node believes the log about the masters' keys, as it does where it folds the rounds.  It reads them there before it takes
-its first part, and again when a part is not signed by a key that it knows.  A part holds the keys as well.  A verified one
-hands them on; so does the first one of a node that can't read the log back to its start.
+A node takes the masters' keys from the log, as it does when it folds the rounds. It reads them before it accepts its
+first part, and again when a part is not signed by a known key. A part also holds the keys. A node accepts them from a
+verified part, and from its first part if it cannot read the log back to its start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Keys:
         self._log = log
         self._cluster = cluster
         self._open = False
-        """Whether the cluster is surely open, and so stays open (`events.identities.takes`)."""
+        """Whether the cluster is certainly open, and so stays open (`events.identities.takes`)."""
 
     async def believe(self, part: NodePart, signed: Signed, known: Identities | None) -> bool:
         """Return whether a master of the cluster wrote this part.  `known`: what the node knows of the cluster's identities,
@@ -54,7 +54,7 @@ class Keys:
         return on_the_log is not None and _signs(on_the_log, part, signed)
 
     async def _read(self, start: int) -> Identities | None:
-        """Return who is known by the log, None where it does not say."""
+        """Return the identities that the log states, None if it states none."""
         known: Identities | None = None
         subjects = subjects_of_identities(self._cluster)
         with contextlib.suppress(LogDamaged):

@@ -1,6 +1,6 @@
-"""A node's part becomes what is desired.
+"""A node's part becomes the desired state.
 
-The part says everything as of one record; the node's own facts after that record are applied on top, by the rules of the fold.
+The part describes everything at one record; the node's own later facts are applied on top, by the rules of the fold.
 What only this process knows is kept: facts in its outbox, and containers that it has seen end.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def install(desired: Desired, part: NodePart) -> bool:
-    """Replace what is desired by what the part says.  Return False, and change nothing, for one that is of another node, or
-    older than what is desired: a part that was delayed must not bring back what has ended since."""
+    """Replace the desired state by the part. Return False, and change nothing, for a part of another node, or one
+    that is older than the desired state: a delayed part must not bring back what has ended since."""
     if part.node != desired.node or part.seq <= desired.part_seq or part.epoch < desired.epoch:
         return False
     due_before, ended_before = desired.due, desired.exited

@@ -1,8 +1,8 @@
 """Answer questions about files of apps (`events.copying.messages`).
 
-Where a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only those who may
-(`dorm.security.roles`).  So an agent has to know no users: it answers for apps of this tenant, and for those of another one it
-says what it says of an app that it does not know.
+Where a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only
+those who may (`dorm.security.roles`).  An agent therefore need not know users: it answers for apps of this tenant,
+and for apps of another one as for an unknown app.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class _Pool:
         self.turns = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, work: Callable[[], T], seconds: float = _STEP_S) -> T:
-        """Return what `work` returns.  Raises what it raises, and FilesError if it takes too long; its thread goes on."""
+        """Return the result of `work`. Raises its errors, and FilesError if it takes too long; its thread keeps
+        running."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         try:

@@ -1,4 +1,4 @@
-"""Where an app's files lie in the folder that all nodes share.
+"""The places of an app's files in the folder that all nodes share.
 
     ROOT/APP/                     its checkpoints (`agents.checkpoint_folder`)
     ROOT/.dorm-apps/APP/owner     whose app it is, where no container can write
@@ -41,7 +41,7 @@ class AppFolders(NamedTuple):
 
 
 def folders_of(folder: CheckpointFolder, app: str, owner: str, *, resume: bool, cluster: str) -> AppFolders:
-    """Return the app's folders, created where they are missing.  Raises as `CheckpointFolder.of_app` does."""
+    """Return the app's folders, created if missing. Raises as `CheckpointFolder.of_app` does."""
     checkpoints = folder.of_app(app, resume=resume, cluster=cluster)
     return AppFolders(checkpoints, _make(folder.path, app, owner))
 

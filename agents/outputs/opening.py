@@ -127,8 +127,8 @@ def _outside(names: list[str]) -> FilesError:
 
 @contextlib.contextmanager
 def folder_for(root: Path, names: tuple[str, ...]) -> Iterator[int]:
-    """Yield a descriptor of a folder below `root`, made with its parents where it is missing, each of which is the owner's of
-    the one above.  No link is followed.  Raises FilesError."""
+    """Yield a descriptor of a folder below `root`, created with its parents if missing, each owned by the owner of
+    its parent. No link is followed. Raises FilesError."""
     with _guarded("/".join(names)):
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -94,7 +94,7 @@ def _note(root: Path, app: str, digest: str) -> None:
 
 
 def _noted(root: Path, app: str) -> str:
-    """Return the digest that was noted; "" where there is none, as for a copy whose node died before it noted it."""
+    """Return the noted digest; "" if there is none, for example because the node died before it noted it."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         found = (root / APPS / app / _NOTE).read_text()
         return found if _DIGEST.fullmatch(found) else ""
@@ -102,8 +102,8 @@ def _noted(root: Path, app: str) -> str:
 
 
 def chosen(entries: Sequence[FileEntry], origin: Origin) -> list[FileEntry]:
-    """Return what belongs to the checkpoint.  With a step that has to be met, later files of the same series are left out:
-    those whose names differ in their numbers alone.  Raises Refused where no name has that step."""
+    """Return the files of the checkpoint. If a step is required, later files of the same series are left out: those
+    whose names differ only in their numbers. Raises Refused if no name has that step."""
     if origin.later or origin.step is None:
         return [entry for entry in entries if entry.path and entry.kind != "other"]
     tops = {entry.path.partition("/")[0] for entry in entries if entry.path}

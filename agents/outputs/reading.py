@@ -77,7 +77,7 @@ def _looked(root: Path, path: str, place: str, folder: int, hidden: str) -> File
 
 
 def _link(root: Path, path: str, place: str, hidden: str) -> FileEntry:
-    """Return what a link leads to, where that is a file that can be copied in its place."""
+    """Return the target of a link, if it is a file that can be copied in its place."""
     try:
         with opened(root, f"{path}/{place}" if path else place, hidden=hidden) as found:
             status = os.fstat(found)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST: Final = 64
 """Uploads of one app that are not complete."""
 _KEPT_S: Final = 2 * 86_400
-"""How long one that nobody goes on with is kept."""
+"""How long an abandoned upload is kept."""
 _LEFT_FREE: Final = 1024**3
 """Bytes that uploads leave free in the shared folder."""
 
@@ -63,7 +63,7 @@ def _open(incoming: Path, asked: WriteBlock) -> int:
 
 
 def _forget_old(incoming: Path) -> None:
-    """Remove uploads that nobody goes on with.  Their times are the file server's, as is the time of a file made now."""
+    """Remove abandoned uploads. Their times are the file server's, as is the time of a file created now."""
     now = time.time()
     for left in os.scandir(incoming):
         with contextlib.suppress(OSError):

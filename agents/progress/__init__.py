@@ -2,7 +2,7 @@
 
     file        the file as it grows: facts at a limited rate
     lines       what of one line can be used, and why not
-    watermarks  which of the facts go on the decision log, and which beside it
+    watermarks  which facts go on the decision log, and which beside it
 
 Start with `file`.  Imports `events` and the runtime's key of a container; `agents.reporting` publishes what comes out.
 """

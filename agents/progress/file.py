@@ -9,10 +9,11 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
     {"membership": 5, "step": 1200, "members": [0, 3], "cause": "grow", "pause_s": 0.012}    a membership trains
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
-Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
-`REQUEST_S`.  Which of them go on the log is for `agents.progress.watermarks`.  What the rate held back is published when the
-container has ended, before its end is reported; a request is not: who has ended asks for nothing.  Of epochs none is left out:
-a fact names all that ended since the last one, those with the same ledger as one run.
+Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at
+most once in `REQUEST_S`.  Which of them go on the log is for `agents.progress.watermarks`.  Facts that the rate held
+back are published when the container has ended, before its end is reported, except requests, which then have no
+purpose. No epochs are left out: a fact names all that ended since the last one, those with the same ledger as one
+run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a

@@ -1,8 +1,9 @@
 """Which reports of progress go on the decision log, and which beside it.
 
-Decisions, forecasts and audits need when a generation began to work, how far it came, and how fast it works meanwhile.  For
-that the log has marks: the first report of a generation and of each membership, then further ones at distances that double up
-to `WATERMARK_S`, and the last report before the container's end.  All others go to the stream of progress.
+Decisions, forecasts and audits need to know when a generation began to work, how far it came, and how fast it was.
+The log therefore has marks: the first report of a generation and of each membership, then further ones at distances
+that double up to `WATERMARK_S`, and the last report before the container's end.  All others go to the stream of
+progress.
 
 The choice follows from the reports, their times, and what the log has, so an agent that was killed makes no mark twice, and
 the one that it owed is made from the progress file by the next agent.

@@ -32,8 +32,8 @@ async def last_words(runtime: Runtime, key: Key) -> str:
 
 
 def in_one_line(output: bytes) -> str:
-    """Return the end of an output as one line of at most `_LONGEST` characters, of which the last count most.  Lines that only
-    point at a place in the line above, as Python's tracebacks have them, mean nothing in one line."""
+    """Return the end of an output as one line of at most `_LONGEST` characters, which keeps the last ones.  Lines
+    that only point at a place in the line above, as Python's tracebacks have them, mean nothing in one line."""
     lines = [" ".join(line.split()) for line in output.decode(errors="replace").splitlines()]
     text = " / ".join([line for line in lines if line.strip("^~ ")][-_LINES:])
     return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]

@@ -74,7 +74,8 @@ class Outbox:
                 if isinstance(event, _OPTIONAL):
                     _log.warning("the log refuses a fact, which is left out", id=event.id, reason=str(error))
                     return
-                # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it forever.
+                # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it
+                # indefinitely.
                 _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)
             else:

@@ -83,8 +83,8 @@ class Reporter:
         feed: ProgressFeed,
         usage: Usage,
     ) -> None:
-        """`shared` returns whether checkpoints certainly lie in the folder that all nodes share.  `feed` takes progress
-        that does not go on the log."""
+        """`shared` returns whether checkpoints are certainly in the folder that all nodes share. `feed` receives
+        progress that does not go on the log."""
         self._shared = shared
         self._feed = feed
         self._usage = usage
@@ -228,8 +228,8 @@ class Reporter:
         return done and unwanted and key not in self._lived
 
     def _asked_by_this_agent(self, key: Key) -> bool:
-        """Return whether this agent, or one before it on this node, asked it to stop.  An engine remembers that as somebody's
-        request, and does not know whose."""
+        """Return whether this agent, or one before it on this node, asked it to stop.  An engine remembers a request,
+        but not its author."""
         return key in self._asked or self._ledger.asked(key)
 
     def _was_killed(self, key: Key, seen: Seen) -> bool:

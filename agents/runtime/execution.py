@@ -57,8 +57,8 @@ class Execution(Protocol):
     """A command that runs.  Methods may be called in any order and after its end; `close` has to be."""
 
     async def read(self) -> tuple[int, bytes] | None:
-        """Return the next piece of output, with 1 for standard output or a terminal and 2 for standard error; None once
-        all has been read.  A program whose output nobody reads has to wait."""
+        """Return the next piece of output, with 1 for standard output or a terminal and 2 for standard error; None
+        once all has been read.  A program whose output is not read has to wait."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Execution(Protocol):
         ...
 
     async def close(self) -> None:
-        """Kill what is left of it, and return once that is gone, or surely will be soon."""
+        """Kill its remaining processes, and return when they are gone, or certainly will be soon."""
         ...
 
 

@@ -85,7 +85,7 @@ class Displaced(RuntimeFault):
 
 
 class Key(NamedTuple):
-    """Names one container forever: generations are never reused."""
+    """Names one container permanently: generations are never reused."""
 
     app: str
     generation: int
@@ -113,7 +113,7 @@ class _WithoutFiles(msgspec.Struct, frozen=True):
 
 class _Hashed(_WithoutFiles, frozen=True):
     files: dict[str, str] = {}
-    """Text of files that lie in the container's private directory before it starts, by name."""
+    """Text of files to write into the container's private directory before it starts, by name."""
 
 
 class _WithWorkdir(_Hashed, frozen=True):
@@ -142,7 +142,7 @@ class ContainerSpec(_Mounting, frozen=True):
     """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
     tenant: str = ""
-    """Whose app it is; "" for nobody's.  It follows from the app, so the hash needs no part of it."""
+    """The tenant of the app; "" for none. It follows from the app, so it is not part of the hash."""
     outputs_dir: str = ""
     """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
     follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
@@ -272,7 +272,7 @@ class Runtime(Protocol):
 
     async def open(self) -> None: ...
     async def close(self) -> None:
-        """Detach from the engine; containers run on."""
+        """Detach from the engine; containers keep running."""
         ...
 
     async def list(self) -> list[Seen]:

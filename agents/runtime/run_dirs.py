@@ -239,8 +239,8 @@ class RunDirs:
             ) from failure
 
     async def put_files(self, key: Key, files: Mapping[str, bytes]) -> None:
-        """Write the files that a container finds at its start.  Raises `Unavailable`, also where the directory was removed
-        meanwhile: the next try makes it again."""
+        """Write the files that a container finds at its start. Raises `Unavailable`, also if the directory was
+        removed in between: the next try creates it again."""
         try:
             for name, content in files.items():
                 await self.put_file(key, name, content)
@@ -310,7 +310,7 @@ def _give(path: Path, owner: tuple[int, int]) -> None:
 
 
 def _put(folder: int, name: str, content: bytes) -> None:
-    """Replace a file in an open folder; the file is the folder's owner's, whom its container runs as."""
+    """Replace a file in an open folder; the file belongs to the folder's owner, as whom the container runs."""
     status = os.fstat(folder)
     aside = f".{name}.{secrets.token_hex(8)}"
     file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)

@@ -81,7 +81,7 @@ class Host(msgspec.Struct, frozen=True):
     swap_limit: bool
     """Whether the kernel can limit swap."""
     checkpoint_root: Path | None = None
-    """Checkpoint directories lie below this folder; None if none may be mounted."""
+    """Checkpoint directories are below this folder; None if none may be mounted."""
     profile: Profile = Profile()
 
 
@@ -136,7 +136,7 @@ def container_config(
         "HOME": RUN_MOUNT,
         "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first
         **spec.env,
-        # A container without GPUs gets none, whatever its image says and whatever the engine's default runtime is.
+        # A container without GPUs gets none, regardless of its image and of the engine's default runtime.
         **({} if spec.devices else {"NVIDIA_VISIBLE_DEVICES": "void"}),
         "DORM_PROGRESS": f"{RUN_MOUNT}/{PROGRESS_FILE}",
         "TINI_KILL_PROCESS_GROUP": "1",  # the init process passes SIGTERM to the whole group
@@ -361,7 +361,7 @@ def trouble(message: str) -> bool:
 
 
 def refusal(message: str) -> Refused | None:
-    """Return why a start failed for good, from the engine's message; None if a retry may succeed."""
+    """Return why a start failed permanently, from the engine's message; None if a retry may succeed."""
     for cause, pattern in _REFUSALS:
         if pattern.search(message):
             return Refused(cause, message)

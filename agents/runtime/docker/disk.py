@@ -37,8 +37,8 @@ _GIB: Final = 1024**3
 
 
 def measured(folders: Iterable[Path], most_bytes: int, most_files: int = _MOST_FILES) -> str:
-    """Return why these folders together are too large, "" if they are not.  Blocks.  It follows no links, and what disappears
-    meanwhile counts as nothing."""
+    """Return why these folders together are too large, "" if they are not.  Blocks.  It follows no links, and files
+    that disappear during the scan do not count."""
     size = count = 0
     for folder in folders:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -37,7 +37,8 @@ _EVENTS_SILENT_S: Final = 60.0
 """Seconds without an event after which the stream is opened again, since a dead one looks the same."""
 _PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: reported within the stream of progress
 _NO_KEYS: Final = "ctrl-_,ctrl-_,ctrl-_,ctrl-_"
-"""Keys that detach a terminal from the engine's exec, which nobody types: the usual ones (Ctrl-P Ctrl-Q) are a shell's."""
+"""Keys that detach a terminal from the engine's exec, chosen so that no user types them: the usual ones (Ctrl-P
+Ctrl-Q) belong to shells."""
 _GO_DIR: Final = 1 << 31  # Go's io/fs.FileMode
 _GO_SYMLINK: Final = 1 << 27
 
@@ -75,7 +76,7 @@ class ExecStream:
             await self._stream.write_in(data)
 
     def end_input(self) -> None:
-        """Close the exec's standard input, while its output goes on."""
+        """Close the exec's standard input; its output continues."""
         response = self._stream._resp
         transport = response.connection.transport if response is not None and response.connection is not None else None
         if transport is not None and transport.can_write_eof():

@@ -8,7 +8,7 @@ of the node's own, which is replaced as a whole:
     -d 169.254.0.0/16 -j REJECT                            metadata; of IPv6 fd00:ec2::254
     -p tcp -m multiport --dports 2375,2376,4222 -j REJECT  engines, and the log's servers
 
-Containers outlive their agent, and so do the rules: they stay until the node is told to be without them.
+Containers outlive their agent, and so do the rules: they stay until an agent starts with the firewall off.
 
     FirewallError    the rules can't be set or removed; the message says what to do
 """
@@ -127,7 +127,7 @@ async def _holds(words: list[str]) -> bool:
 
 
 async def _ended(words: list[str], given: str) -> tuple[int, str]:
-    """Run a program; return its exit code and what it complained about.  Raises FirewallError."""
+    """Run a program; return its exit code and its error output. Raises FirewallError."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,

@@ -30,7 +30,7 @@ import sys
 import time
 import urllib.parse
 
-if not __package__:  # run as a script: our package lies beside it, after the standard library
+if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease
@@ -144,7 +144,7 @@ class Guard:
             time.sleep(self._pause())
 
     def _enforce(self) -> bool:
-        """Kill everything that runs; return True once surely nothing does."""
+        """Kill everything that runs; return True when certainly nothing does."""
         found = self._kill_processes()
         if time.monotonic() < self._ask_at:
             return False

@@ -1,4 +1,4 @@
-"""How a container comes to run on an engine: created, compared with the request, and started, once.
+"""How a container starts on an engine: created, compared with the request, and started, once.
 
 A kill or an outage may come between any two steps, so each call continues from what it finds.  Before the engine is told to
 start a container, a note with its id is written beside its private directory.  If the note exists and the container has not
@@ -93,8 +93,8 @@ class Launcher:
         return name, wanted, info
 
     def _is_outdated(self, key: Key, info: Json, wanted: Json, host: config.Host) -> bool:
-        """Return whether it was created under another configuration of the node, or by an earlier release, and has never been
-        told to start."""
+        """Return whether it was created under another configuration of the node, or by an earlier release, and was
+        never started."""
         if (
             config.seen(key, info).state != "created"
             or (self._dirs.container_dir(key) / docker_guard.STARTING).exists()

@@ -3,9 +3,9 @@
 The engine sends each of its messages as one frame: the time, a space, and what the container wrote, which is a line or a part
 of 16 KiB of a longer one.  So a frame begins a line if the one before it ended one.
 
-Its messages have no numbers by which reading could go on after a lost connection, and those of stdout and stderr may come in
-another order than their times.  So a mark names a time up to two seconds back, and how many messages from then on have been
-read; the engine keeps their order.
+Its messages have no numbers by which reading could continue after a lost connection, and those of stdout and stderr
+may come in another order than their times. A mark therefore names a time up to two seconds back, and how many
+messages since then have been read; the engine keeps their order.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def _answer(
 
 
 def divided(payload: bytes) -> tuple[int, bytes]:
-    """Return time (UTC ns) and data of one of the engine's messages.  Raises Unavailable where it has no time."""
+    """Return time (UTC ns) and data of one of the engine's messages. Raises Unavailable if it has no time."""
     stamp, space, data = payload.partition(b" ")
     try:
         whole, _, fraction = stamp.decode("ascii").rstrip("Z").partition(".")

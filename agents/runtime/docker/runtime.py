@@ -149,7 +149,7 @@ class DockerRuntime:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
 
     async def close(self) -> None:
-        """Release the engine and the root; containers run on."""
+        """Release the engine and the root; containers keep running."""
         self._closed.set()
         if self._watching is not None:
             self._watching.cancel()
@@ -279,7 +279,7 @@ class DockerRuntime:
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""
-        # Computed before any wait, so that an agent that is paused meanwhile extends nothing late.
+        # Computed before any wait, so that an agent that is paused in between extends nothing late.
         deadline = lease.after(seconds)
         await asyncio.to_thread(self._have_guard)
         await self._dirs.extend_lease(deadline)

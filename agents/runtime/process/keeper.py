@@ -20,7 +20,7 @@ import signal
 import sys
 import termios
 
-if not __package__:  # run as a script: our package lies beside it, after the standard library
+if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents.runtime.process.supervisor import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, guard, prctl, reap, sweep

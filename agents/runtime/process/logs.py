@@ -39,7 +39,7 @@ class _File(NamedTuple):
     written: int
     """When it was last written to, UTC ns."""
     notes: list[tuple[int, int]] | None
-    """Times and positions of its index; None where it has none."""
+    """Times and positions of its index; None if it has none."""
 
     @property
     def end(self) -> int:
@@ -135,8 +135,8 @@ def _since(files: list[_File], since: int) -> int:
 
 
 def _behind_break(files: list[_File], before: int, count: int) -> int:
-    """Return the position behind the last line break but `count - 1` of what lies before a position; the first position if
-    there are fewer."""
+    """Return the position after the `count`-th last line break before a position; the first position if there are
+    fewer."""
     for file in reversed(files):
         high = min(before, file.end)
         while high > file.begin:
@@ -172,7 +172,7 @@ def _next(folder: Path, position: int, last: int | None, known: int) -> tuple[li
         if low >= high:
             continue
         data = _read(file, low, high)
-        if low + len(data) < file.end:  # A line of which more is there keeps together, if it is not too long.
+        if low + len(data) < file.end:  # A line that continues is kept together, if it is not too long.
             data = data[: data.rfind(b"\n") + 1] or data
         if data:
             return _stretches(file, low, data, known), low + len(data)

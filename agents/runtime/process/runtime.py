@@ -118,7 +118,7 @@ class ProcessRuntime:
             self._watch(found)
 
     async def close(self) -> None:
-        """Release the root; the processes run on."""
+        """Release the root; the processes keep running."""
         self._open = False
         self._wake()
         await self._inflight.drain()
@@ -272,7 +272,7 @@ class ProcessRuntime:
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
-        # Computed before any wait, so that an agent that is paused meanwhile extends nothing late.
+        # Computed before any wait, so that an agent that is paused in between extends nothing late.
         await self._dirs.extend_lease(lease.after(seconds))
 
     async def lease_left(self) -> float | None:
@@ -461,7 +461,7 @@ class ProcessRuntime:
         self._inflight.start(self._watch_on(key))
 
     async def _watch_on(self, key: Key) -> None:
-        """Watch it again if it runs on: its supervisor may have been killed."""
+        """Watch it again if it still runs: its supervisor may have been killed."""
         found = await asyncio.to_thread(self._look, key)
         if found is not None:
             self._watch(found)

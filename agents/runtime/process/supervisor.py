@@ -42,7 +42,7 @@ import signal
 import sys
 import time
 
-if not __package__:  # run as a script: our package lies beside it, after the standard library
+if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease

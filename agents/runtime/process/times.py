@@ -1,7 +1,8 @@
 """When the output of a process-runtime container was written: a small index in the file `times` beside its `log`.
 
-Programs write to the log themselves, so nobody sees a line as it comes.  The supervisor looks at the log's size about once a
-second, and notes each new size with the time.  A line has the time of the first note at or behind its end.
+Programs write to the log themselves, so no process sees each line as it is written. The supervisor checks the log's
+size about once a second, and notes each new size with the time. A line has the time of the first note at or after its
+end.
 
 The file is pairs of 64-bit integers in the machine's byte order: first 0 and the *position* of the log's first byte, then of
 each note its time (UTC ns) and the position of the log's end.  Positions count what the container has written since its start,

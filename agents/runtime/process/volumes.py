@@ -1,8 +1,8 @@
 """Volumes of plain processes: below the private directory, as mounts where this agent may mount, else as links.
 
-A mount is made by the supervisor in a mount namespace of the program's own, so nobody else sees it and it ends with the
-program.  It keeps a program from writing to a volume by mistake; a program that runs as root could mount it again.  A link
-keeps it from nothing.
+The supervisor makes a mount in a private mount namespace of the program, so no other process sees it and it ends with
+the program. It prevents a program from writing to a volume by mistake; a program that runs as root could mount it
+again. A link prevents nothing.
 """
 
 from __future__ import annotations
