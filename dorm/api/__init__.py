@@ -15,10 +15,10 @@
     streams/     events, changes of the view and container output as server-sent events
     resources/   what the routes answer
 
-A process of the API folds the log like any other reader and asks the master for nothing, so any number of them run beside each
-other and none can harm the cluster.  What takes more than some milliseconds runs in threads: long folds and answers, large
-bodies.
-Everything that a client can make grow is bounded: bodies, headers, connections, streams, what is waiting for them, caches.
+A process of the API folds the log like any other reader and asks the master for nothing, so any number of them can
+run next to each other, and none can harm the cluster. Work that takes more than some milliseconds runs in threads:
+long folds and answers, large bodies. Everything that a client can make grow is bounded: bodies, headers, connections,
+streams and their buffers, caches.
 
 Imports the client, replay, the core and the layers below.  It imports no master, no agent and no command line.
 """

@@ -44,7 +44,7 @@ def answer(
 
 
 def packed(body: bytes) -> bytes | None:
-    """Return the body in gzip, None where that is not worth it."""
+    """Return the body in gzip, None if that is not worthwhile."""
     if len(body) < _WORTH:
         return None
     packer = zlib.compressobj(_LEVEL, wbits=31)

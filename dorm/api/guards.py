@@ -1,4 +1,4 @@
-"""Requests that a browser makes for somebody else are refused before anything reads them.
+"""Requests that a browser makes on behalf of another site are refused before they are read.
 
 Hosts       a page of another name whose DNS entry points here (DNS rebinding) sends its own name as `Host`
 Origins     a page of another origin sends its own as `Origin`; there is no CORS, so it could not read an answer anyway
@@ -54,7 +54,7 @@ class Hosts:
         )
 
     def _is_own_address(self, name: str) -> bool:
-        """An address is no name that somebody else's DNS could point here."""
+        """An IP address is not a name that a foreign DNS entry could point here."""
         try:
             address = ipaddress.ip_address(name)
         except ValueError:

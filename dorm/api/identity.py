@@ -235,7 +235,7 @@ class Doorkeeper:
         return name, ends
 
     def ends(self, secret: str) -> int:
-        """Return until when a token's secret is good (UTC ns), 0 for good.  Raises Unauthorized."""
+        """Return until when a token's secret is valid (UTC ns), 0 for no limit. Raises Unauthorized."""
         return self._owner(secret)[1]
 
 
@@ -317,7 +317,7 @@ def user_of(request: web.Request, default: str) -> str:
 
 
 def warning(host: str) -> str:
-    """Return what it means that the API listens beyond this machine."""
+    """Return a warning about an API that listens beyond this machine."""
     return (
         f"the API listens on {host}, beyond this machine: on an open cluster, all who reach it can read the whole log, "
         "submit and cancel apps and change settings in anyone's name; make the cluster know its users, put a proxy that "

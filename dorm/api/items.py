@@ -67,7 +67,7 @@ _ROOM = 8 << 20
 
 
 def encoded(logged: Logged) -> bytes:
-    """Return an event as JSON, whatever somebody has published."""
+    """Return any published event as JSON."""
     item = item_of(logged)
     try:
         return _encoder.encode(item)

@@ -91,11 +91,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     detail: str
     """One line for people: what is wrong, and what to do."""
     idempotency_key: str = ""
-    """Of a submission of which it is unknown whether it is stored: sent again with this key it cannot become a second app."""
+    """For a submission that may or may not be stored: sent again with this key, it cannot become a second app."""
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return the document of any error.  One that is nobody's fault but ours is logged, and says nothing about itself."""
+    """Return the document of any error. An internal error is logged, and its document contains no details."""
     if isinstance(error, web.HTTPException):
         return _of_http(error)
     if isinstance(error, TimeoutError):

@@ -94,7 +94,7 @@ class Route(msgspec.Struct, frozen=True):
     body: Any = None
     """The type of the body; None for none."""
     answer: Any = None
-    """The type of the answer's body; None where it is not JSON."""
+    """The type of the answer's body; None if it is not JSON."""
     status: int = 200
     tag: str = "cluster"
     about: str = ""

@@ -1,8 +1,8 @@
-"""What handlers have at hand: one process's fold of one log, and what is computed from it.
+"""The services for handlers: one process's fold of one log, and everything computed from it.
 
-A plain user's requests are served by services of the own tenant, which follow a log from which what belongs to others is
-hidden (`replay.tenants`), through the same routes.  So no handler can show what a user may not read.  These services are made
-when somebody asks, and those that were not asked for the longest time end where there are too many.
+A plain user's requests are served by services of the user's tenant, which follow a log without other tenants' data
+(`replay.tenants`), through the same routes. No handler can therefore show what a user may not read. These services
+are created on demand, and the least recently used ones end if there are too many.
 """
 
 from __future__ import annotations

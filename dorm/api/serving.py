@@ -4,7 +4,8 @@
         print(server.url)
         await server.run()
 
-`run` follows the log until it is cancelled.  Leaving the block ends streams in good order: their readers resume elsewhere.
+`run` follows the log until it is cancelled.  Leaving the block ends streams gracefully: their readers resume
+elsewhere.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def streamed(
     call: Call[Any, Any], serve: Callable[[Stream], Awaitable[None]], position: str
 ) -> web.StreamResponse:
-    """Open a stream and let `serve` write to it until it is over.  Raises TooMany, Unavailable, NotAcceptable."""
+    """Open a stream and let `serve` write to it until it ends. Raises TooMany, Unavailable, NotAcceptable."""
     services, request = call.services, call.request
     with services.addresses.stream(address_of(request.transport)):
         stream = Stream(request, services.options.limits)

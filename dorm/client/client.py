@@ -12,9 +12,9 @@ A client reads the log like any other reader: it folds what the master folds, an
     ├── NoAnswer      stored on the log, but no master has answered yet
     └── Unsettled     sent, but it is unknown whether it is stored; the same again settles it
 
-Appends are retried under the same id until their outcome is known: stored, or refused with an error and surely not stored.
-Where the log is unavailable, the call fails at once (`events.log.records.NotSent`); where its answer was lost, the client
-sends the same again under the same id.
+Appends are retried under the same id until their outcome is known: stored, or refused with an error and certainly not
+stored. If the log is unavailable, the call fails at once (`events.log.records.NotSent`); if its answer was lost, the
+client sends the same again under the same id.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ class Client:
         return await self._publish(kind(**{"id": self._new_id(), "at": self._clock(), "by": self.user, **fields}))
 
     async def last_heard(self, node: str) -> int:
-        """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""
+        """Return when the last heartbeat of a node was stored (UTC ns), 0 if there is none."""
         record = await self.bus.last_report(subjects.report(self.cluster, node))
         return record.time if record is not None else 0
 
@@ -428,8 +428,8 @@ class Client:
         return f"{self.user}.{secrets.token_hex(8)}"
 
     async def _publish(self, event: Event) -> int:
-        """Append an event; return its sequence.  Raises Refused where this user may not publish it, Unsettled, and the log's
-        errors where the event is surely not stored."""
+        """Append an event; return its sequence. Raises Refused if this user may not publish it, Unsettled, and the
+        log's errors if the event is certainly not stored."""
         await self.check_authority(event)
         subject = subjects.fact(self.cluster, type(event).__name__, self.user)
         ends = asyncio.get_running_loop().time() + self._settle_s
@@ -459,8 +459,9 @@ class Client:
         """Yield the output of one container (the first slot unless `slot` is given) of the latest generation that started,
         or of the one with this number.
 
-        With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only where a
-        `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
+        With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only
+        where a `tail` was requested.  Raises NotFound if nothing has started yet, and the bus's LogUnavailable and
+        LogRefused.
         """
         app = await self.app(name_or_id)
         async for piece in self.output.read(app, slot=slot, generation=generation, follow=follow, tail=tail):

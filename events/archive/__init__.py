@@ -4,10 +4,10 @@
     segments   the format that `dorm replay export` writes: compressed blocks, snapshots, an index at its end
     blocks     the bytes of a block; `index` finds them
     whole      a rotated log as one: its past in archives, its present in a stream
-    stores/    where the archives of a rotated log lie: a folder, an S3-compatible store
+    stores/    where the archives of a rotated log are stored: a folder, an S3-compatible store
     legacy     the format of releases 0.1 and 0.2, for reading
     beside     progress beside an archive of a log
-    damage     what is wrong with an archive, and which part of it remains usable
+    damage     the damage of an archive, and which part of it remains usable
     files      regular files as descriptors, and their errors
 
 Start with `opening`, then `segments`.  Imports the vocabulary and `events.log`.

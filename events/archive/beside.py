@@ -1,7 +1,8 @@
 """Progress beside an archive: `incident.progress.dorm` next to `incident.dorm`.
 
-It is an archive of its own, of the records of the stream of progress with their sequences, so an archive of the log stays what
-it was, and every release reads it.  Whatever opens the log finds the progress beside it, if the two lie in one folder.
+It is a separate archive, of the records of the stream of progress with their sequences, so the archive of the log is
+unchanged and readable by every release. Programs that open the log find the progress if both files are in the same
+folder.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Ended(Progress):
 
 
 class WithProgress(ReadableLog):
-    """An archive, with the progress that lies beside it."""
+    """An archive, with the progress next to it."""
 
     def __init__(self, log: ReadableLog, progress: ReadableProgress) -> None:
         self._log = log

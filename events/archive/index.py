@@ -79,7 +79,7 @@ def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout
 
 
 def _by_index(file: int, size: int) -> Layout | None:
-    """Return the layout by the index; None if there is none, or none that can be believed."""
+    """Return the layout by the index; None if there is no index, or it is invalid."""
     data = os.pread(file, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
     if len(data) < TRAILER_SIZE or not data.endswith(_END):
         return None
@@ -141,7 +141,7 @@ class _Walk:
         return self._found
 
     def _at(self, place: int) -> int:
-        """Process what is at this place; return where the next block starts."""
+        """Process the block at this place; return where the next block starts."""
         head = head_of(os.pread(self._file, HEAD_SIZE, place))
         if head is not None and place + head.size <= self._size:
             self._take(place, head)

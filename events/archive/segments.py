@@ -2,10 +2,10 @@
 
     file = "DORMLOG2", header, (records | snapshot)*, index, trailer
 
-`blocks` defines a block, `index` finds the blocks of a file.  A block of records holds some hundred of them, so that it costs
-little to read or to lose and still compresses well.  Snapshots of the state lie between them, so that any moment is one
-snapshot and a short fold away.  With the index at the end, opening takes three reads, and because nothing is written twice an
-archive can go through a pipe.
+`blocks` defines a block, `index` finds the blocks of a file.  A block holds up to 512 records, so that it costs
+little to read or to lose and still compresses well. Between the blocks are snapshots of the state, so that any moment
+is one snapshot and a short fold away.  With the index at the end, opening takes three reads, and because nothing is
+written twice an archive can go through a pipe.
 
 Records are the originals, byte for byte.  Damage is reported with its byte position and the records that it costs.
 Everything before it can be read normally, and everything intact after it with `salvage`.

@@ -3,9 +3,9 @@
     WholeLog   reads both as one log, and appends to the stream
     Archives   the archives of one place, opened when they are needed
 
-The newest cut on the log (`events.kinds.LogRotated`) names the last archive and its place; the others are found by their
-names.  Nothing of that is looked up before somebody reads records that the stream no longer has, so a log that was never
-rotated costs nothing more.
+The newest cut on the log (`events.kinds.LogRotated`) names the last archive and its place; the others are found by
+their names.  Nothing is looked up before a reader needs records that the stream no longer has, so a log that was
+never rotated costs nothing more.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class Archives:
 class WholeLog(EventLog):
     """A log with its archives.  `place` is where to look for them, "" for the place that the log names.
 
-    It starts with the first record that there ever was.  What lies in archives is read from there; all else is the stream's.
-    Where archives are missing, only reading their records fails."""
+    It starts with the very first record. Archived records are read from the archives, all others from the stream. If
+    archives are missing, only reading their records fails."""
 
     def __init__(self, stream: EventLog, cluster: str, *, place: str = "") -> None:
         self._stream = stream
@@ -262,7 +262,7 @@ class WholeLog(EventLog):
 
     @property
     def progress(self) -> Progress:
-        """What lies beside the log is in streams of their own, which rotation does not touch."""
+        """Data beside the log is in separate streams, which rotation does not touch."""
         return self._stream.progress
 
     @property

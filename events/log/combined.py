@@ -1,8 +1,8 @@
 """A log and the stream of progress beside it, read as one.
 
-What has happened already comes in the order of the times.  A reader that follows gets what comes later as it arrives from
-either.  A place in both is the log's position and the stream's sequence, so a reader resumes exactly from the two, whatever
-the clocks of their servers say.
+Past records come in order of time. A reader that follows gets later records as they arrive from either stream.  A
+place in both is the log's position and the stream's sequence, so a reader resumes exactly from the two, whatever the
+clocks of their servers say.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Combined:
         self._follow, self._latest, self._beside_until = follow, latest, beside_until
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Yield what is there in the order of time, and, if it follows, what comes then.  Raises what `ReadableLog.read`
-        raises; a stream of progress that can't be read is left out."""
+        """Yield existing records in order of time and, when following, later ones. Raises the errors of
+        `ReadableLog.read`; an unreadable stream of progress is left out."""
         try:
             async with contextlib.aclosing(self._merged()) as merged:
                 async for piece in merged:

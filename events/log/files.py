@@ -50,7 +50,7 @@ class Files(Protocol):
     forbids it."""
 
     async def put(self, tenant: str, name: str, body: bytes) -> None:
-        """Store a blob, or renew its time.  Raises LogFull where there is no room."""
+        """Store a blob, or renew its time. Raises LogFull if there is no room."""
         ...
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:

@@ -1,8 +1,8 @@
 """Records imported from an archive into a stream: their original log times and ids.
 
-A server stamps each record with its own time, so the original time travels in a header, `Dorm-Record: <time> <id>`.  Any
-client can send such a header.  It is believed only up to the sequence in the stream's metadata, which is set when the stream
-is created and requires the right to change streams, so no client can forge a time.
+A server stamps each record with its own time, so the original time travels in a header, `Dorm-Record: <time> <id>`.
+Any client can send such a header.  It counts only up to the sequence in the stream's metadata, which is set when the
+stream is created and requires the right to change streams, so no client can forge a time.
 
 The id travels in the same header, not as a `Nats-Msg-Id`: within its duplicate window the server would drop an id that recurs
 hours apart in the archive.

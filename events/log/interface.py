@@ -17,8 +17,8 @@ A function that only reads takes a `ReadableLog`, so it works on a cluster's log
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
 
 `EventLog` is implemented by `events.log.memory` and `events.nats.log`, `ReadableLog` by the archives as well
-(`events.archive`).  One conformance suite for each interface covers all of them.  Snapshots of the state lie beside the log
-(`events.log.snapshots`).
+(`events.archive`).  One conformance suite for each interface covers all of them. Snapshots of the state are kept
+beside the log (`events.log.snapshots`).
 """
 
 from __future__ import annotations
@@ -175,10 +175,10 @@ class EventLog(ReadableLog, Protocol):
         compare `last_on(subject)` with what was sent.  With `expected_last` the append also raises LogDamaged if the log,
         after a reconnect, no longer holds what was read of it here.
 
-        It gives up after `timeout` (seconds), and as soon as the connection that would carry the answer is lost; if the
-        connection is already lost, it raises NotSent at once.  Nothing is queued to be sent later: after NotSent, LogFull or
-        LogRefused this call has surely not stored the record.
-        Raises LogUnavailable, LogRefused, Overtaken, LogDamaged."""
+        It gives up after `timeout` (seconds), and as soon as the connection that would carry the answer is lost; if
+        the connection is already lost, it raises NotSent at once.  Nothing is queued to be sent later: after NotSent,
+        LogFull or LogRefused, this call has certainly not stored the record. Raises LogUnavailable, LogRefused,
+        Overtaken, LogDamaged."""
         ...
 
     @property
@@ -207,7 +207,7 @@ class EventLog(ReadableLog, Protocol):
         return None
 
     async def cut(self) -> LogRotated | None:
-        """Return the newest signed statement that the log's past lies in an archive; None if there is none.  Raises
+        """Return the newest signed statement that the log's past is in an archive; None if there is none. Raises
         LogUnavailable, LogRefused."""
         return None
 

@@ -1,8 +1,8 @@
 """The masters' lease: which master of a cluster leads.
 
-The lease is advice.  It keeps two masters from competing and tells the others when to take over.  The fence protects the log:
-each round carries the sequence of the last one.  A lease that is lost, granted twice or read late costs time and nothing
-else.
+The lease is advice.  It keeps two masters from competing and tells the others when to take over.  The fence protects
+the log: each round carries the sequence of the last one.  A lease that is lost, granted twice or read late costs only
+time.
 
 The lease also records how far its holder had read the log, and the next leader expects to find that much.  So a server that
 lost acknowledged records is detected, even if no master ran when it lost them.

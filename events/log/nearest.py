@@ -43,7 +43,7 @@ async def nearest(
     while True:
         try:
             return await _nearest(await log.part_at(upto), upto, latest, (core, build), load, drop_foreign_from)
-        except Archived:  # A rotation removed the start meanwhile.
+        except Archived:  # A rotation has removed the start since.
             if await log.start() >= upto:
                 raise
 

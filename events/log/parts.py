@@ -26,7 +26,7 @@ class StoredPart(NamedTuple):
     revision: int
     """Changes with every write."""
     body: bytes
-    """b"" where it is not there as a whole: its writer stopped in the middle."""
+    """b"" if it is incomplete because its writer stopped in the middle."""
 
 
 class ReadableParts(Protocol):
@@ -46,7 +46,7 @@ class ReadableParts(Protocol):
         ...
 
     async def written(self) -> bool | None:
-        """Return whether the leading master writes parts; None where that is unknown.  Raises LogUnavailable."""
+        """Return whether the leading master writes parts; None if that is unknown. Raises LogUnavailable."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Progress beside the log: what apps report between two marks.
 
-The log has the reports that decisions and forecasts depend on: the first of each generation, the last, and marks about once a
-minute.  The reports between are records of a stream of their own, with sequences of its own.  It forgets the oldest ones, and
-nothing is decided by it, so a log without such a stream, or one of which a part is gone, is as good to all but curves.
+The log has the reports that decisions and forecasts depend on: the first of each generation, the last, and marks
+about once a minute.  The reports in between are records of a separate stream with its own sequences. It drops the
+oldest ones and no decision depends on it, so a missing or incomplete stream affects only curves.
 
 A reader that wants all of them reads both, in the order of their times (`events.combined`).
 """

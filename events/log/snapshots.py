@@ -141,8 +141,8 @@ class Snapshots(ReadableSnapshots, Protocol):
         ...
 
     async def drop(self, info: SnapshotInfo) -> None:
-        """Remove it; one that is already gone is no error.  One that has replaced it meanwhile stays: the decision was
-        about the old one."""
+        """Remove it; a missing one is not an error. A newer one that has replaced it stays: the decision was about
+        the old one."""
         ...
 
 

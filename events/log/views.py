@@ -65,7 +65,7 @@ class Unpacking:
         self._waiting = bytearray()
 
     def take(self, piece: bytes) -> Iterator[dict[str, msgspec.Raw]]:
-        """Yield the values that are complete with this piece.  Raises LogUnavailable for what is no answer."""
+        """Yield the values that are complete with this piece. Raises LogUnavailable for an invalid answer."""
         self._waiting += piece
         while len(self._waiting) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._waiting)

@@ -5,15 +5,15 @@
     link           one connection to a server or to a cluster of servers, and its failures
     streams        how a cluster's streams are configured, found, created and replicated
     reader         a pull consumer driven by hand; `direct` reads one record per request
-    internals      what we use of nats-py although it is not public, and why
+    internals      the non-public parts of nats-py that we use, and why
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
     beside/        snapshots, progress, parts, shadows and views: what a cluster keeps or answers beside its log
     places/        readers' places in the log, kept by the server
     leadership     the masters' lease as a key in a KV bucket
-    stream_state   the state that a server reports of a stream, and when to believe it
+    stream_state   the state that a server reports of a stream, and when it is reliable
     settings/      limits of streams, and compression of those of earlier releases
-    rotated        what of the log lies in archives, and the removal of that
+    rotated        which part of the log is in archives, and its removal from the stream
     inspection/    how servers, streams and processes are
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream

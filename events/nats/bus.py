@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _PROBE_S = 1.0
 """Seconds without a piece, or without an acknowledgement, before the asker is probed."""
 _GONE_S = 60.0
-"""Seconds after which an asker who takes nothing has gone.  Between accounts no server says that nobody listens."""
+"""Seconds after which a requester that receives nothing counts as gone. Between accounts, no server reports that
+there is no listener."""
 _WAITING_REPORTS = 16384
 """Heartbeats queued for a slow listener; more are dropped, as the next heartbeat repeats their content."""
 _WAITING_QUESTIONS = 1024

@@ -107,7 +107,7 @@ class Connection:
             if create and (credentials is None or credentials.role == ADMIN):
                 imported = await make_streams(link, cluster, timeout, replicas)
             elif credentials is not None and credentials.role == USER:
-                imported = 0  # A user reads no stream, and its view tells what is imported.
+                imported = 0  # A user reads no stream; the view says what is imported.
             else:
                 imported = await find_streams(link, cluster, timeout)
         except LogUnavailable:
@@ -138,7 +138,7 @@ class Connection:
         return self._link.credentials.name if self._link.credentials is not None else ""
 
     def comparisons(self, policy: str, who: str) -> Comparisons:
-        """Return where a shadow publishes what it finds."""
+        """Return where a shadow publishes its findings."""
         return Comparisons(self._link, self.cluster, policy, who)
 
     async def uncompress(self) -> None:
@@ -153,7 +153,7 @@ class Connection:
         )
 
     async def everyone(self, subject: str, *, wait_s: float) -> list[Said]:
-        """Ask all who listen on a subject; return what they answer within so many seconds.  Raises LogUnavailable,
+        """Ask all listeners on a subject; return their answers within this many seconds. Raises LogUnavailable,
         LogRefused."""
         return await ask_everyone(self._link, subject, b"{}", wait_s=wait_s)
 
@@ -170,7 +170,7 @@ class Connection:
         self._link.on_outage = tell
 
     async def connected(self) -> None:
-        """Wait until there is a connection.  Raises LogUnavailable if it was closed for good."""
+        """Wait until there is a connection. Raises LogUnavailable if it was closed permanently."""
         await self._link.connected()
 
     async def close(self) -> None:

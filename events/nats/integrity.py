@@ -84,7 +84,7 @@ async def check_stream(link: Link, cluster: str) -> None:
 
 
 async def _goes_on_after(link: Link, stream: str, seq: int) -> bool:
-    """Return whether the server has stored more meanwhile: then readers check that record."""
+    """Return whether the server has stored more since: then readers check that record."""
     state = (await checked_info(link, stream, _TIMEOUT_S))["state"]
     return bool(state.get("last_seq", 0) != seq)
 
@@ -95,7 +95,8 @@ def _way_back(info: dict[str, Any]) -> str:
 
 
 def missing(state: dict[str, Any], archived: int = 0) -> str:
-    """Return what is missing from a stream with this state, "" if nothing is.  Records up to `archived` lie in archives."""
+    """Return what is missing from a stream with this state, "" if nothing is. Records up to `archived` are in
+    archives."""
     first, last = state.get("first_seq", 0), state.get("last_seq", 0)
     if first > archived + 1:
         return f"it begins at {first}" if last >= first else f"all up to {last} are gone"

@@ -49,7 +49,7 @@ def missing() -> list[str]:
 
 
 class Unencrypted(nats.errors.Error):
-    """The server, or somebody between, offers no encryption where the identity demands it."""
+    """The server, or a man in the middle, offers no encryption although the identity demands it."""
 
     def __str__(self) -> str:
         return "the server offers no encryption, which these credentials demand"

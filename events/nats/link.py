@@ -99,7 +99,7 @@ class Link:
         self._troubles: list[Exception] = []
         self._troubled = asyncio.Event()
         self._settled = asyncio.Event()
-        """Connected, or closed for good."""
+        """Connected, or closed permanently."""
 
     @classmethod
     async def open(cls, url: str, *, name: str, timeout: float, credentials: Credentials | None = None) -> Link:
@@ -311,7 +311,8 @@ class Link:
             watcher(what)
 
     async def connected(self, timeout: float | None = None) -> None:
-        """Wait until there is a connection.  Raises LogUnavailable after `timeout`, or if it was closed for good."""
+        """Wait until there is a connection. Raises LogUnavailable after `timeout`, or if it was closed
+        permanently."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._settled.wait()

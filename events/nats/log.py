@@ -289,13 +289,13 @@ class JetStreamLog(EventLog):
         return await room(self._link, self._stream, _RECONNECT_S)
 
     async def set_limit(self, limit: int | None) -> None:
-        """Limit the log to so many bytes; None removes the limit.  Raises LogRefused, LogUnavailable."""
+        """Limit the log to this many bytes; None removes the limit. Raises LogRefused, LogUnavailable."""
         await self._link.connected(_RECONNECT_S)
         await set_limit(self._link, self._stream, limit, _RECONNECT_S)
 
     def _ends_before(self, words: str) -> LogError:
-        """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut off
-        answers for a while as if it still led, so only a condition that persists is believed."""
+        """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut
+        off answers for a while as if it still led, so the condition has to persist."""
         now = asyncio.get_running_loop().time()
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:

@@ -73,7 +73,7 @@ class EndsBefore(ReopenReader):
 
 
 class StartsLater(ReopenReader):
-    """The stream begins later than the reader wants to: the records before lie in an archive, or are gone."""
+    """The stream begins later than the reader wants to: the earlier records are in an archive, or are gone."""
 
     def __init__(self, first: int) -> None:
         super().__init__(f"the log's stream begins at {first}")

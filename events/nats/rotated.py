@@ -1,7 +1,7 @@
 """The log's past in archives, as its stream shows it: the newest signed cut, and the removal of records up to it.
 
-A stream that starts later than with its first record is whole only if a master's signed `LogRotated` says that the records
-before lie in an archive.  Everything else that removes records is damage.
+A stream that starts after its first record is complete only if a master's signed `LogRotated` says that the earlier
+records are in an archive. Any other removal of records is damage.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Rotated:
         return self._newest
 
     async def check_start(self, first: int) -> int:
-        """Return the sequence before the stream's first record, `first`.  Raises LogDamaged if records are gone that lie in no
-        archive, LogUnavailable, LogRefused."""
+        """Return the sequence before the stream's first record, `first`. Raises LogDamaged if removed records are in
+        no archive, LogUnavailable, LogRefused."""
         if first <= 1:
             return 0
         newest = self._newest
@@ -93,7 +93,7 @@ class Rotated:
             return [], await self._seen(after, patterns)
 
     async def _seen(self, after: int, patterns: Sequence[str]) -> int:
-        """Return the log's end, if no wanted record lies after `after`; else `after`."""
+        """Return the log's end if there is no wanted record after `after`, otherwise `after`."""
         try:
             with as_log_errors("looking up the end of the log"):
                 end = int((await stream_state(self._link, self._stream, _TIMEOUT_S))["last_seq"])

@@ -1,7 +1,7 @@
-"""The state that a server reports of a stream, believed only if the server leads a majority.
+"""The state that a server reports of a stream, accepted only if the server leads a majority.
 
-On several servers, a leader that was cut off answers as if it still led: for some ten seconds, and again for a while when it
-is back.  Its peers, which it has not heard for long, give it away.
+On several servers, a leader that was cut off answers as if it still led: for about ten seconds, and again for a while
+when it is back. It can be recognized by its peers, which it has not heard for long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def stream_state(link: Link, stream: str, timeout: float) -> dict[str, Any
 
 
 def leads(info: dict[str, Any]) -> bool:
-    """Return whether the answering server hears a majority of the stream's servers, itself included."""
+    """Return whether the answering server can reach a majority of the stream's servers, including itself."""
     replicas = info["config"].get("num_replicas", 1)
     if replicas <= 1:
         return True

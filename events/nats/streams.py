@@ -213,8 +213,8 @@ async def _is_there(manager: JetStreamManager, config: StreamConfig) -> bool:
 
 
 async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> bool:
-    """Create the stream with the requested replicas, by default three if there are enough servers.  Return False if another
-    process has meanwhile created it with another number."""
+    """Create the stream with the requested replicas, by default three if there are enough servers.  Return False if
+    another process has created it with another number in the meantime."""
     wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
     try:
         try:

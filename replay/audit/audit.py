@@ -51,7 +51,8 @@ class Report(msgspec.Struct, frozen=True):
     decisions_checked: int
     """Rounds that follow from the state alone, decided again with the same result, byte for byte."""
     conclusions_checked: int
-    """Elections, and rounds that conclude silence of nodes: what the master heard is an input, the rest was checked."""
+    """Elections, and rounds that conclude that nodes are silent: what the master heard is an input, the rest was
+    checked."""
     void: int
     """Rounds of deposed masters, which changed nothing."""
     not_checked: int

@@ -76,7 +76,7 @@ class LedgerCheck:
         return LedgerReport(self._right, self._wrong, self._wrong_count, self._not_checked)
 
     def _expected(self, samples: int) -> str | None:
-        """Return the digest of each sample once, None where it would take too long."""
+        """Return the digest of each sample once, None if it would take too long."""
         known = self._known.get(samples)
         if known is None:
             if samples > self._left:

@@ -31,7 +31,7 @@ class WrongPart(msgspec.Struct, frozen=True):
 
     node: str
     seq: int
-    """The record that it names; 0 where it can't be read."""
+    """The record that it names; 0 if it cannot be read."""
     what: str
 
 
@@ -91,7 +91,7 @@ def _read(stored: StoredPart, end: int) -> tuple[NodePart, Signed] | WrongPart:
 
 
 def _difference(state: State, part: NodePart, signed: Signed) -> str:
-    """Return what is wrong with a part, "" if nothing is.  `state` is that of its record."""
+    """Return the error of a part, "" if there is none. `state` is the state at its record."""
     again = part_of(state, part.cluster, part.node)
     keys = state.known.keys_at(part.seq) if state.known is not None else []
     if keys and not is_signed_by(signed.document, signed.signature, keys):

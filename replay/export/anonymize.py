@@ -4,9 +4,9 @@
     pass 2   replaces names with pseudonyms (`disguise`), and folds the result along the way
 
 Sequences, times, numbers and the order of names stay, so the same is decided again.  A digest, and sentences such as
-"no node has 4 cores free (closest: n7 …)", derive from a state; they are not translated but derived again from the renamed
-state at the round's basis.  So no word of the original gets through, and an audit finds what it found before.  Each decision
-is made again for that, as in an audit, and it takes about as long.
+"no node has 4 cores free (closest: n7 …)", derive from a state; they are not translated but derived again from the
+renamed state at the round's basis.  No word of the original therefore remains, and an audit has the same result.
+Each decision is made again for that, as in an audit, and it takes about as long.
 
 Some things do not survive: seals; reasons and messages that people or programs wrote, and sentences of a master that cannot be
 derived again (for example, another version of the policy decided it), which become `disguise.WITHHELD`; records that this

@@ -1,8 +1,8 @@
-"""Replaces names in events and states: a single table says which fields hold names of which kind.
+"""Replaces names in events and states: one table defines which fields hold names of which kind.
 
-The same walk first collects names and then replaces them (`Naming`).  It leaves numbers alone, and words that the core itself
-chose (`_WORDS`); text in any other field is dropped.  So a field that is added later reveals nothing until a rule for it is
-added here.
+The same traversal first collects names and then replaces them (`Naming`). It keeps numbers, and words that the core
+itself chose (`_WORDS`); text in any other field is dropped. A new field therefore reveals nothing until a rule for it
+is added here.
 
 What people and programs wrote for people (reasons, messages) is withheld, since it may contain anything.  Of a spec that was
 refused for the content of a field, only the name is kept.

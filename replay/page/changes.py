@@ -176,7 +176,7 @@ class Changes:
         return change if folded else None
 
     def view(self) -> View:
-        """Return the view as of the last `take`: changes continue exactly there."""
+        """Return the view at the last `take`: changes continue exactly there."""
         apps = list(self._apps.values())
         index = {app.id: number for number, app in enumerate(apps)}
         nodes = [

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_APPS = 200
 """Most apps whose outcomes are listed."""
 MOST_TOLD = 20_000
-"""About how many progress reports a simulation has at most: somebody waits for it."""
+"""The approximate maximum number of progress reports in a simulation, because a user waits for it."""
 _NO_ERROR_S = 0.05
 _KEEP_EVERY = 1000
 """Records between two looks at whether a picture has grown beyond its bounds."""

@@ -1,4 +1,5 @@
-"""What a recording says of single apps and nodes: their stories, and why each app had what it had, at any of its moments.
+"""The parts of a recording about single apps and nodes: their stories, and why each app had what it had, at any
+moment.
 
 A second fold, beside which one teller follows each app and node.  That costs a look at nearly every record for each of them,
 so on long logs only those to which most happened have one; how many follows from the log's length alone.  An explanation and

@@ -36,7 +36,7 @@ _BAD_NODES = ("lost", "lease ended", "refused")
 
 
 class Span(NamedTuple):
-    """From `begin` to `end` the app held so many containers.
+    """From `begin` to `end`, the app held this many containers.
 
     Phases: those of an app (`waiting`, `retrying`, `starting`, `running`, `ending` …), and for an adjustment its parts `stop`,
     `wait` and `start`."""
@@ -164,7 +164,7 @@ def _lived(lane: AppLane, since: int, until: int) -> bool:
 
 
 class _Cut:
-    """A window of time on a drawing so many pixels wide."""
+    """A window of time on a drawing of this width in pixels."""
 
     def __init__(self, since: int, until: int, width: int) -> None:
         self.since, self.until, self.width = since, until, width
@@ -290,7 +290,7 @@ class _Walk(Generic[Value]):
 
 
 def _merged(spans: Sequence[tuple[int, int, int, str]], cut: _Cut) -> list[Span]:
-    """Merge equal neighbors, and what is narrower than a pixel with what follows it: what held longest is shown."""
+    """Merge equal neighbors, and intervals narrower than a pixel with the next one: the longest value is shown."""
     found: list[Span] = []
     group: list[tuple[int, int, int, str]] = []
     for index, span in enumerate(spans):

@@ -1,4 +1,4 @@
-"""Apps of the past, of any age: what became of each, from the log alone.
+"""Past apps of any age: how each ended, from the log alone.
 
     gathering   one fold, from which each app is kept as one row.  Start here
     selecting   pure: which rows are wanted, and in which order

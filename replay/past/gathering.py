@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 _SWEEP = 256
-"""After so many further apps, those that have left the state become rows."""
+"""After this many further apps, those that have left the state become rows."""
 
 
 class PastApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Setting]
     """Of its sweep."""
     state: str
-    """`completed`, `failed`, `cancelled`; or `live` where it had not ended."""
+    """`completed`, `failed`, `cancelled`; or `live` if it had not ended."""
     why: str
     """Why it ended."""
     submitted_at: int

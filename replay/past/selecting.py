@@ -121,7 +121,7 @@ def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
 
 
 def _value(row: PastApp, name: str) -> Any:
-    """Return a metric or parameter of an app; None where it has none."""
+    """Return a metric or parameter of an app; None if it has none."""
     if name not in row.__struct_fields__:
         return row.parameters.get(name)
     value = getattr(row, name)

@@ -3,15 +3,16 @@
     explain        why an app has what it has;  explain_words: in words;  explanation: its fields
     story          what happened to an app or a node, in chapters
     app, node      the observers that write them;  app_nodes: the nodes of an app;  chapters: their fields;  words: in words
-    speed          what is known of an app's speed
+    speed          the known speed of an app
     live           live adjustments in words
     policies       plans and failures of policies in words
     settings       changes of settings as causes
-    surroundings   which app has which places, and what caused a decision;  spent: where an app's time went
+    surroundings   which app has which places, and the cause of a decision;  spent: where an app's time went
 
 Start with `story`.
 
-`tell` is the whole of it.  An explanation needs an observer beside: `follow` with a `Witness`, then `explain.explain`.
+`tell` is the complete interface. An explanation also needs an observer: `follow` with a `Witness`, then
+`explain.explain`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explains why an app has what it has, at any moment: the state holds the situation, the log the decision that led to it.
+"""Explains why an app has what it has, at any moment: the state holds the situation, the log the decision behind it.
 
 A `Witness` observes the fold (`replay.travel.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the
 last decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have

@@ -285,7 +285,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     demand: dict[str, int] = {}
     """One container's demand, in base units."""
     dominant: str = ""
-    """The resource of which it holds the largest part of the cluster."""
+    """The resource of which it holds the largest fraction of the cluster."""
     share: float | None = None
     """That part, s_i."""
     fair_share: float | None = None
@@ -300,7 +300,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     adjustments: int = 0
     lost_steps: int = 0
     reports_progress: bool = True
-    """Whether it has ever reported any; of one that has not, nobody knows what it has lost."""
+    """Whether it has ever reported any; otherwise, lost work is unknown."""
     revision: int = 1
     """Counts its specs: the submitted one is 1 (`dorm edit`)."""
     revision_running: int | None = None

@@ -28,7 +28,7 @@ FAILURES_TOLD = 3
 """Failed containers of one generation that are reported singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
-"""After these the agents stop what is left of a generation."""
+"""After these, the agents stop the rest of a generation."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,9 @@
 An agent that kills containers because its node's lease has ended reports only that it was cut off.  The log shows whether it
 would also have been cut off for too long under the previous lease.
 
-A decision follows a change of settings if the change lies between it and the decision before it that concerned the same app
-or node: the first one that could give another answer because of it.  Where the two are far apart, only the cluster's next
-decision counts, since later ones have other causes.
+A decision follows a change of settings if the change lies between it and the decision before it that concerned the
+same app or node: the first one that could give another answer because of it.  If the two are far apart, only the
+cluster's next decision counts, because later ones have other causes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SpeedPoint(msgspec.Struct, frozen=True):
-    """Its speed with so many containers."""
+    """Its speed with this many containers."""
 
     containers: int
     steps_per_s: float | None
@@ -52,7 +52,7 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     """`measured`, `declared` by its owner, `alike` (measured on an app like it), or `law` (of a usual app)."""
     points: list[SpeedPoint]
     remaining_s: float | None
-    """Until it is done, with what it has; None where its remaining work is not known, or it has nothing."""
+    """Time until it is done with its current containers; None if its remaining work is unknown, or it has none."""
     next_saves_s: float | None
     """How much earlier it would be done with one more container, or gang, from here on; None likewise and at its n_max."""
     types: list[TypeCurve] = []

@@ -9,10 +9,10 @@
     log         a log as one tenant sees it, beside the log itself
     answering   answers users who ask for their views
 
-A projected log has the same sequences, times and kinds as the log, so it folds: `ps`, `story` and `explain` work on it as
-they do on the log.  Of others' apps it keeps demand, weight, bounds, placements and the codes of reasons.  Names, commands,
-environments, images, labels, progress, ports, messages and exit reasons in words are not in it.  What belongs to nobody
-(nodes, policies, masters) stays.
+A projected log has the same sequences, times and kinds as the log, so it folds: `ps`, `story` and `explain` work on
+it as they do on the log.  For others' apps, it keeps demand, weight, bounds, placements and the codes of reasons.
+Names, commands, environments, images, labels, progress, ports, messages and exit reasons in words are not in it. Data
+that belongs to no tenant (nodes, policies, masters) stays.
 
 Pure, except the last four.  Start with `projection`.
 """

@@ -1,8 +1,8 @@
 """Answers users who ask for their tenant's view of the log.
 
-Who asks is a token of the question's subject, which the server guards; which tenant that is, the log says.  What one
-user asks for is bounded, so that nobody else waits for it: answers at once, questions in a second, and folds of the past (one
-for each tenant, `replay.tenants.views`).  An answer goes on only as fast as the asker takes it.
+The user is a token of the request's subject, which the server guards; the log states the user's tenant. The requests
+of one user are bounded, so that no other user waits for them: answers at once, questions in a second, and folds of
+the past (one for each tenant, `replay.tenants.views`).  An answer is sent only as fast as the user receives it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TenantLog(EventLog):
-    """Appends go to the log; what is read comes from the views of it, which somebody else runs."""
+    """Appends go to the log; reads come from views of it, which another process serves."""
 
     def __init__(self, log: EventLog, views: Views, tenant: str) -> None:
         self._log = log
@@ -72,7 +72,7 @@ class TenantLog(EventLog):
 
 
 class TenantSnapshots(Snapshots):
-    """The log's snapshots as a tenant sees them, which nobody stores."""
+    """The log's snapshots as a tenant sees them, which are not stored."""
 
     def __init__(self, views: Views, tenant: str) -> None:
         self._views = views

@@ -5,8 +5,8 @@
     seen.record_for("vision")                   what a user of the tenant `vision` reads in its place
     projection.state_for("vision")              and the state that those records fold to
 
-One projection serves all tenants: what strangers see of a record is worked out once.  A record of which nothing may be seen is
-still there, as an event of the unknown kind `Withheld`, so that sequences are those of the log.
+One projection serves all tenants: the public version of a record is computed once. A record that may not be seen at
+all becomes an event of the unknown kind `Withheld`, so that sequences are those of the log.
 
 Records that their author was not allowed to publish, and those that nobody can read, changed nothing.  Only their author's
 tenant sees them.  The rounds of a projection are not signed, since they are not what the master signed; whether a round counts
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 WITHHELD = "Withheld"
-"""The kind of a record of which only its place is seen."""
+"""The kind of a record of which only the position is visible."""
 _NOTHING = b"\x80"
 _UNREADABLE = b"\xc1"
 _CHANGED = (k.Round, k.TrustEnabled, k.UserAdded)

@@ -27,7 +27,8 @@ _ID = re.compile(rf"(?<![a-z0-9-])[a-z0-9][a-z0-9-]*-(?:{ID_DIGITS})(?![a-z0-9-]
 _CUT = re.compile(r"([a-z0-9][a-z0-9-]*)(\.\.\. \([0-9,]+ more characters\))")
 """The end of a text that was cut (`events.limits.clipped`), maybe within an id."""
 _TENANT = re.compile(r"(?<= belongs to | and serves )[A-Za-z0-9_@+=-]{1,64}(?=; its tenant | only: )")
-"""The tenant that such a sentence names: of an app that somebody else may not change, of a node that runs plain processes."""
+"""The tenant that such a sentence names: the owner of an app that another user may not change, or of a node that runs
+plain processes."""
 _encode = msgspec.json.Encoder().encode
 
 

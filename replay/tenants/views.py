@@ -123,7 +123,7 @@ class Views:
 
     @property
     def state(self) -> State | None:
-        """The present state, which goes on being folded; None while the log is not read."""
+        """The current state, which continues to be folded; None while the log is not read."""
         return self._projection.state if self._projection is not None else None
 
     async def end(self) -> int:
@@ -213,7 +213,7 @@ class Views:
         return [info for info in found if info.seq != present.seq] + ([present] if present.seq else [])
 
     async def snapshot(self, tenant: str, seq: int) -> tuple[SnapshotInfo, bytes] | None:
-        """Return one of these states, None where it is gone.  Raises the log's errors."""
+        """Return one of these states, None if it is gone. Raises the log's errors."""
         kept = self._kept.get((tenant, seq))
         if kept is not None:
             return self._keep(tenant, *kept)

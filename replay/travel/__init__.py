@@ -1,9 +1,9 @@
 """The state at any moment of a log.
 
-travel    the nearest snapshot before a moment, and a short fold from there
-diff      the difference between two states;  diff_words: in words;  settings_between: who changed settings meanwhile
-reported  what apps had reported by then, beside the log
-stepper   a cursor that steps through a log, forward and back;  pages: its cache;  search: its filters
+travel    the nearest snapshot before a moment, and a short fold from there diff      the difference between two
+states;  diff_words: in words;  settings_between: who changed settings meanwhile reported  what apps had reported at
+that time, beside the log stepper   a cursor that steps through a log, forward and back;  pages: its cache;  search:
+its filters
 
 Start with `travel`.  Import `state_at` and `Stepper` from here, and functions named like their module from that (`diff.diff`).
 """

@@ -58,7 +58,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asking:
-    """A search that runs through the log front to back, since it learns on the way who owns which app and where it runs."""
+    """A search through the log from front to back, because it learns on the way who owns which app and where it
+    runs."""
 
     def __init__(self, search: Search) -> None:
         kinds = _KINDS.get(search.what, search.kinds)

@@ -1,4 +1,4 @@
-"""Which changes of settings lie between two states of a log, and who asked for them.
+"""The changes of settings between two states of a log, and their authors.
 
 Only the records that settings and authority follow from are read: a server sends no others, so a year between the states costs
 little.

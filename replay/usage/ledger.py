@@ -237,7 +237,7 @@ class Ledger:
         app = state.apps.get(name)
         if app is not None:
             self._look(app)
-        elif name in self._open:  # It has ended, and its time in the state is over.
+        elif name in self._open:  # It has ended, and its retention in the state is over.
             self._close(self._open[name])
 
     def _look(self, app: App) -> None:

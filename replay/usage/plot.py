@@ -1,4 +1,4 @@
-"""Usage as a picture: a panel for each resource, with bars by group, or over time where there are periods.
+"""Usage as a picture: a panel for each resource, with bars by group, or over time if there are periods.
 
 matplotlib is an extra (`dorm[plots]`), imported only when a picture is drawn.
 """
@@ -70,7 +70,7 @@ def group_of(row: Row) -> str:
 
 
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw what each group was given, with what it used and lost of that."""
+    """Draw what each group was given, and the parts that it used and lost."""
     rows = sorted(rows, key=lambda row: -row.given)[:MOST_GROUPS]
     places = list(range(len(rows)))
     axes.barh(places, [row.given for row in rows], color="#c9ccd3", height=0.7, label="given")

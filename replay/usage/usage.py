@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     given: float
     used: float | None
     known: float
-    """The part of `given` of which the use is known."""
+    """The part of `given` whose use is known."""
     wasted: float | None
     """Of that part."""
     paused: float
@@ -105,7 +105,7 @@ async def usage(
     `by` names some of `GROUPS`; `every_s` (seconds) divides the span into periods.  A span that ends with the log ends at
     `now` (UTC ns) if that is later, and `uses` is then asked for what running containers have used.
 
-    Raises UsageError for an empty span and, if `strict`, for a name that nobody has; MomentError for a moment that the log
+    Raises UsageError for an empty span and, if `strict`, for an unknown name; MomentError for a moment that the log
     does not reach, and as `replay.travel.travel.state_at`.
     """
     end = await log.end()
@@ -189,7 +189,7 @@ def _check_span(begin: int, start: int, last: int, finish: int, every_s: float) 
 
 
 def _check_names(ledger: Ledger, wanted: Wanted) -> None:
-    """Raise UsageError for a name that nobody had in the span: nothing found must not look like nothing used."""
+    """Raise UsageError for a name that does not occur in the span: nothing found must not look like nothing used."""
     known = {
         "user": (wanted.users, list(ledger.known_users)),
         "app": (wanted.apps, [*ledger.known_apps, *ledger.names]),

@@ -1,8 +1,8 @@
 """Folds the log as it grows, and answers from the state.
 
-The state is used by one at a time, who folds a batch or answers a question, so no answer sees a half-folded batch.  That is a
-thread, or, for what is short, the loop itself (`dorm.api.following.threads`).  `seq` is how far this process is; everything
-else waits for it (`reach`) or is called when it moves (`watch`).
+Only one task at a time uses the state, to fold a batch or to answer a question, so no answer sees a half-folded
+batch. It runs in a thread or, for short work, on the loop itself (`dorm.api.following.threads`). `seq` is this
+process's position; everything else waits for it (`reach`) or is called when it moves (`watch`).
 
 A log that cannot be followed (damaged, or restored from a copy) ends nothing: the follower says so (`trouble`), and starts
 over from a snapshot, or from the log's first record, until it can.
@@ -65,7 +65,7 @@ class Follower:
         self.observers: list[Seen] = []
         """Called in the state's thread with each record as it is folded."""
         self.on_restart: list[Callable[[], None]] = []
-        """Called before it starts over: what is known of the log may not hold."""
+        """Called before it starts over: earlier knowledge of the log may be wrong."""
         self._watchers: list[Watcher] = []
         self.decided: Logged | None = None
         """The last decision of the state, for its thread."""
@@ -87,7 +87,7 @@ class Follower:
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until cancelled, or until the connection is closed for good (LogClosed)."""
+        """Follow until cancelled, or until the connection is closed permanently (LogClosed)."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._look_ahead(), name="log's end")
@@ -177,7 +177,8 @@ class Follower:
         return await self._thread.run(lambda: question(self._state), kind)
 
     async def reach(self, seq: int, timeout: float) -> None:
-        """Wait until a record is folded.  Raises Missing where the log does not have it, Unavailable where it takes longer."""
+        """Wait until a record is folded. Raises Missing if the log does not have it, Unavailable if it takes too
+        long."""
         if self.seq < seq and seq > self.end:
             self.end = max(self.end, await self.log.end())
             if seq > self.end:

@@ -4,9 +4,9 @@ The first question about an app folds the log from its submission on; what comes
 a page that shows an app folds each record once, however long the app's life is.  Of one name two lives are kept: one that
 goes on with the present, and one for readers of the past, who mostly move forward.
 
-A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end that: a thread
-cannot be cancelled, and the next reader continues where it got to.  A fold that takes too long is ended with a problem, and
-the next request goes on from there.
+A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end the
+work: a thread cannot be cancelled, and the next reader continues from its result. A fold that takes too long ends
+with a problem, and the next request continues from there.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Lives:
         self._asked: set[asyncio.Task[object]] = set()
 
     def forget(self) -> None:
-        """Drop what is kept: the log is not the one that it was."""
+        """Drop the cache: the log was replaced."""
         self._known.clear()
         self._submitted.forget()
 

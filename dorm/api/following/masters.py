@@ -32,7 +32,7 @@ class MastersWatch:
         clock: Callable[[], int],
         ask: Callable[[], Awaitable[list[MasterRow] | None]] | None = None,
     ) -> None:
-        """`ask` asks all masters how they are; None where nobody answers, as of an archive."""
+        """`ask` asks all masters for their status; None if there is nothing to ask, as for an archive."""
         self._ask = ask
         self._every: list[MasterRow] | None = None
         self._leadership = leadership

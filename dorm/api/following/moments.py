@@ -128,7 +128,7 @@ class Moments:
         return await self._heavy.run(partial(restore, taken))
 
     def forget(self) -> None:
-        """Drop what is kept: the log is not the one that it was."""
+        """Drop the cache: the log was replaced."""
         self._copies = Copies(self._room)
         self._pages = Pages(self._log, 0, self._room)
 
@@ -146,7 +146,7 @@ class Moments:
         return state
 
     async def _from_snapshot(self, seq: int, kept: Copy | None) -> State:
-        """Return the state of the nearest snapshot, or of the copy where that is nearer."""
+        """Return the state of the nearest snapshot, or of the copy if that is nearer."""
         infos = [
             info.seq
             for info in await self._log.snapshots.infos()

@@ -1,4 +1,4 @@
-"""What nodes last reported of their containers' use, read from their heartbeats when somebody asks.
+"""The resource use that nodes last reported for their containers, read from their heartbeats on request.
 
 Heartbeats are no part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
 from a container's start, so cores in use follow from two reports.  The report before is kept for each node that was asked
@@ -38,7 +38,7 @@ class Used(msgspec.Struct, frozen=True):
     generation: int
     slot: int
     cpu: int | None
-    """Milli-cores; None where that is not known yet."""
+    """Milli-cores; None if that is not known yet."""
     over_s: float | None
     """The length of time that this is a mean over."""
     memory: int

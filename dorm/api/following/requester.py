@@ -49,6 +49,6 @@ class Requester(Client):
                 self._begun = True
 
     async def app(self, name_or_id: str) -> App:
-        """Return a copy: the follower goes on folding."""
+        """Return a copy, because the follower continues to fold."""
         taken = await self.look(lambda state: msgspec.msgpack.encode(find_app(state, name_or_id, self.user)))
         return _APP.decode(taken)

@@ -52,7 +52,7 @@ class Submitted:
         return 0 if self._dropped else None
 
     def similar(self, name: str) -> list[str]:
-        """Return names that somebody may have meant."""
+        """Return names that the user may have meant."""
         names = {self._order[index][1] for index in range(max(0, len(self._order) - _SUGGESTED), len(self._order))}
         return difflib.get_close_matches(name, sorted(names), n=3)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TenantBus(Bus):
-    """The bus as a tenant has it: of a node's heartbeat, what is about its own containers."""
+    """The bus as a tenant sees it: from a node's heartbeat, only data about the tenant's own containers."""
 
     def __init__(self, bus: Bus, views: Views, tenant: str) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""Why an app has what it has and what happened to it, its curves, and what its containers write."""
+"""Why an app has what it has and what happened to it, its curves, and the output of its containers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How many it has to do."""
     points: list[ProgressPoint]
     complete: bool
-    """Whether all reports up to `position` are in it; asked again, it goes on from there."""
+    """Whether it contains all reports up to `position`; a repeated request continues from there."""
     position: str
 
 

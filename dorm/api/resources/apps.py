@@ -102,7 +102,7 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     sweep: SweepOf | None
     """Null for an app of no sweep."""
     hold: dict[str, Any] | None
-    """Who holds it (`by`), since when (`at`), why, and whether an operator does; null where nobody does."""
+    """Who holds it (`by`), since when (`at`), why, and whether that is an operator; null if it is not held."""
     runtime: dict[str, float] | None
     """How long it has run (`ran_s`) and may run (`max_s`), in seconds; null without a limit."""
     held: str
@@ -153,7 +153,7 @@ class Submitted(Stored, frozen=True, kw_only=True):
 
 
 class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change of an app; what is left out stays."""
+    """Fields of an app to change; omitted fields stay."""
 
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
     n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
@@ -335,7 +335,7 @@ async def hold_app(call: Call[Parameters, Why]) -> Answer:
 
 
 async def release_app(call: Call[Parameters, Why]) -> Answer:
-    """One that is held goes on; an operator's hold is ended by operators."""
+    """Releases a held app; only operators end an operator's hold."""
     async with requester(call) as client:
         app = await gates.release(client, call.path("app"), call.body.reason)
         return stored(Asked(position=str(client.stored), id=app.id), client)

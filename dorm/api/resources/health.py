@@ -85,7 +85,7 @@ def checks_of(services: Services) -> Source:
 
 
 async def health(call: Call[Parameters, None]) -> Answer:
-    """Whether the process answers, whatever it knows."""
+    """Whether the process answers, regardless of its state."""
     return answer(health_of(call.services), call.services.follower.seq)
 
 

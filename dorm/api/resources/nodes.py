@@ -96,7 +96,7 @@ class ContainerUsage(msgspec.Struct, frozen=True):
     generation: int
     slot: int
     cpu: int | None
-    """Milli-cores; null where that is not known yet."""
+    """Milli-cores; null if that is not known yet."""
     over_s: float | None
     """The length of time that this is a mean over: between two reports, or since the container's start."""
     memory: int
@@ -109,13 +109,13 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     position: str
     node: str
     at: str | None
-    """When the node's last report was stored; null where there is none."""
+    """When the node's last report was stored; null if there is none."""
     age_s: float | None
     """How long ago that is."""
     measured: bool
-    """False where there is no report, or the node's engine did not say in time what its containers use."""
+    """False if there is no report, or the node's engine did not report the use in time."""
     used: dict[str, int]
-    """Totals in base units: `cpu` where it is known of all containers, and `memory`."""
+    """Totals in base units: `cpu` if it is known for all containers, and `memory`."""
     containers: list[ContainerUsage]
 
 
@@ -228,7 +228,7 @@ async def undrain_node(call: Call[Parameters, Why]) -> Answer:
 
 
 async def forget_node(call: Call[Parameters, Why]) -> Answer:
-    """Only one of which nothing can run any more: it has left, or its lease has ended."""
+    """Only a node on which nothing can run any more: it has left, or its lease has ended."""
     node = call.path("node")
     async with requester(call) as client:
         await operating.forget(client, node, call.body.reason)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Failing(msgspec.Struct, frozen=True):
-    """The policy gives no usable answer, so every app keeps what it has."""
+    """The policy fails, so every app keeps what it has."""
 
     code: str
     reason: str
@@ -65,7 +65,7 @@ class PoliciesDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change; what is left out stays.  Names and units are those of the log."""
+    """Settings to change; omitted ones stay. Names and units are those of the log."""
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=512)] | None = None
     """Another policy starts with its own defaults."""

@@ -48,7 +48,7 @@ class SweepDetails(SweepItem, frozen=True, kw_only=True):
     """Names of parameters that its apps have, in the order of the spec."""
     apps: list[SweptRow]
     next: str | None
-    """What to pass as `after` for the next apps; null where there are no more."""
+    """The value of `after` for the next apps; null if there are no more."""
 
 
 class SweepsQuery(Seen, frozen=True, kw_only=True):

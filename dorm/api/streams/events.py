@@ -48,7 +48,7 @@ _FRAMES_ROOM = 8 << 20
 """Frames that a channel keeps, and their bytes."""
 _MOST_CHANNELS = 64
 _UNUSED_S = 30.0
-"""How long a channel without readers goes on, for those that come back."""
+"""How long a channel without readers continues, for readers that come back."""
 _MOST_WAITING = 50_000
 """Records that wait for a channel; if there are more, its readers resume from the log."""
 _WRITTEN_AT_ONCE = 256 << 10
@@ -227,7 +227,7 @@ class EventStreams:
         channel.readers.finish()
 
     def finish(self) -> None:
-        """End all streams in good order."""
+        """End all streams gracefully."""
         for channel in list(self._channels.values()):
             self._drop(channel)
 
@@ -265,7 +265,7 @@ class EventStreams:
                 raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
             found = self._channels[wanted] = _Channel(wanted, self._beside)
             try:
-                # Records that come meanwhile wait in its queue; those that the state includes are left out.
+                # Records that arrive in between wait in its queue; those that the state includes are left out.
                 found.begin(
                     await self._follower.look(found.know) if wanted.users or wanted.nodes else self._follower.seq
                 )
@@ -289,14 +289,14 @@ class EventStreams:
             frames = channel.after(position)
             if not frames:
                 if self._channels.get(channel.wanted) is not channel:
-                    stream.finish()  # It was dropped meanwhile; the reader resumes.
+                    stream.finish()  # It was dropped in between; the reader resumes.
                 channel.readers.add(stream)
                 return
             await stream.write(one.body for one in frames)
             position = frames[-1].reached
 
     async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: Position) -> None:
-        """Write what is between two positions."""
+        """Write the events between two positions."""
         log, latest = (self._recent, None) if upto.beside is None else (self._both, EVER)
         tail = Tail(
             log, self._follower.cluster, wanted, after=after, until=upto.seq, latest=latest, beside_until=upto.beside

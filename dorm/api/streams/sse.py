@@ -90,7 +90,7 @@ class Stream:
         return True
 
     def check(self, now: float) -> bool:
-        """Return whether the reader takes what is written; called now and then."""
+        """Return whether the reader receives the output; called regularly."""
         transport = self._request.transport
         if transport is None or transport.is_closing():
             self._over.set()
@@ -113,7 +113,7 @@ class Stream:
             self._request.transport.abort()
 
     def finish(self) -> None:
-        """End it in good order: the reader resumes elsewhere, or later."""
+        """End it gracefully: the reader resumes elsewhere, or later."""
         self._over.set()
 
     async def over(self) -> None:

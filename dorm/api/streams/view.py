@@ -1,8 +1,8 @@
 """Changes of the view as a stream: what a page that draws the present follows.
 
-One observer of the fold knows what the last view had (`replay.page.changes`).  It is asked for changes only while somebody
-reads them.  A change replaces whole entries, so a reader that resumes between two changes takes the next one without the
-records that it has seen.  One that was away for longer is told to fetch the view again (`reset`).
+One observer of the fold knows what the last view had (`replay.page.changes`).  It is asked for changes only while
+they are read.  A change replaces whole entries, so a reader that resumes between two changes takes the next one
+without the records that it has seen.  One that was away for longer is told to fetch the view again (`reset`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ViewStream:
                 self._readers.push(HEARTBEAT)
 
     def finish(self) -> None:
-        """End all streams in good order."""
+        """End all streams gracefully."""
         self._readers.finish()
         self._frames.clear()
         self._bytes = 0

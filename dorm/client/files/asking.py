@@ -1,7 +1,7 @@
 """Ask agents for an app's files.
 
-Outputs and checkpoints lie in the folder that all nodes share, so any node answers for them, and the next one does where the
-first is gone.  What a container has in its own folder only its node has.
+Outputs and checkpoints are in the folder that all nodes share, so any node can answer for them, and another one does
+if the first is gone. Only a container's own node can answer for its private folder.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Files:
         return Where(app, area, list(dict.fromkeys(nodes)))
 
     async def listed(self, where: Where, path: str = "") -> list[FileEntry]:
-        """Return what is at a path: the file, or the folder and all that is in it.  Raises FilesRefused, and the bus's
+        """Return the entries at a path: the file, or the folder with its content. Raises FilesRefused, and the bus's
         errors."""
         found: list[FileEntry] = []
         async with contextlib.aclosing(self.read(where, ListFiles(where.place(path)))) as pieces:

@@ -1,4 +1,4 @@
-"""Which checkpoints an app has: what lies in its folder, and which report on the log speaks of it.
+"""The checkpoints of an app: the files in its folder, and the reports on the log about them.
 
 Apps name their files as they like.  A file whose name holds a step that the app reported is of that step.  Any other is of the
 first report after it was written, as far as the clocks of the file server and of the log agree.
@@ -51,13 +51,13 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     modified: int
     """UTC ns; of a folder the latest of all in it."""
     step: int | None
-    """None where no report follows it."""
+    """None if no report follows it."""
     step_by: str
     """`name` or `time`: how the step is known."""
     generation: int | None
     """The generation that reported it."""
     used: bool
-    """Whether a restart would go on from this step."""
+    """Whether a restart would resume from this step."""
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
     app: str
     name: str
     restart_step: int | None
-    """The step from which a restart would go on; None if it would begin with `command`."""
+    """The step from which a restart would resume; None if it would begin with `command`."""
     restart_generation: int | None
     """The generation that reported it."""
     restart_at: int | None

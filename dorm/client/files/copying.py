@@ -52,8 +52,8 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 async def copy_from(files: Files, where: Where, path: str, target: Path, progress: Progress | None = None) -> Copied:
-    """Copy a file or a folder of an app to `target`; into it, where that is a folder.  Raises FilesRefused, OSError, and the
-    bus's errors."""
+    """Copy a file or a folder of an app to `target`, or into it if it is a folder. Raises FilesRefused, OSError, and
+    the bus's errors."""
     told = progress or Progress()
     entries = await files.listed(where, path)
     name = path.strip("/").rpartition("/")[2] or where.area

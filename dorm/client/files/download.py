@@ -1,7 +1,8 @@
 """One file from an app to this machine.
 
-It is written under a name that says which version of the file it is, and renamed once its digest is right.  So a copy that was
-interrupted goes on where it was, also in another process, and nobody finds half a file under its own name.
+It is written under a name that says which version of the file it is, and renamed once its digest is right.  An
+interrupted copy therefore continues where it stopped, also in another process, and a file never appears incomplete
+under its own name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from events.copying.messages import FileEntry
 
 _TRIES = 30
-"""How often a copy goes on after a lost connection without a single new block."""
+"""How often a copy continues after a lost connection without a single new block."""
 _PAUSE_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""Where the archives of a rotated log lie: a folder, or a bucket of an S3-compatible store.
+"""Where the archives of a rotated log are stored: a folder, or a bucket of an S3-compatible store.
 
     interface   `ArchiveStore`, and the names of archives in it
     folder      a folder: written aside, synced, linked into place

@@ -1,8 +1,8 @@
 """A store of archives: files that are put once, whole, and never changed.
 
-An archive's name says what it holds, so a listing is an index: `<after>-<upto>.<hash>.dorm`, with the sequence before its
-first record, its last, and the first 32 hex digits of the file's BLAKE2b-256.  A file that does not match its name is not
-used.
+An archive's name describes its content, so a listing is an index: `<after>-<upto>.<hash>.dorm`, with the sequence
+before its first record, its last, and the first 32 hex digits of the file's BLAKE2b-256.  A file that does not match
+its name is not used.
 
     StoreError (LogRefused)   the store can't be used: the message names it and says what to do
 """

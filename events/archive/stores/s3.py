@@ -1,9 +1,9 @@
 """Archives in a bucket of an S3-compatible store, by obstore.
 
 Endpoint, region and keys come from the environment, as for other S3 programs (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-`AWS_ACCESS_KEY_ID`, …), so nothing secret is on the log or in a command line.  An object appears whole or not at all.  To read
-an archive, the whole object is fetched into a file without a name: archives are small (at most some hundred MB), and its hash
-is checked before any of it is believed.
+`AWS_ACCESS_KEY_ID`, …), so nothing secret is on the log or in a command line.  An object appears complete or not at
+all. To read an archive, the whole object is fetched into a file without a name: archives are small (at most several
+hundred MB), and its hash is checked before any of it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ids of messages, by which a server drops repeats, as nobody else can know them in advance.
+"""Ids of messages, by which a server drops duplicates, such that nobody else can know them in advance.
 
 A stream compares the ids of all its messages.  An id that follows from what is published could be used up by a stranger before
 its owner needs it: the server would then acknowledge the owner's message as a repeat, and store nothing.  `events.appending`

@@ -39,7 +39,8 @@ def inbox_prefix(role: str, name: str) -> str:
 
 
 def largest_message(role: str) -> int | None:
-    """Return the bytes of the largest message that the server takes from this role; None for what it takes from anyone."""
+    """Return the size of the largest message that the server accepts from this role, in bytes; None for the general
+    limit."""
     return _LARGEST_OF_PEOPLE if is_person(role) or role == "api" else None
 
 

@@ -48,7 +48,7 @@ _TIMEOUT_S = 10.0
 _BATCH = 4096
 _UNUSED_S = 60.0
 _LONGEST_UNUSED_S = 600.0
-"""Seconds after which a consumer that nobody uses ends, whatever it asked for."""
+"""Seconds after which an unused consumer ends, whatever it asked for."""
 _OF_ALL, _LIMITS = "_", "limits"
 _decode = msgspec.json.Decoder(Limits).decode
 
@@ -210,7 +210,7 @@ class _Listing:
         )
 
     async def _ask(self, batch: int) -> None:
-        """Ask for so many messages, and wait until they are here."""
+        """Request this many messages, and wait until they have arrived."""
         wanted = len(self._found) + batch
         question = json.dumps({"batch": batch, "expires": int(_TIMEOUT_S * 1e9)}).encode()
         await self._link.client.publish(

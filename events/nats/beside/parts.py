@@ -6,8 +6,8 @@
 Each piece names the whole that it belongs to by its hash.  Each is written on the condition that its writer knows the one
 that it replaces.  A server lets a node read the subjects of its own part alone (`dorm.security.roles`).
 
-A stream has room for a limited number of consumers.  Nodes need theirs, so nobody else has any here who is not in the log's
-account: people who read all parts do so by direct requests.
+A stream supports a limited number of consumers. Nodes need theirs, so outside the log's account only nodes have
+consumers here: people who read all parts use direct requests.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class JetStreamParts(Parts):
         return list(found.values())
 
     async def _directly(self, pattern: str) -> list[Record]:
-        """The same without a consumer: a part that is written meanwhile comes as it is then."""
+        """The same without a consumer: a part that is written during the read is returned in its newest version."""
         found: dict[str, Record] = {}
         after = 0
         while news := await read_directly(self._link, self._stream, after, pattern=pattern):

@@ -130,7 +130,7 @@ class JetStreamProgress(Progress):
         return await self.end() if found is None else found.seq - 1
 
     async def _bounds(self) -> tuple[int, int]:
-        """Return the first and the last sequence; zeros where there is no such stream."""
+        """Return the first and the last sequence; zeros if there is no such stream."""
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("looking up the progress"):
             try:

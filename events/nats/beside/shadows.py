@@ -52,7 +52,7 @@ class Comparisons:
         self.subject = names.shadow(cluster, policy, who)
 
     async def prepare(self, timeout: float = 5.0) -> None:
-        """Create the stream where there is none.  Raises LogUnavailable, LogRefused."""
+        """Create the stream if it does not exist. Raises LogUnavailable, LogRefused."""
         manager = self._link.jetstream(timeout=timeout)
         config = shadow_config(self._cluster)
         with as_log_errors(f"looking up stream {config.name} at {self._link.url}"):

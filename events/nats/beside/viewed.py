@@ -1,4 +1,4 @@
-"""The log as a plain user has it: appends go to the stream, and what is read is the own tenant's view.
+"""The log as a plain user sees it: appends go to the stream, and reads come from the tenant's view.
 
 A user may not read the log's stream.  The processes beside the masters that serve views (`replay.tenants`) answer on a subject
 of the user's own; sequences, times and positions are those of the log.
@@ -35,7 +35,7 @@ USER = "user"
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _TIMEOUT_S = 5.0
 _PATIENCE_S = 8.0
-"""Seconds in which somebody has to answer."""
+"""Seconds within which a server of views has to answer."""
 
 
 class ViewedLog(EventLog):
@@ -213,7 +213,7 @@ class ViewedSnapshots(Snapshots):
 
 
 class ViewedBus(NatsBus):
-    """The bus of a user, who hears no heartbeats of others' containers."""
+    """The bus of a user, who receives no heartbeats about others' containers."""
 
     def __init__(self, link: Link, reports: str, stream: str, log: ViewedLog) -> None:
         super().__init__(link, reports, stream)

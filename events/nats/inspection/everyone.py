@@ -1,4 +1,4 @@
-"""A question to all who listen on a subject: nobody knows beforehand how many answer."""
+"""A question to all listeners on a subject: the number of answers is not known in advance."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def _server(address: str, credentials: Credentials | None) -> ServerState:
 
 
 async def server_clock(link: Link, cluster: str) -> ClockState | None:
-    """Compare the clock of the server that leads the log with this machine's.  None where it does not say its time."""
+    """Compare the clock of the server that leads the log with this machine's. None if it does not report its time."""
     before = time.time()
     try:
         with as_log_errors("looking up the server's time"):

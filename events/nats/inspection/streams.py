@@ -1,4 +1,4 @@
-"""A cluster's streams as the servers report them: where their copies lie, and how far each of these is."""
+"""A cluster's streams as the servers report them: where their copies are, and how current each is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Copy(msgspec.Struct, frozen=True):
     """Whether it has all that the leading copy has."""
     offline: bool
     active_s: float
-    """Seconds since the leading copy heard of it."""
+    """Seconds since the leading copy last heard from it."""
     lag: int
     """Records that it does not have yet."""
 
@@ -53,7 +53,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
     @property
     def heard(self) -> int:
-        """Copies that the leading one hears, itself included."""
+        """Copies that the leading one can reach, including itself."""
         return sum(1 for copy in self.copies if copy.leads or (not copy.offline and copy.active_s < HEARD_S))
 
 

@@ -1,8 +1,9 @@
 """A reader's place in the log that the server keeps: a durable consumer with an acknowledgement for each record.
 
-Records that are not acknowledged come again: at the time that `Delivery.retry` asks for, or some time after their reader was
-killed.  At most so many are in that state at once; then nothing new comes.  So the place of a reader that fails for days
-takes no memory in any process, and no more of the server's than a position and those records.
+Records that are not acknowledged come again: at the time that `Delivery.retry` asks for, or some time after their
+reader was killed.  Only a limited number may be in that state at a time; beyond that, nothing new comes. The place of
+a reader that fails for days therefore takes no memory in any process, and on the server only a position and those
+records.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0
 AGAIN_S = 60.0
-"""Seconds after which a record that nobody answered for comes again: longer than a reader takes for one event of it."""
+"""Seconds after which an unacknowledged record comes again: longer than a reader takes for one of its events."""
 _IDLE_S = 10.0
 
 
@@ -43,7 +44,7 @@ class Delivery:
         self._message = message
 
     async def done(self) -> None:
-        """It never comes again.  Raises LogUnavailable where that is not sure."""
+        """It never comes again. Raises LogUnavailable if that is uncertain."""
         with as_log_errors("acknowledging a record"):
             await self._message.ack_sync(timeout=TIMEOUT_S)
 
@@ -53,7 +54,7 @@ class Delivery:
             await self._message.in_progress()
 
     async def retry(self, after_s: float) -> None:
-        """It comes again after so many seconds.  Raises LogUnavailable."""
+        """It comes again after this many seconds. Raises LogUnavailable."""
         with as_log_errors("postponing a record"):
             await self._message.nak(delay=max(0.001, after_s))
 
@@ -73,8 +74,9 @@ class Deliveries:
         again_s: float,
         imported: int,
     ) -> None:
-        """`name` stays with the place: letters, digits, `-` and `_`.  A new reader begins after the sequence `after`; at
-        most `most` records are not done at once; one that nobody answered for comes again after `again_s` seconds."""
+        """`name` stays with the place: letters, digits, `-` and `_`.  A new reader begins after the sequence `after`;
+        at most `most` records are unacknowledged at a time; an unacknowledged record comes again after `again_s`
+        seconds."""
         self._link = link
         self._stream = log_stream(cluster)
         self._imported = imported

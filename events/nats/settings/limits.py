@@ -1,5 +1,5 @@
-"""Limits of a cluster's streams: what one message may hold, what a stream may take of the disk, and how long a consumer that
-nobody uses stays.
+"""Limits of a cluster's streams: the size of a message, the disk space of a stream, and how long an unused consumer
+stays.
 
 The log's own size has no limit of Dorm's: a log never forgets.  `dorm log limit` gives it one (`set_limit`), so that a flood
 fills the log and not the disk that the other streams need.  A full log refuses records and loses none; `room` is how one sees
@@ -123,7 +123,8 @@ def nearly_full(now: Room) -> str:
 
 
 async def set_limit(link: Link, stream: str, limit: int | None, timeout: float) -> None:
-    """Set the stream's limit in bytes, or remove it.  Raises LogRefused where it takes more already, LogUnavailable."""
+    """Set the stream's limit in bytes, or remove it. Raises LogRefused if the stream is already larger,
+    LogUnavailable."""
     with as_log_errors("limiting the log"):
         info = await checked_info(link, stream, timeout)
         taken = int(info["state"]["bytes"])

@@ -52,7 +52,7 @@ class Found(NamedTuple):
     next: str | None
     previous: str | None
     position: str
-    """The end of the log, and of the progress where the page may hold any: `after` goes on from it."""
+    """The end of the log, and of the progress if the page may hold any: `after` continues from it."""
 
 
 class _Seen(NamedTuple):
@@ -213,7 +213,7 @@ class EventPages:
         return await self._both.progress.at_time(time) if time else 0
 
     async def _time_of(self, seq: int) -> int:
-        """Return a record's log time (UTC ns), 0 where there is none."""
+        """Return a record's log time (UTC ns), 0 if there is none."""
         record = await self._recent.record_at(seq) if 0 < seq <= self._follower.seq else None
         return record.time if record is not None else 0
 
@@ -238,7 +238,7 @@ class _Page:
 
 
 def _as_after(cut: Position) -> str:
-    """Return what `after` takes to go on from a cut."""
+    """Return the value for `after` that continues from a cut."""
     text = str(replace(cut, beside=None))
     return text if cut.beside is None else f"{text}~{cut.beside}"
 

@@ -1,4 +1,4 @@
-"""Apps of the past as rows, each span folded once: the pages of one list, and questions about one span, share a fold."""
+"""Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pasts:
         self._kept: OrderedDict[Span, list[PastApp]] = OrderedDict()
 
     def forget(self) -> None:
-        """Drop what is kept: the log is not the one that it was."""
+        """Drop the cache: the log was replaced."""
         self._kept.clear()
 
     def kept(self, span: Span) -> list[PastApp] | None:

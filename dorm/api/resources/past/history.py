@@ -88,8 +88,8 @@ class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_history(call: Call[HistoryQuery, None]) -> Answer:
-    """What became of each and what it cost, also of apps that the cluster has forgotten.  All pages are of one moment, that of
-    the first.  A plain user sees the own apps.  Times are UTC nanoseconds, as `dorm history -o json` has them."""
+    """How each app ended and what it cost, including apps that the cluster has forgotten. All pages show the moment
+    of the first. Plain users see their own apps. Times are UTC nanoseconds, as in `dorm history -o json`."""
     query, services = call.query, call.services
     users, conditions = _users(call), [parse_condition(one) for one in query.metric]
     in_order([], query.sort)

@@ -30,13 +30,13 @@ class Restarted(Stored, frozen=True, kw_only=True):
     was: str
     """The app's phase before."""
     checkpoint: int | None
-    """The step of the checkpoint that it had then and goes on from; null for one that starts from nothing.  An app that ran
-    saves a newer one first."""
+    """The step of the checkpoint from which it resumes; null if it starts without one. A running app saves a newer
+    one first."""
 
 
 async def restart_app(call: Call[Parameters, Restart]) -> Answer:
-    """One that runs saves a checkpoint and starts again; one that pauses is tried now; one that has failed or was cancelled
-    goes on from its last checkpoint, as long as the cluster keeps it."""
+    """A running app saves a checkpoint and starts again; a pausing app is retried now; a failed or cancelled app
+    resumes from its last checkpoint, as long as the cluster keeps it."""
     body = call.body
     async with requester(call) as client:
         before = await client.app(call.path("app"))

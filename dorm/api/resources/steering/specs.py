@@ -1,7 +1,7 @@
-"""Specs of apps: read with a tag, and replaced or changed where they are still the ones that were read.
+"""Specs of apps: read with a tag, and replaced or changed if they are still the ones that were read.
 
-The tag (`ETag`) is the spec's fingerprint.  An edit that names it in `If-Match` is refused with 412 where somebody else has
-edited the spec meanwhile.  Without it, a whole spec replaces whatever there is, and a patch is applied to it.
+The tag (`ETag`) is the spec's fingerprint. An edit that names it in `If-Match` is refused with 412 if somebody else
+has edited the spec since. Without it, a whole spec replaces any current spec, and a patch is applied to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IF_MATCH = "If-Match"
 _MATCH = r'^(\*|(W/)?"[0-9a-f]{16}")$'
 MATCHED = Header(IF_MATCH, "The `ETag` of the spec that the edit was made from; `*` stands for any.", _MATCH, 24)
 _TRIES = 3
-"""How often a patch is applied again where somebody else was faster."""
+"""How often a patch is applied again after a concurrent edit."""
 
 
 class SpecDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +76,8 @@ async def get_spec(call: Call[Seen, None]) -> Answer:
 
 
 async def replace_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
-    """The whole spec as JSON or YAML.  Bounds, weight and limits hold at once; for all else an app that runs saves a
-    checkpoint, stops, and goes on with the new spec.  The name and the user cannot change."""
+    """The whole spec as JSON or YAML. Bounds, weight and limits apply immediately; for all other fields, a running
+    app saves a checkpoint, stops, and resumes with the new spec. The name and the user cannot change."""
     wanted = _tag(call)
     async with requester(call) as client:
         app = await steering.edit(client, call.path("app"), call.body, made_from=wanted)
@@ -106,7 +106,7 @@ def _edited(app: App, stored: int) -> Answer:
 
 
 def _tag(call: Call[Any, Any]) -> str | None:
-    """Return the tag that the request names, None where it takes any spec.  Raises Malformed."""
+    """Return the tag that the request names, None if it accepts any spec. Raises Malformed."""
     given = call.request.headers.get(IF_MATCH)
     if given is None or given == "*":
         return None

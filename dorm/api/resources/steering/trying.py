@@ -1,4 +1,5 @@
-"""What an edit would do: which fields differ, whether the app restarts for them, and whom the next decision resizes."""
+"""The effects of an edit: which fields differ, whether the app restarts for them, and which apps the next decision
+resizes."""
 
 from __future__ import annotations
 
