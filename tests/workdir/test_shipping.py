@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -215,7 +216,7 @@ async def test_a_refusal_leaves_no_process_that_asyncio_warns_of(
     files: MemoryFiles, project: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The folder is refused while git still looks at it, or has just ended."""
-    subprocess.run(["git", "init", "--quiet", str(project)], check=True)
+    await asyncio.to_thread(subprocess.run, ["git", "init", "--quiet", str(project)], check=True)
     await files.set_limits(Limits(count=3))
     for _ in range(40):
         with raises(Unshippable, "workdir.too_many_files"):
