@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
-    """Print what makes a shell complete commands, names of apps and nodes.
+    """Print a script that completes commands and the names of apps and nodes in your shell.
 
     [bold]Examples[/]
 

@@ -33,8 +33,8 @@ Url = Annotated[
         "--url",
         metavar="URL",
         envvar="DORM_URL",
-        help="NATS server of the cluster, or several with commas between; default: of the context, else what `dorm up` "
-        "wrote down, else nats://127.0.0.1:4222.",
+        help="NATS server of the cluster, or several separated by commas; default: that of the "
+        "context, of the running `dorm up`, or nats://127.0.0.1:4222.",
     ),
 ]
 ClusterName = Annotated[
@@ -47,7 +47,7 @@ User = Annotated[
         "--user",
         metavar="NAME",
         envvar="DORM_USER",
-        help="User who makes the request; default: of your credentials, else your login name.",
+        help="User who makes the request; default: that of your credentials, or your login name.",
     ),
 ]
 _COMPLETION_S = 2.0

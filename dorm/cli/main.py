@@ -112,7 +112,7 @@ class _OnDemand(TyperGroup):
             raise
         except Exception as error:  # The library's class for an unknown command is not public.
             if args and (instead := meant(args[0])) and hasattr(error, "message"):
-                error.message = f"No such command {args[0]!r}; here it is {instead}"
+                error.message = f"No such command {args[0]!r}; use {instead}"
             raise
 
     def get_params(self, ctx: Any) -> Any:
@@ -151,7 +151,8 @@ def _show_no_type(params: Iterable[Any]) -> None:
 app = typer.Typer(
     name="dorm",
     cls=_OnDemand,
-    help="Share one cluster among many machine-learning apps: each gets a partition of its own, resized while it runs.",
+    help="Share one cluster among many machine-learning apps. Each app gets its own partition, "
+    "which is resized while it runs.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -17,8 +17,8 @@ Metrics = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="DORM_METRICS",
-        help="Serve metrics for Prometheus there, at /metrics, and /healthz and /readyz; a port alone means loopback. "
-        "Default: not at all.",
+        help="Serve metrics for Prometheus at /metrics, and /healthz and /readyz, on this address; a "
+        "port alone means loopback. Default: off.",
     ),
 ]
 MetricsOfUp = Annotated[
@@ -27,8 +27,8 @@ MetricsOfUp = Annotated[
         "--metrics",
         metavar="HOST:PORT",
         envvar="DORM_METRICS",
-        help="Serve metrics for Prometheus there, at /metrics, and /healthz and /readyz; off for none. "
-        "Default: 127.0.0.1:9475, or a free port.",
+        help="Serve metrics for Prometheus at /metrics, and /healthz and /readyz, on this address, or "
+        "off. Default: 127.0.0.1:9475, or a free port.",
     ),
 ]
 

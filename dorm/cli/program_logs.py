@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 _as_json = False
 
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: every round.")]
-LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; -vv logs every round.")]
+LogJson = Annotated[
+    bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as lines of JSON, for programs.")
+]
 
 
 def _harmless(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

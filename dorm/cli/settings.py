@@ -25,7 +25,8 @@ VolumeOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=PATH[:rw][:TENANT,...]",
-        help="Folder that apps may name in `volumes`; rw: they may write there; tenants: only their apps; may be repeated.",
+        help="Folder that apps may name in `volumes`. With rw, apps may write to it; with tenants, "
+        "only their apps may use it. May be repeated.",
     ),
 ]
 

@@ -58,13 +58,14 @@ At = Annotated[
     str | None,
     typer.Option(
         "--at", metavar="SEQ|TIME|-10m",
-        help="A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record; "
-        "default: its end.",
+        help="A sequence, a time (ISO 8601, UTC by default) or a duration before the log's last " "record; default: its end.",
     ),
 ]  # fmt: skip
 File = Annotated[
     Path | None,
-    typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's; - is standard input."),
+    typer.Option(
+        "--file", metavar="LOG.dorm", help="Read an exported log instead of a cluster's; - is standard input."
+    ),
 ]
 
 

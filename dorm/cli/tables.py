@@ -190,7 +190,7 @@ def _revision(d: dict[str, Any]) -> str:
             parts.append(f"generation {d['generation']} runs with revision {running} until it is restarted")
     if d["restart"] is not None:
         fresh = " without its checkpoint" if d["restart"]["fresh"] else ""
-        parts.append(f"{d['restart']['by']} asked for a restart{fresh}")
+        parts.append(f"{d['restart']['by']} requested a restart{fresh}")
     return "; ".join(parts)
 
 

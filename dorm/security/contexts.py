@@ -44,7 +44,7 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
             there = ", ".join(sorted(self.contexts))
             raise SecurityError(
                 f"there is no context {name[:80]!r}"
-                + (f", only {there}" if there else "; `dorm context add` makes one"),
+                + (f", only {there}" if there else "; `dorm context add` creates one"),
                 code="context.not_found",
             )
         return found

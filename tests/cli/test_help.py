@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.main import get_command
 
+from docs.site.commands import commands
 from dorm.cli.main import app
 from tests.e2e.commands import done, dorm, environment
 
@@ -46,6 +47,14 @@ async def test_help_has_an_example_and_fits(tmp_path: Path, command: str) -> Non
     assert "…" not in out
     assert "<bool>" not in out
     assert not re.search(r"--verbose.*<", out)
+
+
+def test_no_help_text_has_brackets_that_are_taken_for_markup() -> None:
+    for name, command, _ in commands():
+        texts = [command.help or "", *(getattr(param, "help", None) or "" for param in command.params)]
+        for text in texts:
+            tags = re.findall(r"(?<!\\)\[[a-z#/@][^\[]*?\]", text)
+            assert set(tags) <= {"[bold]", "[/]"}, f"{name}: {tags}"
 
 
 async def test_the_list_of_commands(tmp_path: Path) -> None:

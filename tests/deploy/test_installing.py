@@ -53,7 +53,7 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
     assert "etc/dorm/nats.conf" in first
 
     code, out, _ = install()
-    assert (code, "all 8 files are as they should be" in out) == (0, True)
+    assert (code, "all 8 files are up to date" in out) == (0, True)
     assert files(machine) == first
 
     # Another setting changes one file; a part that goes takes its files along.

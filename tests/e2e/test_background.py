@@ -34,7 +34,7 @@ async def test_a_cluster_in_the_background_ignores_ctrl_c_and_stops_on_sigterm(t
     async with leaving_nothing(tmp_path) as folder:
         home, log = folder / "home", folder / "up.log"
         async with running(home, log, *_UP, enter=in_the_background) as process:
-            await until_said(log, f"kill {process.pid} stops everything in good order", process)
+            await until_said(log, f"kill {process.pid} stops everything gracefully", process)
             process.send_signal(signal.SIGINT)
             await done(home, "submit", write_spec(folder, trainer("kept", 400)))
             url = json.loads((home / "running.json").read_text())["url"]
@@ -45,7 +45,7 @@ async def test_a_cluster_in_the_background_ignores_ctrl_c_and_stops_on_sigterm(t
             assert await asyncio.wait_for(process.wait(), 30.0) == 0
             text = log.read_text()
             assert f"stopping: 1 app checkpoints first; kill {process.pid} again stops at once" in text
-            assert "stopped; the next `dorm up` goes on from here" in text
+            assert "stopped; the next `dorm up` resumes from here" in text
 
 
 @pytest.mark.slow

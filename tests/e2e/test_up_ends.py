@@ -39,7 +39,7 @@ async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: si
             assert await asyncio.wait_for(cluster.process.wait(), 30.0) == 0
             text = cluster.log.read_text()
             assert "stopping: 1 app checkpoints first; Ctrl-C again stops at once" in text
-            assert "stopped; the next `dorm up` goes on from here" in text
+            assert "stopped; the next `dorm up` resumes from here" in text
             assert not (cluster.home / "running.json").exists()
             assert processes_of(folder) == {}
         async with up(folder) as cluster, cluster.client() as client:

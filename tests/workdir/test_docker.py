@@ -41,5 +41,5 @@ async def test_a_folder_reaches_containers_which_may_write_to_their_copies(
             0,
             f"/dorm/work {os.getuid() == 0} linear ['lib', 'made', 'train.py']\n",
         ), err
-        assert b"is shipped (2 files, " in err
+        assert b"shipped its folder (2 files, " in err
     assert not (project / "made").exists()

@@ -83,7 +83,7 @@ async def test_a_plain_user_ships_a_folder_and_its_app_starts_in_a_copy(cluster:
     submit = ("submit", "--wait", str(project / "app.yaml"), *cluster.as_("alice"))
     code, out, err = await dorm(cluster.home, *submit)
     assert code == 0, err
-    assert "its folder is shipped (4 files, " in err
+    assert "shipped its folder (4 files, " in err
     assert out.startswith("shipped completed")
     said = await done(cluster.home, "logs", "shipped", *cluster.as_("alice"))
     assert said == "trains linear ['.gitignore', 'app.yaml', 'pkg', 'train.py']\n"

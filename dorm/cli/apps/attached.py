@@ -235,7 +235,7 @@ async def attend(connected: Client, app: App, signals: Stops) -> int:
         while not await _ends_before(following, signals.first):
             choice = await _choice(attached, following, signals)
             if choice == "detach":
-                progress_console.print(Text(f"{app.name} runs on; `dorm logs -f {app.name}` follows it again"))
+                progress_console.print(Text(f"{app.name} keeps running; `dorm logs -f {app.name}` follows it again"))
                 return DONE
             if choice == "cancel":
                 return await _cancel(connected, attached, following, signals)
@@ -245,7 +245,7 @@ async def attend(connected: Client, app: App, signals: Stops) -> int:
         return _outcome(attached)
     except BrokenPipeError:
         progress_console.print(
-            Text(f"{app.name} runs on, though nobody reads its output; `dorm cancel {app.name}` ends it")
+            Text(f"{app.name} keeps running, but its output is not read; `dorm cancel {app.name}` ends it")
         )
         raise
     finally:
@@ -274,7 +274,7 @@ async def _choice(attached: Attached, following: asyncio.Task[None], signals: St
     if signals.cause != signal.SIGINT or not (os.isatty(0) and os.isatty(2)):
         return "cancel"
     with attached.quiet():
-        question = f"\n{attached.app.name} runs on: d detaches, c cancels it, Enter goes on following (d/c) "
+        question = f"\n{attached.app.name} keeps running: d detaches, c cancels it, Enter keeps following (d/c) "
         progress_console.print(Text(question), end="")
         answer = await _line(signals)
     if signals.cause == signal.SIGHUP:
@@ -302,7 +302,7 @@ async def _line(signals: Stops) -> str | None:
 async def _cancel(connected: Client, attached: Attached, following: asyncio.Task[None], signals: Stops) -> int:
     """Cancel the app and follow it to its end; another signal leaves it to end alone."""
     name = attached.app.name
-    progress_console.print(Text(f"{name} is cancelled; interrupt once more to leave without waiting for its end"))
+    progress_console.print(Text(f"{name} is cancelled; interrupt again to exit without waiting for its end"))
     with contextlib.suppress(Refused):  # It has ended meanwhile, which following it shows.
         await connected.cancel(attached.app.id, "interrupted")
     signals.first.clear()

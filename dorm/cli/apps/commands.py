@@ -13,7 +13,7 @@ from rich.text import Text
 from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
-from dorm.cli.output import Format, Output, console, progress_console, show, show_document
+from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.swept.lines import SweepArgument
 from dorm.cli.tables import show_apps, show_pause
 
@@ -44,7 +44,7 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until each app has ended; exit with 1 unless all completed.")
     ] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="Hold it from the start, until `dorm release`.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold the app from the start, until `dorm release`.")] = False,
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
     ] = None,
@@ -56,10 +56,10 @@ def submit(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Submit an app, or several.
+    """Submit one or more apps.
 
-    Several are submitted in an order in which each comes after those that it waits for (`after` in a spec).  The first that is
-    refused ends the command; those before it are submitted.
+    Apps are submitted in the order of their dependencies (`after` in a spec). The
+    first refusal ends the command; apps that precede it are submitted.
 
     [bold]Examples[/]
 
@@ -157,7 +157,7 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
             if app is None:
                 continue
             row = app_row(app, time.time_ns())
-            line = f"{app.name}: {row.phase}, {row.containers} containers, step {row.step}"
+            line = f"{app.name}: {row.phase}, {counted(row.containers, 'container')}, step {row.step}"
             if line != shown:
                 shown = line
                 status.update(Text(line))
@@ -168,7 +168,7 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
                     loss = f", loss {app.loss:.6g}" if app.loss is not None else ""
                     console.print(
                         Text(f"{app.name} {app.ended} after {row.age_s:.1f} s: step {app.step}{loss}, "
-                             f"{app.adjustments} adjustments")
+                             f"{counted(app.adjustments, 'adjustment')}")
                     )  # fmt: skip
                 if app.ended != "completed":
                     raise Fail(
@@ -182,17 +182,15 @@ def ps(
     sweep: SweepArgument = None,
     all_apps: Annotated[
         bool,
-        typer.Option(
-            "--all", "-a", help="Include ended apps, as long as the cluster keeps them, and each app of a sweep."
-        ),
+        typer.Option("--all", "-a", help="Include ended apps that the cluster still keeps, and each app of a sweep."),
     ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """List apps: how many containers each has now, and why not more.
+    """List apps: how many containers each has, and why not more.
 
-    A sweep is one line; its name lists its apps.
+    A sweep takes one line; name it to list its apps.
 
     [bold]Examples[/]
 
@@ -232,23 +230,25 @@ def ps(
 
 def update(
     app: AppName,
-    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share against others'.")] = None,
-    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share relative to other apps.")] = None,
+    n_min: Annotated[
+        int | None, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
+    ] = None,
     n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+        int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Change weight or bounds of an app; the next decision takes them up.
+    """Change the weight or the bounds of an app; the next decision applies them.
 
     [bold]Example[/]
 
       dorm update digits-mlp --weight 2 --n-max 8
     """
     if weight is None and n_min is None and n_max is None:
-        raise WrongUsage("say what to change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
+        raise WrongUsage("name a change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -262,15 +262,15 @@ def update(
 
 def cancel(
     app: AppName,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and none of its containers runs.")
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended and none of its containers run.")
     ] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Stop an app for good.  Its checkpoint and logs stay for a while.
+    """Stop an app permanently. Its checkpoint and logs stay for a while.
 
     [bold]Example[/]
 
@@ -296,17 +296,17 @@ def cancel(
 
 def kill(
     app: AppName,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers runs.")] = False,
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers run.")] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Stop an app at once: no checkpoint, no grace time.
+    """Stop an app immediately: no checkpoint, no grace time.
 
-    An app that runs is cancelled. Of one that has been cancelled, or has
-    failed, whatever still stops is killed. Work after the last checkpoint is
-    lost. A node that cannot be heard ends its containers with its lease.
+    A running app is cancelled. Containers of a cancelled or failed app that are
+    still stopping are killed. Work after the last checkpoint is lost. A node that
+    cannot be reached ends its containers when its lease expires.
 
     [bold]Examples[/]
 
@@ -325,6 +325,6 @@ def kill(
                     await connected.wait(asked.id, stopped=True)
                 console.print(Text(f"{asked.name} is stopped"))
             else:
-                console.print(Text(f"{asked.name}: asked to kill it"))
+                console.print(Text(f"{asked.name}: kill requested"))
 
     run(work())

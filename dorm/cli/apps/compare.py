@@ -45,15 +45,15 @@ def compare(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Lay two apps side by side: specs, progress, resizes, and what they were given and lost.
+    """Compare two apps: specs, progress, resizes, and what they were given and lost.
 
-    Each is the newest app of its name, or the app with that id, also one that
-    has ended. To compare a run with an earlier one of another log, name that
-    log with --with. Spans of time are compared by `dorm usage` and `dorm diff`.
+    Name an app by its id, or by its name for the newest app of that name; ended
+    apps are included. To compare with an app in another log, name that log with
+    --with. To compare spans of time, use `dorm usage` and `dorm diff`.
 
     JSON has a and b (times are UTC nanoseconds, lengths seconds), each with
-    totals, given (by unit), speeds, curve and resizes; and spec, the fields
-    that differ.
+    totals, given (by unit), speeds, curve and resizes; and spec, the fields that
+    differ.
 
     [bold]Examples[/]
 
@@ -101,7 +101,11 @@ def _show(found: Comparison) -> None:
         for unit in units
     ]
     show([row for row in rows if row["a"] or row["b"]], headings, Format.table)
-    _titled("what their specs say", [{"what": d.field, "a": _said(d.a), "b": _said(d.b)} for d in found.spec], headings)
+    _titled(
+        "differences between their specs",
+        [{"what": d.field, "a": _said(d.a), "b": _said(d.b)} for d in found.spec],
+        headings,
+    )
     _titled("progress", _progress(found), headings)
     _titled("speed", _speeds(found), headings)
 

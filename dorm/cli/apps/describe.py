@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def describe_app(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """Everything about one app: where its containers are, what its adjustments cost, how it ended.
+    """Describe one app: where its containers are, what its adjustments cost, how it ended.
 
     [bold]Example[/]
 

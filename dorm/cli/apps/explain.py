@@ -39,7 +39,7 @@ _TRY = {
     "price": "dorm plan --set horizon_s=3600",
     "static_count": "dorm plan --set count=2",
     "gain": "dorm plan --set policy=dorm",
-    "learning": "speed: in its spec, with what is known of it; else it grows by and by",
+    "learning": "declare the known speed in its spec (speed:); otherwise, it grows gradually",
     "not_resized": "dorm plan --set policy=dorm",
 }
 """The command that shows whether a change would help, by the code of the reason."""
@@ -59,22 +59,21 @@ def explain(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Why an app has what it has: its share, what keeps it from more, the decision that said so, and its story.
+    """Explain why an app has what it has: its share, what limits it, the decision behind it, and its story.
 
-    The story is what happened to it in order: who submitted it, why it
-    waited, by which decision it grew or shrank and for whose sake, what each
-    adjustment cost, what failed.  An arrow names the place in the log of what
-    led to it.
+    The story lists the app's events in order: who submitted it, why it waited,
+    which decision resized it and for which other app, what each adjustment cost,
+    what failed. An arrow points to the log position of the cause.
 
-    Of an app that waits it says when it will start, as a few short simulations
-    show it (at most some two seconds of computing): a range where it is not
-    known how much others still have to do, and what is assumed.
+    For a waiting app, it also predicts when the app will start, from a few short
+    simulations (at most about two seconds of computing): a range, if the
+    remaining work of other apps is unknown, and the assumptions.
 
-    JSON has phase, containers by node, dominant and fair share (parts of the
-    cluster), reason (code, text, since), decision (its position on the log,
-    its figures), the latest adjustments by phases, the same in words (text),
-    the chapters of the story, and start (earliest_s, latest_s, assumptions)
-    of an app that waits.  Times are UTC nanoseconds, lengths are seconds.
+    JSON has phase, containers by node, dominant and fair share (fractions of the
+    cluster), reason (code, text, since), decision (its position on the log, its
+    figures), the latest adjustments by phases, the same as text (text), the
+    chapters of the story, and for a waiting app start (earliest_s, latest_s,
+    assumptions). Times are UTC nanoseconds, lengths are seconds.
 
     [bold]Examples[/]
 
@@ -199,7 +198,7 @@ def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
         for point in speed.points:
             seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
             parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
-        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
+        origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as a similar app"}
         lines.append(("speed", f"{origin[speed.basis]}: {', '.join(parts)}"))
     for one in speed.types:
         rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]

@@ -45,38 +45,38 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 def logs(
     app: AppName,
-    slot: Annotated[int | None, typer.Option(min=0, help="The container in this slot; default: the first.")] = None,
+    slot: Annotated[int | None, typer.Option(min=0, help="The container in this slot; default: the first slot.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="The container of this rank.")] = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="All ranks, each line with its rank before it.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="All ranks; each line is prefixed with its rank.")] = False,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of the generation with this number; default: the latest that started.")
+        int | None, typer.Option(min=1, help="The generation with this number; default: the latest that started.")
     ] = None,
-    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the generation before the latest.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="The generation before the latest.")] = False,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME|-10m|SEQ", help="Only lines from this time on: 14:05 or 2026-11-21T09:00 (UTC), how long ago, or when a record came on the log."),
+        typer.Option(metavar="TIME|-10m|SEQ", help="Only lines since this time: 14:05 or 2026-11-21T09:00 (UTC), a duration ago (-10m), or " "the sequence of a record."),
     ] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Print before each line when it was written (UTC).")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Prefix each line with the time at which it was written (UTC).")] = False,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the lines that contain this text.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the container ends.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines of each, before --grep.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines of each container, before --grep applies.")] = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Print what an app's containers wrote, also after the app has ended.
+    """Print the output of an app's containers, also after the app has ended.
 
-    A slot names a container for as long as it lives. Its rank, DORM_RANK, is the
-    position of its slot among the app's slots: the same number, unless the app
-    resizes live, when a member that leaves moves up the ranks after it. Of an
-    earlier generation, ranks count all the slots that it has had.
+    A slot names a container for its whole life. Its rank (DORM_RANK) is the
+    position of its slot among the app's slots. Both are the same number, unless a
+    live-resized app loses a member: the ranks after it then move up. For an
+    earlier generation, ranks count all slots that it had.
 
-    Each resize, restart or failure begins a new generation, and the output of
-    earlier ones stays on the nodes for as long as the cluster keeps ended apps.
+    Each resize, restart or failure begins a new generation. The output of earlier
+    generations stays on the nodes as long as the cluster keeps ended apps.
 
-    Times are those of the nodes' clocks: to the nanosecond in Docker; of plain
-    processes to about a second, and for old lines to a small part of their age.
-    `-` stands for a time that is not known, and such lines pass --since. With
-    --all, lines with times are in their order, unless they are followed.
+    Times are those of the nodes' clocks: exact to the nanosecond in Docker, to
+    about a second for plain processes, and less exact for old lines of plain
+    processes. `-` stands for an unknown time; such lines pass --since. With
+    --all, lines with times are sorted, unless you follow them.
 
     [bold]Examples[/]
 

@@ -48,26 +48,24 @@ NodeChanges = Annotated[
     typer.Option(
         metavar="CHANGE",
         autocompletion=complete_change,
-        help="More nodes: +3,cpu=8 or +3,like=NODE; or one less: -NODE.  May be repeated.",
+        help="Add nodes: +3,cpu=8 or +3,like=NODE; or remove one: -NODE. May be repeated.",
     ),
 ]
 Drained = Annotated[
-    list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="With this node drained.")
+    list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Drain this node.")
 ]
 Undrained = Annotated[
     list[str] | None,
-    typer.Option(metavar="NODE", autocompletion=complete_node, help="With this drained node used again."),
+    typer.Option(metavar="NODE", autocompletion=complete_node, help="Use this drained node again."),
 ]
 
 
 def plan(
-    specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to be submitted.")
-    ] = None,
+    specs: Annotated[list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to submit.")] = None,
     nodes: NodeChanges = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="NODE", autocompletion=complete_node, help="Without this node; as --nodes -NODE."),
+        typer.Option(metavar="NODE", autocompletion=complete_node, help="Remove this node; the same as --nodes -NODE."),
     ] = None,
     drain: Drained = None,
     undrain: Undrained = None,
@@ -77,16 +75,18 @@ def plan(
             "--set",
             metavar="KEY=VALUE",
             autocompletion=complete_setting,
-            help="Another value of a setting, as in `dorm policy set`: theta2=0.3, policy=NAME.  May be repeated.",
+            help="Change a setting, as in `dorm policy set`: theta2=0.3, policy=NAME. May be repeated.",
         ),
     ] = None,
     cancel: Annotated[
         list[str] | None,
-        typer.Option(metavar="APP", autocompletion=complete_app, help="With this app cancelled."),
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Cancel this app."),
     ] = None,
     rounds: Annotated[
         int,
-        typer.Option(min=1, max=100, help="How many decisions to plan, each after the adjustments of the one before."),
+        typer.Option(
+            min=1, max=100, help="Number of decisions to plan, each after the adjustments of the previous one."
+        ),
     ] = 1,
     at: At = None,
     file: File = None,
@@ -94,15 +94,16 @@ def plan(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """What the next decision would be, without doing anything.
+    """Show the next decision without making it.
 
-    As things are, or if something happened first.  Exit codes: 0 no app would
-    have other containers than now, 3 some would, 1 it can't be (a spec that
-    would be refused, no such node), 2 usage (no such parameter, say).
+    You can ask for the cluster as it is, or after an assumed change. Exit codes:
+    0 no app would change, 3 some would, 1 the question has no answer (a spec that
+    would be refused, no such node), 2 wrong usage (an unknown parameter, for
+    example).
 
-    JSON has assumed (in words), changes (yes or no), apps (containers and
-    nodes before and after, kind, adjust_s, reason), the cluster's figures
-    before and after, and rounds (changed apps, budget, status of each).
+    JSON has assumed (as text), changes (yes or no), apps (containers and nodes
+    before and after, kind, adjust_s, reason), the cluster's figures before and
+    after, and rounds (changed apps, budget, status of each).
 
     [bold]Examples[/]
 
@@ -205,9 +206,7 @@ def _show(found: Plan, output: Format) -> None:
     same = len(found.apps) - len(shown)
     changed = sum(1 for app in found.apps if app.kind)
     rest = f"; {counted(same, 'other app')} {'keeps' if same == 1 else 'keep'} what {'it has' if same == 1 else 'they have'}"
-    headline = (
-        f"{counted(changed, 'app')} would change" if found.changes else "no app would have other containers than now"
-    )
+    headline = f"{counted(changed, 'app')} would change" if found.changes else "no app would change"
     console.print(Text(headline + (rest if same else "")))
     before, after = found.before, found.after
     show(

@@ -27,36 +27,41 @@ def register(app: typer.Typer) -> None:
 
 
 def run_app(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Starts one worker.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],
     n_min: Annotated[int, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = 1,
     n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing; default: n_min.")
+        int | None,
+        typer.Option("--n-max", min=1, help="The largest number of containers that it can use; default: n_min."),
     ] = None,
     cpu: Annotated[str, typer.Option(help="Cores of one container, such as 2 or 500m.")] = "1",
     memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
     gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image that contains the program, for nodes with Docker.")] = None,
     workdir: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Ship this folder, and run in a copy of it; default: the current one."),
+        typer.Option(metavar="FOLDER", help="Ship this folder and run in a copy of it; default: the current folder."),
     ] = None,
     no_workdir: Annotated[
         bool,
-        typer.Option("--no-workdir", help="Ship nothing: run in the current folder itself, or in the image's own."),
+        typer.Option(
+            "--no-workdir", help="Ship nothing; run in the current folder itself, or in the image's working directory."
+        ),
     ] = False,
     folder: Annotated[
         str | None,
-        typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image."),
+        typer.Option(help="Ship nothing; run in this folder: an absolute path on every node, or in the image."),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
-            help="What runs inside, such as torchrun; see the field of specs.", autocompletion=complete_engine
+            help="The engine, such as torchrun; see the field `engine` of specs.", autocompletion=complete_engine
         ),
     ] = "plain",
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often it is started again after a failure.")] = 0,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable; may be repeated.")
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")] = 0,
     origin: Annotated[
         str | None,
         typer.Option(
@@ -66,25 +71,25 @@ def run_app(
             autocompletion=complete_app,
         ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec, and do nothing.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Run a command on the cluster, and follow it.
+    """Run a command on the cluster and follow its output.
 
-    The current folder is shipped to the nodes, without what .gitignore and
-    .dormignore leave out, and each container starts in a copy of its own. What
-    the cluster has already is not sent again. Where all nodes are this machine,
-    as with `dorm up`, the command's program is the one of this shell; elsewhere
-    the nodes need it, or --image names an image that has it.
+    The current folder is shipped to the nodes, without the files that .gitignore
+    and .dormignore exclude, and each container starts in its own copy. Only parts
+    that the cluster does not have are sent. While all nodes run on this machine,
+    as with `dorm up`, the program is the one in this shell's path; on other
+    clusters, the nodes need it, or --image names an image that contains it.
 
-    Its output is printed here, with --n-max above 1 each line with its rank
-    before it. Its exit code is this command's, or 1 if it failed without one.
-    On a terminal Ctrl-C asks whether to detach or to cancel; otherwise an
-    interruption cancels it.
+    The output is printed here; with --n-max above 1, each line is prefixed with
+    its rank. The exit code is that of the app, or 1 if it failed without one. In
+    a terminal, Ctrl-C asks whether to detach or to cancel; otherwise, an
+    interruption cancels the app.
 
     [bold]Examples[/]
 

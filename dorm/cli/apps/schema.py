@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema() -> None:
-    """Print the JSON Schema of app specs in files, for editors and other languages.
+    """Print the JSON Schema of app spec files, for editors and other languages.
 
     [bold]Example[/]
 

@@ -47,12 +47,14 @@ def register(app: typer.Typer) -> None:
 def story(
     name: Annotated[
         str,
-        typer.Argument(metavar="APP|NODE", help="Name or id of an app, else a node.", autocompletion=complete_either),
+        typer.Argument(
+            metavar="APP|NODE", help="Name or id of an app, or name of a node.", autocompletion=complete_either
+        ),
     ],
-    node: Annotated[bool, typer.Option("--node", help="Show the node, even if an app has the same name.")] = False,
+    node: Annotated[bool, typer.Option("--node", help="Show the node even if an app has the same name.")] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="SEQ|TIME|-10m", help="Only from this moment on; default: its whole life."),
+        typer.Option("--since", metavar="SEQ|TIME|-10m", help="Start at this moment; default: the whole life."),
     ] = None,
     at: At = None,
     last: Last = None,
@@ -61,14 +63,14 @@ def story(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """What happened to an app or a node, in order, and what led to each of it.
+    """Show what happened to an app or a node, in order, with the causes.
 
-    Of an app: who submitted it, why it waited, where it started, by which
-    decision it grew or shrank and for whose sake, what each adjustment cost,
-    what failed, how it ended.  Of a node: when it came and went, what was
-    decided for it, what ran there, how full it was.  An arrow names the place
-    in the log of what led to a chapter.  JSON has all of it as fields; times
-    are UTC nanoseconds, lengths seconds, and what is empty is left out.
+    For an app: who submitted it, why it waited, where it started, which decision
+    resized it and for which other app, what each adjustment cost, what failed,
+    how it ended. For a node: when it joined and left, what was decided for it,
+    what ran there, how full it was. An arrow points to the log position of a
+    chapter's cause. JSON has the same as fields; times are UTC nanoseconds,
+    lengths are seconds, and empty fields are left out.
 
     [bold]Examples[/]
 
@@ -117,7 +119,7 @@ def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
     ]
     lives = f"up {span(totals.up_s)}" + (f" ({', '.join(away)})" if away else "")
     ran = f"{counted(totals.started, 'container')} of {counted(totals.apps, 'app')} started"
-    failed = f", {totals.failed} ended by themselves, and not well" if totals.failed else ""
+    failed = f", {totals.failed} failed" if totals.failed else ""
     return [Text(f"{lives}; {ran}{failed}; {totals.running} may run now"), *map(_use, totals.use)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _MEANT = {
-    "stop": "`dorm cancel APP` stops an app for good, `dorm pause` all scheduling",
+    "stop": "`dorm cancel APP` stops an app permanently, `dorm pause` all scheduling",
     "rm": "`dorm cancel APP` stops an app; one that has ended is dropped by itself",
     "delete": "`dorm cancel APP` stops an app; one that has ended is dropped by itself",
     "remove": "`dorm cancel APP` stops an app; one that has ended is dropped by itself",

@@ -50,12 +50,12 @@ def wait(
 ) -> None:
     """Wait until each app runs, has completed, or has ended in any way.
 
-    An app runs once all its containers do. One that can't come to that any
-    more, because it has ended otherwise, is reported at once; the command
+    An app runs when all its containers do. An app that can no longer reach the
+    state, because it has ended otherwise, is reported immediately; the command
     still waits for the others. The name of a sweep stands for all its apps.
 
-    The exit status is 0 if all apps got there, 1 if one did not, and 124 if the
-    time was over before, as with timeout(1).
+    The exit status is 0 if all apps reached the state, 1 if one did not, and 124
+    if the time ran out first, as with timeout(1).
 
     [bold]Examples[/]
 

@@ -18,11 +18,11 @@ from events.errors import code_of
 if TYPE_CHECKING:
     from dorm.cli.authoring.written import Answers, Kind
 
-app = typer.Typer(help="Specs of apps: write a first one.", no_args_is_help=True)
+app = typer.Typer(help="Create app specs.", no_args_is_help=True)
 
 
 class KindChoice(StrEnum):
-    """What the app runs."""
+    """The kind of program that the app runs."""
 
     plain = "plain"
     pytorch = "pytorch"
@@ -31,15 +31,15 @@ class KindChoice(StrEnum):
 
 @app.callback()
 def spec() -> None:
-    """Specs of apps: write a first one."""
+    """Create app specs."""
 
 
 @app.command("init")
 def init(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Where to write it; - prints it; default: NAME.yaml.")
+        Path | None, typer.Argument(metavar="FILE", help="File to write; - prints the spec; default: NAME.yaml.")
     ] = None,
-    kind: Annotated[KindChoice | None, typer.Option(help="What the app runs.")] = None,
+    kind: Annotated[KindChoice | None, typer.Option(help="The kind of program that the app runs.")] = None,
     command: Annotated[
         str | None, typer.Option(help="Command that starts one worker, in quotes, such as 'python train.py'.")
     ] = None,
@@ -54,12 +54,13 @@ def init(
     image: Annotated[str | None, typer.Option(help="Image that holds the program, for nodes with Docker.")] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="Volume of the nodes and where a container sees it; may be repeated."),
+        typer.Option(metavar="NAME=PATH", help="Volume of the nodes and its path in containers; may be repeated."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions; use the defaults.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a first spec with comments: it asks a few questions, unless --yes is given or this is no terminal.
+    """Write a first spec with comments. It asks a few questions, unless you pass --yes or standard input is not a
+    terminal.
 
     [bold]Examples[/]
 
@@ -153,6 +154,6 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x") as out:
             out.write(text)
     except FileExistsError:
-        raise Fail(f"{path} is there already; choose another FILE, or --force", 2, code="file.exists") from None
+        raise Fail(f"{path} exists; choose another FILE, or use --force", 2, code="file.exists") from None
     except OSError as error:
         raise Fail(f"{path}: {error.strerror}", code=code_of(error)) from None

@@ -47,10 +47,10 @@ def _command(answers: Answers) -> dict[str, Any]:
 
 
 def _sizes(answers: Answers) -> dict[str, Any]:
-    least = _count("Containers without which it can't run (n_min)", answers.n_min)
+    least = _count("Smallest number of containers (n_min)", answers.n_min)
     return {
         "n_min": least,
-        "n_max": _count("Containers beyond which it gains nothing (n_max)", max(least, answers.n_max)),
+        "n_max": _count("Largest number of containers (n_max)", max(least, answers.n_max)),
     }
 
 

@@ -18,28 +18,34 @@ def register(app: typer.Typer) -> None:
 
 
 def api(
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long each part is measured.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Duration of each measurement.")] = 30.0,
     readers: Annotated[int, typer.Option(min=1, max=2000, help="Readers of the stream of events.")] = 1000,
-    events: Annotated[float, typer.Option(min=1, max=10_000, help="Events a second on the log.")] = 100.0,
-    reads: Annotated[float, typer.Option(min=1, max=10_000, help="Reads a second.")] = 200.0,
+    events: Annotated[float, typer.Option(min=1, max=10_000, help="Events per second on the log.")] = 100.0,
+    reads: Annotated[float, typer.Option(min=1, max=10_000, help="Reads per second.")] = 200.0,
     records: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Records of the log whose moments are looked up; 0 for none.")
+        int,
+        typer.Option(min=0, max=10_000_000, help="Records of the log for which past moments are measured; 0 for none."),
     ] = 1_000_000,
     part: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="live (reads, submissions, readers), moments (of a long log), browser (how soon it draws), page (a large cluster); may be repeated. Default: all.",
+            help="live (reads, submissions, readers), moments (of a long log), browser (time to draw), "
+            "page (a large cluster); may be repeated. Default: all.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Half a minute: shorter parts, a shorter log.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take half a minute: shorter measurements, a shorter log.")
+    ] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """The HTTP API next to a busy master: reads, submissions, a thousand readers of the stream, any moment of a long log.
+    """Measure the HTTP API next to a busy master: reads, submissions, a thousand readers of the stream, any moment of a
+    long log.
 
-    Log server, master, API and callers are processes of their own on this machine; the figures say how many cores each used.
-    It takes some minutes, most of them for filling a log of a million records.
+    The log server, master, API and callers run as separate processes on this
+    machine; the figures say how many cores each used. It takes some minutes, most
+    of them to fill a log of a million records.
 
     [bold]Examples[/]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replay.simulator.forks.rehearsal import Row
 
 app = typer.Typer(
-    help="Measure this system on this machine.  Results are one object, the same for every bench: -o json.",
+    help="Run benchmarks on this machine. -o json prints results in the same format for every benchmark.",
     no_args_is_help=True,
 )
 
@@ -39,7 +39,7 @@ class RuntimeWanted(StrEnum):
     both = "both"
 
 
-Runtime = Annotated[RuntimeWanted, typer.Option(help="auto: processes, and Docker where an engine answers.")]
+Runtime = Annotated[RuntimeWanted, typer.Option(help="auto: processes, and also Docker if an engine answers.")]
 Docker = Annotated[
     str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine, such as unix:///var/run/docker.sock.")
 ]
@@ -54,7 +54,7 @@ class Reference(StrEnum):
     none = "none"
 
 
-Policy = Annotated[str, typer.Option(help="Which policy to measure.", autocompletion=complete_policy)]
+Policy = Annotated[str, typer.Option(help="Policy to measure.", autocompletion=complete_policy)]
 Param = Annotated[list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")]
 ReferenceWanted = Annotated[
     Reference,
@@ -66,14 +66,14 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plo
 @app.command()
 def codec(
     events: Annotated[int, typer.Option(min=1, max=10_000_000, help="Events in each pass.")] = 100_000,
-    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="Number of measurements.")] = 7,
     file: Annotated[
-        Path | None, typer.Option(help="Log written by `dorm replay export`, measured instead of the demo's.")
+        Path | None, typer.Option(help="Log of `dorm replay export` to measure instead of the demo's.")
     ] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """CPU time that one event takes to encode, decode and fold, on the mix of kinds that the demo's log has.
+    """Measure the CPU time to encode, decode and fold one event, for the mix of kinds in the demo's log.
 
     [bold]Examples[/]
 
@@ -91,14 +91,14 @@ def codec(
 
 @app.command("exec")
 def bench_of_exec(
-    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Sessions, one after the other.")] = 200,
-    commands: Annotated[int, typer.Option(min=0, max=10_000, help="How often the command itself is run.")] = 20,
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Number of sessions, one after the other.")] = 200,
+    commands: Annotated[int, typer.Option(min=0, max=10_000, help="How often to run the command itself.")] = 20,
     runtime: Runtime = RuntimeWanted.auto,
     docker: Docker = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """From `dorm exec APP -- true` to its end: of a connected client, and as a command; beside `true` without Dorm.
+    """Measure `dorm exec APP -- true`, by a connected client and as a command, next to `true` alone.
 
     [bold]Examples[/]
 
@@ -116,13 +116,13 @@ def bench_of_exec(
 
 @app.command()
 def submit(
-    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many, one after the other.")] = 50,
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="Number of apps, one after the other.")] = 50,
     runtime: Runtime = RuntimeWanted.auto,
     docker: Docker = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Submission to running container: small apps, one after the other, on an idle cluster of their own.
+    """Measure the time from submission to running container, for small apps on an idle cluster.
 
     [bold]Examples[/]
 
@@ -139,13 +139,15 @@ def submit(
 
 @app.command()
 def trust(
-    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many on each cluster, one after the other.")] = 50,
+    apps: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Number of apps on each cluster, one after the other.")
+    ] = 50,
     docker: Docker = None,
     runtime: Runtime = RuntimeWanted.auto,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """What keys and signatures cost: submission to running container on a cluster that knows its users, beside an open one.
+    """Measure the cost of keys and signatures: submissions to an authenticated and to an open cluster.
 
     [bold]Examples[/]
 
@@ -167,13 +169,13 @@ def trust(
 
 @app.command()
 def resize(
-    runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many resizes.")] = 10,
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Number of resizes.")] = 10,
     runtime: Runtime = RuntimeWanted.auto,
     docker: Docker = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """Checkpoint and restart of a training app with another number of containers, phase by phase.
+    """Measure the phases of checkpointing and restarting a training app with another number of containers.
 
     [bold]Examples[/]
 
@@ -190,10 +192,10 @@ def resize(
 
 @app.command()
 def pause(
-    runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many resizes.")] = 10,
-    every: Annotated[int, typer.Option(min=1, max=1000, help="The app reports its progress each so many steps.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Number of resizes.")] = 10,
+    every: Annotated[int, typer.Option(min=1, max=1000, help="The app reports its progress every N steps.")] = 1,
     load: Annotated[
-        float, typer.Option(min=0.0, max=30.0, help="Seconds that the app loads before its first step.")
+        float, typer.Option(min=0.0, max=30.0, help="Seconds that the app takes to load before its first step.")
     ] = 2.0,
     scaling: Annotated[
         float, typer.Option(min=0.0, max=1.5, help="n containers are n to this power as fast as one.")
@@ -203,7 +205,7 @@ def pause(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """The pause that is shown for a resize, beside the time to the first step by the app's own clock.
+    """Compare the reported pause of a resize with the time to the first step by the app's own clock.
 
     [bold]Examples[/]
 
@@ -223,15 +225,18 @@ def pause(
 
 @app.command()
 def calibration(
-    runs: Annotated[int, typer.Option(min=8, max=100_000, help="How many resizes: half to fit, half to compare.")] = 24,
+    runs: Annotated[
+        int, typer.Option(min=8, max=100_000, help="Number of resizes: half to fit, half to compare.")
+    ] = 24,
     runtime: Runtime = RuntimeWanted.auto,
     docker: Docker = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """How true the simulator is: real adjustments and completion times beside simulated ones.
+    """Measure the accuracy of the simulator: compare real and simulated adjustments and completion times.
 
-    Timings and speeds are fitted from one part of what is measured, and the other is simulated with them. That takes minutes.
+    Timings and speeds are fitted to one part of the measurements, and used to
+    simulate the other part. This takes minutes.
 
     [bold]Examples[/]
 
@@ -268,25 +273,25 @@ def calibration(
 
 @app.command()
 def replay(
-    events: Annotated[
-        int, typer.Option(min=1000, max=100_000_000, help="Records of the log that everything is measured on.")
-    ] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1000, max=100_000_000, help="Records of the log to measure.")] = 1_000_000,
     large: Annotated[
         int, typer.Option(min=0, max=1_000_000_000, help="Records of a second log, for moments and memory; 0 for none.")
     ] = 10_000_000,
     server: Annotated[
         int, typer.Option(min=0, max=10_000_000, help="Records of a log on a NATS server; 0 for none.")
     ] = 200_000,
-    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the folds are measured.")] = 3,
-    moments: Annotated[int, typer.Option(min=1, max=10_000, help="How many states to look up.")] = 20,
-    quick: Annotated[bool, typer.Option("--quick", help="Half a minute: 100,000 records, and no second log.")] = False,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="Number of measurements of folds.")] = 3,
+    moments: Annotated[int, typer.Option(min=1, max=10_000, help="Number of states to look up.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take half a minute: 100,000 records, and no second log.")
+    ] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """What looking back costs: folding from an archive and from a server, the state at a moment, deciding again, memory, room.
+    """Measure replay: folds from an archive and a server, past states, repeated decisions, memory, disk space.
 
-    The log is made for it. The whole takes some minutes and half a gigabyte of disk, which is given back; Ctrl-C prints
-    what was measured until then.
+    It generates a log, and takes some minutes and half a gigabyte of disk, which
+    it frees again. Ctrl-C prints what was measured so far.
 
     [bold]Examples[/]
 
@@ -309,10 +314,10 @@ def simulate(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Philly's trace, a CSV file; without it apps are made up that are as many.",
+            help="The Philly trace, a CSV file; default: generated apps.",
         ),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="How many, of 8 GPUs each.")] = 80,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, of 8 GPUs each.")] = 80,
     rounds: Annotated[
         list[int] | None,
         typer.Option(
@@ -320,14 +325,14 @@ def simulate(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Half a minute: the first 1,500 apps, rounds of 300 s.")
+        bool, typer.Option("--quick", help="Take half a minute: the first 1,500 apps, rounds of 300 s.")
     ] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """What simulating costs: a month of a real cluster in virtual time, under the policies `static` and `dorm`.
+    """Measure simulation: a month of a real cluster in virtual time, under the policies `static` and `dorm`.
 
-    The whole takes some ten minutes; Ctrl-C prints what was measured until then.
+    It takes about ten minutes. Ctrl-C prints what was measured so far.
 
     [bold]Examples[/]
 
@@ -345,8 +350,8 @@ def simulate(
 
 @app.command()
 def optimizer(
-    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are, about.")] = 30,
-    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many nodes.")] = 20,
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="Approximate number of apps.")] = 30,
+    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of nodes.")] = 20,
     shapes: Annotated[
         int, typer.Option(min=1, max=1_000, help="Number of node shapes: up to 3 usual ones, or this many random ones.")
     ] = 3,
@@ -354,26 +359,25 @@ def optimizer(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the first sequence; the same seed gives the same problems.")
     ] = 0,
-    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="How many, each with the next seed.")] = 1,
+    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="Sequences, each with the next seed.")] = 1,
     policy: Policy = "dorm",
     param: Param = None,
     reference: ReferenceWanted = Reference.auto,
-    gpus: Annotated[bool, typer.Option(help="Whether some nodes and apps have GPUs.")] = True,
+    gpus: Annotated[bool, typer.Option(help="Give some nodes and apps GPUs.")] = True,
     labels: Annotated[
-        bool, typer.Option("--labels", help="Nodes with labels, apps with requirements and gangs.")
+        bool, typer.Option("--labels", help="Give nodes labels, and apps requirements and gangs.")
     ] = False,
     types: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, max=32, help="Nodes of so many types, and apps whose speeds are declared or measured."
+            metavar="N", min=0, max=32, help="Number of node types, with apps whose speeds are declared or measured."
         ),
     ] = 0,
     plot: Plot = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """What one round of the optimizer costs and how good its answers are, over a sequence of events: apps arrive and
-    complete, nodes are lost and return.
+    """Measure the optimizer's cost and the quality of its answers while apps arrive and end and nodes fail and return.
 
     [bold]Examples[/]
 
@@ -400,7 +404,7 @@ def optimizer(
 
 @app.command()
 def optimizer_scale(
-    up_to: Annotated[int, typer.Option(metavar="APPS", min=1, help="Leave out sizes with more apps.")] = 10_000,
+    up_to: Annotated[int, typer.Option(metavar="APPS", min=1, help="Skip sizes with more apps.")] = 10_000,
     events: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Rounds at each size; fewer at large ones unless given.")
     ] = None,
@@ -412,9 +416,10 @@ def optimizer_scale(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """How the optimizer's cost and quality change from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
+    """Measure the optimizer's cost and quality from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
 
-    The whole takes long, most of it for exact answers to small problems; Ctrl-C prints what was measured until then.
+    It takes long, most of it for exact answers to small problems. Ctrl-C prints
+    what was measured so far.
 
     [bold]Examples[/]
 

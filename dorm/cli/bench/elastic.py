@@ -22,20 +22,21 @@ def register(app: typer.Typer) -> None:
 
 
 def elastic(
-    part: Annotated[list[str] | None, typer.Option(help="pauses, peers, shared, targets, balance or schedules; may be repeated.  All unless given.")] = None,
-    workers: Annotated[list[int] | None, typer.Option(min=2, max=64, help="A size to measure pauses at, even; may be repeated.  Default: 2, 4, 8.")] = None,
-    cycles: Annotated[int, typer.Option(min=1, max=1000, help="How often NumPy's workers shrink, grow and lose one.")] = 4,
+    part: Annotated[list[str] | None, typer.Option(help="pauses, peers, shared, targets, balance or schedules; may be repeated. Default: all.")] = None,
+    workers: Annotated[list[int] | None, typer.Option(min=2, max=64, help="An even size at which to measure pauses; may be repeated. Default: 2, 4, 8.")] = None,
+    cycles: Annotated[int, typer.Option(min=1, max=1000, help="How often the NumPy workers shrink, grow and lose one.")] = 4,
     schedules: Annotated[int, typer.Option(min=1, max=1_000_000, help="Random schedules of resizes, deaths and freezes.")] = 200,
-    torch: Annotated[bool, typer.Option(help="Measure PyTorch, torchrun and torchft, where they are installed.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Less of everything, without PyTorch.")] = False,
+    torch: Annotated[bool, typer.Option(help="Also measure PyTorch, torchrun and torchft, if they are installed.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less of everything, without PyTorch.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Plot how training converges; needs dorm\\[plots].")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """Live resizing beside checkpoint and restart: pauses, convergence, balance, what a partition costs, each sample's fate.
+    """Compare live resizing with checkpoint and restart: pauses, convergence, balance, the cost of a partition, the use
+    of samples.
 
-    Some minutes on two idle cores, and as long again for PyTorch; Ctrl-C
-    prints what was measured until then.
+    It takes some minutes on two idle cores, and as long again for PyTorch. Ctrl-C
+    prints what was measured so far.
 
     [bold]Examples[/]
 

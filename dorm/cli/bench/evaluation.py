@@ -21,19 +21,20 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluation(
-    to: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Where report.md, report.html, the plots and evaluation.json go; existing files of these names are replaced.")],
-    traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Real traces: philly_2017, alibaba_openb_2023, pollux_workloads with pollux_profiles, those that are present.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of the paper's workload.")] = 5,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Folder for report.md, report.html, the plots and evaluation.json; existing files of " "these names are replaced.")],
+    traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Folder of real traces: philly_2017, alibaba_openb_2023, pollux_workloads with " "pollux_profiles; missing ones are skipped.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds of the paper's workload.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """Dorm against other policies, simulated: the paper's workload, what changes there, real traces; told in a report.
+    """Compare Dorm with other policies in simulation, and write a report: the paper's workload, variations of it, real
+    traces.
 
-    Two hours on two cores, most of it for traces. If it is interrupted, the
-    same command goes on from there. The report says where Dorm is ahead and
-    where not, and lists all that was assumed.
+    It takes two hours on two cores, most of it for traces. If it is interrupted,
+    the same command continues from there. The report says where Dorm is ahead and
+    where not, and lists all assumptions.
 
     [bold]Examples[/]
 

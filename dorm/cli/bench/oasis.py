@@ -16,19 +16,20 @@ def register(app: typer.Typer) -> None:
 
 
 def oasis(
-    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="How many arrive over the horizon.")] = 100,
-    machines: Annotated[int, typer.Option(min=1, max=10_000, help="How many for workers, and as many for parameter servers.")] = 50,
-    slots: Annotated[int, typer.Option(min=1, max=1000, help="The horizon, in slots of an hour.")] = 100,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Workloads over which figures are means.")] = 3,
-    small: Annotated[int, typer.Option(min=0, max=10_000, help="Small instances that are compared with their optimum.")] = 50,
-    quick: Annotated[bool, typer.Option("--quick", help="Some seconds: fewer jobs, machines and instances.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of jobs that arrive over the horizon.")] = 100,
+    machines: Annotated[int, typer.Option(min=1, max=10_000, help="Number of machines for workers, and for parameter servers.")] = 50,
+    slots: Annotated[int, typer.Option(min=1, max=1000, help="Horizon, in slots of an hour.")] = 100,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of workloads to average over.")] = 3,
+    small: Annotated[int, typer.Option(min=0, max=10_000, help="Number of small instances to compare with their optimum.")] = 50,
+    quick: Annotated[bool, typer.Option("--quick", help="Take some seconds: fewer jobs, machines and instances.")] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """OASiS as in its paper, beside FIFO, DRF, RRH and Dorm: utility, completion times and decision times, and how close it
-    comes to the optimum.
+    """Compare OASiS, as in its paper, with FIFO, DRF, RRH and Dorm: utility, completion times, decision times, and the
+    distance from the optimum.
 
-    Some minutes, most of them for decision times at larger sizes; Ctrl-C prints what was measured until then.
+    It takes some minutes, most of them for decision times at larger sizes. Ctrl-C
+    prints what was measured so far.
 
     [bold]Examples[/]
 

@@ -18,12 +18,13 @@ def register(app: typer.Typer) -> None:
 
 
 def bench_of_run(
-    files: Annotated[int, typer.Option(min=1, max=20_000, help="Files of the project.")] = 200,
-    runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs after the one that ships it.")] = 10,
+    files: Annotated[int, typer.Option(min=1, max=20_000, help="Number of files in the project.")] = 200,
+    runs: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs after the first, which ships it.")] = 10,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """From `dorm run` of a project to the first line of its output, beside Python alone; and what a second run sends.
+    """Measure the time from `dorm run` of a project to the first line of its output, compared with Python alone, and
+    what a second run sends.
 
     [bold]Examples[/]
 

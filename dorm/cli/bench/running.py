@@ -60,7 +60,7 @@ def wrong_usage() -> Iterator[None]:
 def end_if(interrupted: bool) -> None:
     """Raise Fail after an interruption, once the figures are shown."""
     if interrupted:
-        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED, code="interrupted")
+        raise Fail("interrupted; the figures cover what was measured so far", INTERRUPTED, code="interrupted")
 
 
 async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:

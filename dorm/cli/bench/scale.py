@@ -18,18 +18,19 @@ def register(app: typer.Typer) -> None:
 
 
 def scale(
-    nodes: Annotated[list[int] | None, typer.Option(min=1, max=1_000_000, help="Nodes of a cluster; may be repeated. Default: 1000, 10000 and 100000.")] = None,
-    apps: Annotated[float, typer.Option(min=0.001, max=100.0, help="Apps for each node.")] = 0.5,
-    decisions: Annotated[float, typer.Option(min=0.001, max=100.0, help="Decisions a minute for each 1,000 nodes.")] = 6.0,
+    nodes: Annotated[list[int] | None, typer.Option(min=1, max=1_000_000, help="Number of nodes of a cluster; may be repeated. Default: 1000, 10000 and 100000.")] = None,
+    apps: Annotated[float, typer.Option(min=0.001, max=100.0, help="Apps per node.")] = 0.5,
+    decisions: Annotated[float, typer.Option(min=0.001, max=100.0, help="Decisions per minute for each 1,000 nodes.")] = 6.0,
     quiet_limit: Annotated[float, typer.Option(min=0.1, max=600.0, help="The setting `quiet_limit`, in seconds.")] = 1.0,
-    seconds: Annotated[float, typer.Option("--for", min=1.0, max=600.0, help="Seconds of appends.")] = 10.0,
+    seconds: Annotated[float, typer.Option("--for", min=1.0, max=600.0, help="Duration of the appends, in seconds.")] = 10.0,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """What one append, one megabyte sent and one folded record cost on three NATS servers here, and how much of each resource
-    clusters of some sizes would use at that cost; 1 is full.
+    """Measure the cost of an append, a megabyte sent and a folded record on three local NATS servers, and compute how
+    much of each resource clusters of some sizes would use; 1 is full.
 
-    Half a minute. The model is arithmetic: docs/scale.md says what it leaves out.
+    It takes half a minute. The model is arithmetic: docs/scale.md says what it
+    leaves out.
 
     [bold]Examples[/]
 

@@ -18,16 +18,16 @@ def register(app: typer.Typer) -> None:
 
 
 def year(
-    records: Annotated[int, typer.Option(min=50_000, max=1_000_000_000, help="How many the log gets; 1,000,000 take a gigabyte of disk at most, and some minutes.")] = 300_000,
-    chunk: Annotated[int, typer.Option(min=20_000, max=100_000_000, help="Records after which the log is rotated.")] = 100_000,
+    records: Annotated[int, typer.Option(min=50_000, max=1_000_000_000, help="Number of records of the log; 1,000,000 take at most a gigabyte of disk, and some " "minutes.")] = 300_000,
+    chunk: Annotated[int, typer.Option(min=20_000, max=100_000_000, help="Number of records after which the log is rotated.")] = 100_000,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """Start-up, memory, the state at any moment, and disk of a log that grows and is rotated all along.
+    """Measure start-up, memory, the state at any moment, and disk use of a log that grows while it is rotated.
 
-    A history in virtual time goes into a real server. Figures of the first
-    and the last chunk show whether anything grows with the log; the size of
-    a year's archives is extrapolated.
+    A history in virtual time goes into a real server. Figures of the first and
+    the last chunk show whether anything grows with the log; the size of a year's
+    archives is extrapolated.
 
     [bold]Examples[/]
 

@@ -47,29 +47,27 @@ def agent(
     checkpoints: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that all nodes share (NFS, say), for apps' checkpoints. A marker in it proves that it is the same one: "
-            "a node on which it is not mounted gets no containers."
+            help="Folder for apps' checkpoints that all nodes share (on NFS, for example). A marker in it "
+            "identifies it: a node on which it is not mounted gets no containers."
         ),
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: what this machine has."),
+        typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: all of this machine's."),
     ] = None,
-    gpu: Annotated[
-        list[str] | None, typer.Option("--gpu", help="Id of a GPU to give to apps; may be repeated.")
-    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option("--gpu", help="Id of a GPU for apps; may be repeated.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Address at which other nodes reach this one; default: detected.")
     ] = None,
     ports: Annotated[
-        str, typer.Option(help="Ports for apps; disjoint among agents on one address.")
+        str, typer.Option(help="Ports for apps; agents on the same address need disjoint ranges.")
     ] = f"{DEFAULT_PORTS[0]}-{DEFAULT_PORTS[1]}",
     runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="Label of the node, key=value; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,
     secrets: Annotated[
-        Path | None, typer.Option(help="Folder of users' secrets, FOLDER/USER/NAME, which specs name; mode 0700.")
+        Path | None, typer.Option(help="Folder of the secrets that specs name, as FOLDER/USER/NAME; mode 0700.")
     ] = None,
     volume: VolumeOption = None,
     allow: Annotated[
@@ -84,22 +82,22 @@ def agent(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Image that Docker containers may have, such as registry.lab/** or python@sha256:...; may be repeated; "
-            "default: any.",
+            help="Image that Docker containers may use, such as registry.lab/** or python@sha256:...; may "
+            "be repeated; default: any.",
         ),
     ] = None,
     trust_apps: Annotated[
         bool,
         typer.Option(
             "--trust-apps",
-            help="Run plain processes of several tenants, who can read each other's files and the agent's key.",
+            help="Run plain processes of several tenants, which can read each other's files and the agent's key.",
         ),
     ] = False,
     container_disk: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="What a Docker container may write to this node's disk before it is stopped; default: 32GiB.",
+            help="The most that a Docker container may write to this node's disk before it is stopped; default: 32GiB.",
         ),
     ] = None,
     container_user: Annotated[
@@ -112,8 +110,9 @@ def agent(
     firewall: Annotated[
         FirewallChoice | None,
         typer.Option(
-            help="on: keep Docker containers from the NATS servers, Docker engines on TCP and a cloud's metadata address, by "
-            "iptables, as root; the rules stay when the agent ends. off: remove them. Default: no change.",
+            help="on: block Docker containers' access to the NATS servers, Docker engines on TCP and a "
+            "cloud's metadata address, with iptables, as root; the rules stay when the agent ends. "
+            "off: remove them. Default: no change.",
         ),
     ] = None,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
@@ -131,13 +130,17 @@ def agent(
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Run a node's agent: it starts and stops containers as the log says.
+    """Run a node's agent, which starts and stops containers as the log says.
 
-    They run on when it stops, and the next one adopts them. Where none comes back within the node's lease (node_lease, five
-    minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
-    The agent waits for NATS servers that do not answer yet, and ends on Ctrl-C, SIGTERM, or when its terminal is closed.
+    Containers keep running when the agent stops, and the next agent adopts them.
+    If no agent comes back within the node's lease (node_lease, five minutes by
+    default), or the log cannot be reached for that time, the containers are
+    killed, so that their apps can continue elsewhere. The agent waits for NATS
+    servers that do not answer yet. It ends on Ctrl-C, on SIGTERM, or when its
+    terminal is closed.
 
-    A node is its folder (--data), not its name: another machine under the same name waits until that lease is over.
+    The folder (--data) identifies the node, not its name: another machine with
+    the same name waits until the lease has expired.
 
     [bold]Examples[/]
 

@@ -42,22 +42,23 @@ def dashboard(
     api: Annotated[
         str | None,
         typer.Option(
-            "--api", metavar="URL", help="Address of `dorm serve`; default: of the `dorm up` that runs on this machine."
+            "--api", metavar="URL", help="Address of `dorm serve`; default: that of the `dorm up` on this machine."
         ),
     ] = None,
     lasts: Annotated[str, typer.Option(metavar="DURATION", help="How long the browser stays signed in.")] = "12h",
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open a browser, or print an address that signs one in.")
+        bool,
+        typer.Option("--browser/--no-browser", help="Open a browser, or print an address that signs in one browser."),
     ] = True,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
     """Open the dashboard in a browser, signed in as you.
 
-    Where users are known, the browser gets a session: a token of yours, which
-    `dorm token list` shows and `dorm token remove` ends.  No secret is in an
-    address that is sent or logged: a code for one use, good for a minute,
-    becomes the session's cookie.
+    On a cluster that authenticates its users, the browser gets a session: a token
+    of yours, which `dorm token list` shows and `dorm token remove` ends. No
+    secret is in an address that is sent or logged: the browser exchanges a
+    one-time code, valid for a minute, for the session's cookie.
 
     [bold]Examples[/]
 
@@ -83,7 +84,7 @@ def dashboard(
         if browser and await asyncio.to_thread(_opened, address):
             console.print(Text(f"the dashboard at {where} opens in your browser"), soft_wrap=True)
             return
-        once = "; the address is good once, within a minute" if secret else ""
+        once = "; the address is valid once, within a minute" if secret else ""
         console.print(Text(f"open this in a browser{once}:\n"), soft_wrap=True)
         console.print(Text(f"  {address}"), soft_wrap=True)
 

@@ -74,10 +74,12 @@ def register(app: typer.Typer) -> None:
 def demo(
     runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print one line for each event instead of a live table.")
+    ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Watch five training apps share three nodes; takes a minute and leaves nothing running.
+    """Watch five training apps share three nodes. It takes a minute and leaves nothing running.
 
     [bold]Examples[/]
 
@@ -180,8 +182,8 @@ async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> Run
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
         if runtime is RuntimeChoice.docker:
-            raise Fail(f"the sample apps' image can't be made: {error}", code=error.code) from None
-        console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
+            raise Fail(f"the sample apps' image can't be built: {error}", code=error.code) from None
+        console.print(Text(f"using plain processes: the sample apps' image can't be built ({error})"))
         return "process"
     console.print(Text(f"image {built.ref} ({built.origin})"))
     return "docker"

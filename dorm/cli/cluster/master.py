@@ -42,7 +42,7 @@ AcceptLog = Annotated[
     bool,
     typer.Option(
         "--accept-log",
-        help="Take the log as it is, though records that were there are gone or changed; for once, after a loss.",
+        help="Accept the log as it is, although earlier records are missing or changed; use it once, after a loss.",
     ),
 ]
 _LEASE_S = 2.0
@@ -58,7 +58,7 @@ def master(
     url: Url = None,
     cluster: ClusterName = None,
     policy: Annotated[
-        str | None, typer.Option(help="Allocation policy, from now on.", autocompletion=complete_policy)
+        str | None, typer.Option(help="Allocation policy from now on.", autocompletion=complete_policy)
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
@@ -66,12 +66,12 @@ def master(
     key: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="What it seals the log with; made where there is none. Default: in the data folder."
+            metavar="FILE", help="Key that seals the log; created if it does not exist. Default: in the data folder."
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of this master, to which a random part is added; default: this host's name."),
+        typer.Option(help="Name of this master, to which a random suffix is added; default: this host's name."),
     ] = None,
     lease: Annotated[
         float | None,
@@ -79,14 +79,15 @@ def master(
             min=0.5,
             max=600.0,
             metavar="SECONDS",
-            help="After how long without a sign of it another master takes over; default: 2, and 15 where several servers hold the log.",
+            help="Seconds of silence after which another master takes over; default: 2, or 15 if several "
+            "servers hold the log.",
         ),
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="By how many NATS servers the log is held (1, 3 or 5); default: 3 where there are as many.",
+            help="Number of NATS servers that hold the log (1, 3 or 5); default: 3 if there are that many.",
         ),
     ] = None,
     accept_log: AcceptLog = False,
@@ -99,18 +100,21 @@ def master(
         typer.Option(
             metavar="DURATION",
             envvar="DORM_POLICY_LIMIT",
-            help="How long a policy may take for one answer; then every app keeps what it has. Default: 60s for a plug-in, 5m for Dorm's own.",
+            help="How long a policy may compute an answer; after that, every app keeps what it has. "
+            "Default: 60s for a plug-in, 5m for Dorm's own.",
         ),
     ] = None,
     metrics: Metrics = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Run a master: it folds the log, and decides while it leads.
+    """Run a master, which folds the log and makes decisions while it leads.
 
-    Of several masters one leads and the others follow the log, ready to take over: at once when it stops, and when it was not
-    heard of for the time of its lease otherwise.  Apps run on without any, and the next one goes on from the log.  It waits
-    for NATS servers that do not answer yet, and ends in good order on Ctrl-C, SIGTERM, or when its terminal is closed.
+    If there are several masters, one leads. The others follow the log and take
+    over immediately when it stops, or when it has been silent for its lease. Apps
+    keep running without a master, and the next one continues from the log. A
+    master waits for NATS servers that do not answer yet. It stops gracefully on
+    Ctrl-C, on SIGTERM, or when its terminal is closed.
 
     [bold]Examples[/]
 

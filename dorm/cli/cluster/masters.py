@@ -30,11 +30,12 @@ def register(app: typer.Typer) -> None:
 
 
 def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """Show which master leads, since when, and whether it is seen to be there; and which follow, and how far behind.
+    """Show which master leads, since when, and whether it responds; and which masters follow, and how far behind.
 
-    Masters that follow say nothing on the log, so they are asked: one that does not answer within a second is not listed. It
-    warns where the log's copies on several NATS servers are in danger, as they may be in a cluster that an earlier release
-    made.
+    Masters that follow write nothing to the log, so they are asked; one that does
+    not answer within a second is not listed. The command warns if the log's
+    copies on several NATS servers are at risk, as they may be on a cluster that
+    an earlier release created.
 
     [bold]Example[/]
 
@@ -95,7 +96,7 @@ def _print(row: Leader) -> None:
 
         since = ago(max(0.0, time.time() - row.led_until / 1e9))
         who = f"{row.last} led until {moment(row.led_until)}, {since} ago" if row.last else "nobody ever led"
-        console.print(Text(f"nobody leads ({row.condition}): {who}; start one with `dorm master`"))
+        console.print(Text(f"no master leads ({row.condition}): {who}; start one with `dorm master`"))
         return
     elected = row.condition != "taking over" and bool(row.leader)
     shown = {

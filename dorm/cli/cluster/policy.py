@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged, PolicyPlugin
 
 app = typer.Typer(
-    help="What the cluster goes by when it decides: the policy, its parameters, and the master's times.",
+    help="Show and change the settings of decisions: the policy, its parameters, and the master's times.",
     no_args_is_help=True,
 )
 
@@ -45,7 +45,7 @@ def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
 
 @app.command("show")
 def show_policy(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """The policy in force with every parameter, and the master's times: value, default, meaning.
+    """Show the current policy with every parameter, and the master's times: value, default, meaning.
 
     [bold]Examples[/]
 
@@ -53,12 +53,15 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
 
       dorm policy show -o json
 
-    A policy that gives no usable answer changes nothing, and is named here with what is wrong, until it answers again.
+    If the policy fails, nothing changes, and the output names the failure until
+    the policy answers again.
 
-    JSON: `policy`, `version`, `plugin` (the distribution that it comes from), `fails` (null, or `code`, `reason` and `since`,
-    in UTC nanoseconds), and `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm policy
-    set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`; `checkpoints`, the id of the cluster's
-    folder; `refused`, the last changes that the cluster did not accept, with `reason`, `by` and `seq`.
+    JSON: `policy`, `version`, `plugin` (the distribution that it comes from),
+    `fails` (null, or `code`, `reason` and `since`, in UTC nanoseconds), and
+    `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm
+    policy set`), `value` and `default` (in the units of the log: `_ms`, `_s`),
+    `meaning`; `checkpoints`, the id of the cluster's folder; `refused`, the last
+    changes that the cluster did not accept, with `reason`, `by` and `seq`.
     """
     from dorm.core.query.in_force import gist_of, in_force
     from replay.words import moment
@@ -128,12 +131,14 @@ def _print_settings(settings: list[Setting], output: Format) -> None:
 
 @app.command("get")
 def get(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A parameter or a time.", autocompletion=_complete_key)],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Name of a parameter or a time.", autocompletion=_complete_key)
+    ],
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """One value, for scripts.
+    """Print one value, for scripts.
 
     [bold]Examples[/]
 
@@ -173,10 +178,10 @@ def get(
 def set_policy(
     pairs: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE", help="What to change; the rest stays.", autocompletion=_complete_pair),
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change; the rest stays.", autocompletion=_complete_pair),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change and whom it would touch; change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would change and what it would affect; change nothing.")
     ] = False,
     output: Output = Format.table,
     url: Url = None,
@@ -185,20 +190,26 @@ def set_policy(
 ) -> None:
     """Change parameters, times or the policy, from the next round on.
 
-    Only what is named changes; KEY=default puts one back.  Another policy starts with its own defaults.  The change is an
-    event on the log, so a replay has it.
+    Only the named settings change; KEY=default resets one. Another policy starts
+    with its own defaults. The change is an event on the log, so replays include
+    it.
 
-    Times that would do harm together are refused, whoever asks for them: node_grace has to be longer than two heartbeats,
-    node_lease at least node_grace and one heartbeat (and 3s), quiet_limit at least quiet, idle at least quiet_limit.
-    --dry-run says which of these hold, and which nodes and apps the change would touch; exit code 1 where it is refused.
+    Harmful combinations of times are always refused: node_grace must be longer
+    than two heartbeats, node_lease at least node_grace plus one heartbeat (and
+    3s), quiet_limit at least quiet, idle at least quiet_limit. --dry-run says
+    which of these hold, and which nodes and apps the change would affect; exit
+    code 1 if it would be refused.
 
-    checkpoints=ID says which folder of checkpoints is the cluster's, where nodes have mounted different ones.
+    checkpoints=ID selects the cluster's checkpoint folder if nodes have mounted
+    different ones.
 
-    retention says how long ended apps are kept, with their logs, checkpoints and outputs; retention.TENANT the same for one
-    tenant, on an open cluster for one user.
+    retention sets how long ended apps are kept, with their logs, checkpoints and
+    outputs; retention.TENANT sets it for one tenant (on an open cluster, for one
+    user).
 
-    weights=tenants gives all tenants the same share, which the weights of a tenant's apps divide; with weights=apps, the
-    default, an app's weight counts against all others.
+    weights=tenants gives all tenants the same share, which the weights of a
+    tenant's apps divide; with weights=apps, the default, an app's weight counts
+    relative to all other apps.
 
     [bold]Examples[/]
 
@@ -239,7 +250,7 @@ def set_policy(
             console.print(Text(line))
         if all_after(after, change, plugins) != after:
             raise Fail(
-                "somebody else changed the same at the same moment; look at `dorm policy show`",
+                "somebody else changed the same setting at the same time; check `dorm policy show`",
                 code="settings.changed_meanwhile",
             )
 
@@ -261,17 +272,17 @@ def _from_when(before: Settings, after: Settings) -> list[str]:
     if after.node_lease_s >= before.node_lease_s:
         return []
     return [
-        "the shorter lease holds on a node as soon as its agent has read of it, and for the master as soon as the node has "
+        "the shorter lease applies on a node as soon as its agent has read of it, and for the master as soon as the node has "
         "reported that; for a silent node the longer one counts"
     ]
 
 
 @app.command("list")
 def list_policies(output: Output = Format.table) -> None:
-    """All policies that are installed here: Dorm's own, and plug-ins with the distribution that each comes from.
+    """List the policies that are installed here: Dorm's own, and plug-ins with their distributions.
 
-    A cluster can use a plug-in that is installed where its masters run.  One that cannot be used is listed with what is wrong
-    with it; the exit code is then 1.
+    A cluster can use a plug-in that is installed where its masters run. An
+    unusable plug-in is listed with the reason, and the exit code is then 1.
 
     [bold]Example[/]
 

@@ -19,24 +19,25 @@ Archives = Annotated[
         "--archives",
         metavar="PLACE",
         envvar="DORM_ARCHIVES",
-        help="Where the log's past moves to: a folder that survives this machine, or s3://BUCKET/PREFIX (keys and endpoint from AWS_* variables).",
+        help="Store for the log's past: a folder that survives this machine, or s3://BUCKET/PREFIX "
+        "(keys and endpoint from AWS_* variables).",
     ),
 ]
 RotateSize = Annotated[
     str | None,
     typer.Option(
-        "--rotate-size", metavar="SIZE", help="Rotate the log once its stream takes this much, such as 10GiB."
+        "--rotate-size", metavar="SIZE", help="Rotate the log when its stream reaches this size, such as 10GiB."
     ),
 ]
 RotateAge = Annotated[
     str | None,
     typer.Option(
-        "--rotate-age", metavar="DURATION", help="Rotate the log once its stream reaches back this far, such as 30d."
+        "--rotate-age", metavar="DURATION", help="Rotate the log when its stream reaches back this far, such as 30d."
     ),
 ]
 Keep = Annotated[
     str | None,
-    typer.Option("--keep", metavar="DURATION", help="Records younger than that stay in the stream; default 1d."),
+    typer.Option("--keep", metavar="DURATION", help="Keep records younger than this in the stream; default: 1d."),
 ]
 
 

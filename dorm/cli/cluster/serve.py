@@ -48,7 +48,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Answer requests for this host name too, such as a proxy's; may be repeated."
+            metavar="NAME", help="Also answer requests for this host name, such as a proxy's; may be repeated."
         ),
     ] = None,
     tls_cert: Annotated[
@@ -57,7 +57,10 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = None,
     tls_clients: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Take certificates of this authority (PEM) as proof of the user they name."),
+        typer.Option(
+            metavar="FILE",
+            help="Accept client certificates of this authority (PEM) as proof of the user that they name.",
+        ),
     ] = None,
     while_stdin_is_open: Annotated[bool, typer.Option("--while-stdin-is-open", hidden=True)] = False,
     url: Url = None,
@@ -68,16 +71,16 @@ def serve(
 ) -> None:
     """Serve the HTTP API and the dashboard of a cluster.
 
-    It folds the log like any other reader and asks the master for nothing:
-    any number of these processes run beside each other, and none can harm
-    the cluster.  The API is at /v1, described by /v1/openapi.json; the
+    The server folds the log like any other reader and asks the master for
+    nothing. Any number of these processes can run next to each other, and none
+    can harm the cluster. The API is at /v1, described by /v1/openapi.json; the
     dashboard is at /.
 
-    On a cluster that knows its users, each request proves who makes it, with
-    a token (dorm token add) or a certificate.  An open cluster knows none: all
-    who reach the API can do all that it can do, so it listens on this machine
-    alone unless told otherwise.  It waits for NATS servers that do not answer
-    yet, and ends on Ctrl-C or SIGTERM.
+    On a cluster that authenticates its users, each request needs a token (dorm
+    token add) or a certificate. On an open cluster, everyone who reaches the API
+    may do everything that it offers, so it listens only on this machine by
+    default. It waits for NATS servers that do not answer yet, and ends on Ctrl-C
+    or SIGTERM.
 
     [bold]Examples[/]
 

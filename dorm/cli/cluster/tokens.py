@@ -13,7 +13,7 @@ from dorm.cli.connect import ClusterName, Url, User, client
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import Format, Output, console, show, show_document
 
-app = typer.Typer(help="Tokens with which programs call the HTTP API as a user.", no_args_is_help=True)
+app = typer.Typer(help="Manage tokens with which programs call the HTTP API as a user.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")]
 
 
@@ -21,18 +21,20 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")]
 def add(
     owner: Annotated[
         str | None,
-        typer.Option("--for", metavar="USER", help="Whose token it is; by default your own. For others' only admins."),
+        typer.Option(
+            "--for", metavar="USER", help="Owner of the token; default: you. Only admins can create tokens for others."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the token; by default one is made.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the token; default: generated.")] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long it is good for, such as 90d; by default for good.")
+        str | None, typer.Option(metavar="DURATION", help="How long it is valid, such as 90d; default: without limit.")
     ] = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Add a token and print its secret, which is shown only now: the log has a digest of it.
+    """Add a token and print its secret, which is shown only once: the log has only a digest of it.
 
     [bold]Examples[/]
 
@@ -61,7 +63,7 @@ def add(
         if output in (Format.json, Format.yaml):
             show_document({"name": made, "user": whose, "secret": secret, "expires_at": ends or None}, output)
             return
-        console.print(Text(f"token {made} of {whose}; its secret, which nothing shows again:\n"), soft_wrap=True)
+        console.print(Text(f"token {made} of {whose}; its secret, which is shown only once:\n"), soft_wrap=True)
         console.print(Text(f"  {secret}"), soft_wrap=True)
 
     run(work())
@@ -69,13 +71,14 @@ def add(
 
 @app.command("list")
 def list_tokens(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """All tokens, whose they are and until when they are good.  Secrets are nowhere.
+    """List all tokens, their owners and when they expire. Secrets are not stored.
 
     [bold]Example[/]
 
       dorm token list
 
-    JSON: a list of `name`, `user`, `expires_at` (UTC nanoseconds; null for never) and `position`, where it was added.
+    JSON: a list of `name`, `user`, `expires_at` (UTC nanoseconds; null for never)
+    and `position`, where it was added.
     """
 
     from replay.words import moment
@@ -97,7 +100,7 @@ def list_tokens(output: Output = Format.table, url: Url = None, cluster: Cluster
 
 @app.command("remove")
 def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
-    """Remove a token: the API takes it no longer.
+    """Remove a token: the API no longer accepts it.
 
     [bold]Example[/]
 

@@ -44,20 +44,22 @@ def register(app: typer.Typer) -> None:
 def top(
     app: Annotated[
         str | None,
-        typer.Argument(metavar="[APP]", help="Only this app, rank by rank.", autocompletion=complete_app),
+        typer.Argument(metavar="[APP]", help="Only this app, by rank.", autocompletion=complete_app),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one picture and end; also where this is no terminal.")
+        bool, typer.Option("--once", help="Print the state once and exit; also if standard output is not a terminal.")
     ] = False,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Watch the cluster: its nodes, every app's partition, and what happens.
+    """Watch the cluster: its nodes, every app's partition, and events.
 
-    Keys: arrows choose an app and Enter opens it, s sorts, / filters, ? shows the others, q ends. It follows the log, so it
-    shows a resize when it happens, and asks no other process for anything.
+    Keys: the arrows choose an app and Enter opens it, s sorts, / filters, ? shows
+    the other keys, q quits. The command follows the log, so it shows a resize
+    when it happens, and sends no requests to other processes.
 
-    Of one APP it shows what each of its containers uses, beside its progress.
+    With an APP, it shows the resource use of each of the app's containers next to
+    the app's progress.
 
     [bold]Examples[/]
 

@@ -58,18 +58,20 @@ def register(app: typer.Typer) -> None:
 
 def up(
     agents: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many nodes to run on this machine; default 1.")
+        int | None, typer.Option(min=1, max=100, help="Number of nodes to run on this machine; default: 1.")
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="What each node has, such as cpu=4,memory=8GiB; default: this machine, divided equally."),
+        typer.Option(
+            help="Resources of each node, such as cpu=4,memory=8GiB; default: this machine's, divided equally."
+        ),
     ] = None,
     runtime: Annotated[RuntimeChoice | None, typer.Option(help="auto uses Docker if an engine answers.")] = None,
     docker: Annotated[
         str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine; default: this machine's.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(envvar="DORM_DATA", help="Folder of log, checkpoints and container files.")
+        Path | None, typer.Option(envvar="DORM_DATA", help="Folder for the log, checkpoints and container files.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the NATS server; 0 takes any free one; default 4222.")
@@ -91,30 +93,32 @@ def up(
             min=0,
             max=65535,
             metavar="PORT",
-            help="Port of the API and the dashboard; 0 takes any free one, as when it is taken; default 4280.",
+            help="Port of the API and the dashboard; 0, or a port that is taken, selects a free one; default: 4280.",
         ),
     ] = None,
-    no_api: Annotated[bool, typer.Option("--no-api", help="Without the API and the dashboard.")] = False,
-    config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
+    no_api: Annotated[bool, typer.Option("--no-api", help="Do not start the API and the dashboard.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Cluster file with these settings; options on the command line override it.")
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help="Know users and nodes by their keys (`dorm user`, `dorm node`), as every new cluster does anyway.",
+            help="Authenticate users and nodes by their keys (`dorm user`, `dorm node`); the default for new clusters.",
         ),
     ] = False,
     open_to_all: Annotated[
         bool,
         typer.Option(
             "--open",
-            help="Make a new cluster an open one, which knows no users: every program on this machine may do everything.",
+            help="Create an open cluster, without authentication: every program on this machine may do everything.",
         ),
     ] = False,
     trust_apps: Annotated[
         bool,
         typer.Option(
             "--trust-apps",
-            help="Without Docker: run apps of other users too, who can read each other's files, and yours.",
+            help="Without Docker: also run apps of other users, which can read each other's files, and yours.",
         ),
     ] = False,
     volume: VolumeOption = None,
@@ -128,7 +132,7 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="NETWORK",
-            help="Deliver webhooks into this network too (10.1.0.0/16, loopback, private); may be repeated.",
+            help="Also deliver webhooks to this network (10.1.0.0/16, loopback, private); may be repeated.",
         ),
     ] = None,
     verbose: Verbose = 0,
@@ -136,13 +140,16 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: NATS server, master, agents.
 
-    A new cluster knows its users.  You are its admin: your commands find your
-    credentials by themselves, and `dorm user add` lets others in.  With --open it
-    knows none, and takes messages from any NATS client.
+    A new cluster authenticates its users. You are its admin: your commands find
+    your credentials, and `dorm user add` admits other users. With --open, a new
+    cluster does not authenticate its users, and accepts messages from any NATS
+    client.
 
-    The first Ctrl-C lets every app checkpoint and stop; the next `dorm up` resumes them.  A second Ctrl-C stops at once
-    and loses no submission, only the work since the last checkpoints.  When its terminal is closed it stops in good order,
-    too; start it with nohup to keep it running.
+    On the first Ctrl-C, every app saves a checkpoint and stops; the next `dorm
+    up` resumes them. A second Ctrl-C stops everything immediately: you lose the
+    work since the last checkpoints, but no submissions. The cluster also stops
+    gracefully when its terminal is closed; start it with nohup to keep it
+    running.
 
     [bold]Examples[/]
 
@@ -235,12 +242,12 @@ def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
     known, fresh = knows_users(server), not has_log(server)
     if known and open_to_all:
         raise Fail(
-            f"{data} holds a cluster that knows its users, and always will; make an open one in another folder with --data",
+            f"{data} holds a cluster that authenticates its users, and always will; create an open one in another folder with --data",
             code="data.known_cluster",
         )
     if trust and not known and not fresh:
         raise Fail(
-            f"{data} holds an open cluster, which cannot know its users later; choose another folder with --data",
+            f"{data} holds an open cluster, which cannot authenticate users later; choose another folder with --data",
             code="data.open_cluster",
         )
     return known or (fresh and not open_to_all), fresh
@@ -284,7 +291,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
         *served,
         *(_open_to_all(fresh) if cluster.keys is None else []),
         "run a command with `dorm run -- python train.py`, look at it with `dorm ps`;",
-        f"{_how_to_stop()} stops everything in good order",
+        f"{_how_to_stop()} stops everything gracefully",
     ):
         console.print(Text(line), soft_wrap=True)
     if other is not None:
@@ -298,7 +305,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
 
 def _open_to_all(fresh: bool) -> list[str]:
     """Return what to say about a cluster that knows no users; of one that was just asked for it need not be said."""
-    hint = "" if fresh else "; `dorm up` in a new folder (--data) makes one that knows its users"
+    hint = "" if fresh else "; `dorm up` in a new folder (--data) creates one that authenticates its users"
     return [f"  users       open: every program on this machine may do everything{hint}"]
 
 
@@ -316,11 +323,13 @@ async def _stop(cluster: LocalCluster, events: Stops) -> None:
     second = await first_of(_outcome(stopping), events.second.wait())
     if second:
         await cluster.stop_now()
-        console.print(Text("stopped at once; the next `dorm up` goes on from the last checkpoints"))
+        console.print(Text("stopped at once; the next `dorm up` resumes from the last checkpoints"))
     else:
-        console.print(Text("stopped; the next `dorm up` goes on from here"))
+        console.print(Text("stopped; the next `dorm up` resumes from here"))
 
 
 async def _outcome(stopping: asyncio.Task[bool]) -> None:
     if not await stopping:
-        console.print(Text("some containers did not stop in time; they run on, and the next `dorm up` adopts them"))
+        console.print(
+            Text("some containers did not stop in time; they keep running, and the next `dorm up` adopts them")
+        )

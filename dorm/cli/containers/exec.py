@@ -23,29 +23,30 @@ def register(app: typer.Typer) -> None:
 def exec_command(
     container: Container,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program, and its arguments.")],
-    tty: Annotated[bool, typer.Option("--tty", "-t", help="Give it a terminal, as `dorm shell` does.")] = False,
+    tty: Annotated[bool, typer.Option("--tty", "-t", help="Allocate a terminal, as `dorm shell` does.")] = False,
     no_input: Annotated[
-        bool, typer.Option("--no-input", "-n", help="Its standard input is empty; for loops of shell scripts.")
+        bool, typer.Option("--no-input", "-n", help="Use an empty standard input; for loops in shell scripts.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Kill it after this time, such as 30s or 5m; default: never.")
+        str | None,
+        typer.Option(metavar="TIME", help="Kill the command after this time, such as 30s or 5m; default: never."),
     ] = None,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Run a command in a container of an app, beside its program.
+    """Run a command in a container of an app, next to its program.
 
-    It has the container's user, environment and folder. Input, output and
-    errors are this command's own, and so is its exit status; Ctrl-C reaches it.
-    It is killed when this command ends, when the container does, and when the
-    node's agent dies.
+    The command has the container's user, environment and folder. Its input,
+    output and errors are those of `dorm exec`, and so is its exit status; Ctrl-C
+    is passed on. It is killed when `dorm exec` ends, when the container ends, and
+    when the node's agent dies.
 
-    The app's users may do this, operators and admins; who did is on the log
-    (`dorm events --kind SessionStarted`), with the command.
+    The app's users, operators and admins may do this. The log records the user
+    and the command (`dorm events --kind SessionStarted`).
 
-    The exit status is that of the command, 124 if the time was over, 127 if
-    there is no such program, and 1 if the container ended or does not run.
+    The exit status is that of the command, 124 if the time ran out, 127 if there
+    is no such program, and 1 if the container has ended or does not run.
 
     [bold]Examples[/]
 

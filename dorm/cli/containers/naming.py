@@ -44,7 +44,7 @@ def complete_container(ctx: typer.Context, incomplete: str) -> list[str]:
 Container = Annotated[
     str,
     typer.Argument(
-        metavar="APP[/RANK]", help="The app, and which of its ranks; default: the first that runs.",
+        metavar="APP[/RANK]", help="The app and its rank; default: the first running one.",
         autocompletion=complete_container,
     ),
 ]  # fmt: skip

@@ -33,19 +33,20 @@ def port_forward(
     ports: Annotated[
         str,
         typer.Argument(
-            metavar="[LOCAL:]PORT", help="The container's port, and before it the one here; 0 for any free."
+            metavar="[LOCAL:]PORT",
+            help="The container's port, optionally preceded by the local port (0: any free one).",
         ),
     ],
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Reach a port of a container from this machine: TensorBoard, a notebook, a debugger.
+    """Forward a local port to a port of a container: TensorBoard, a notebook, a debugger.
 
-    It takes connections on 127.0.0.1 until Ctrl-C, and passes each on to the
-    process of this container that listens on the port, through the cluster's
-    NATS server: nothing of the node is published. `dorm exec` can start what
-    listens, if the app itself does not.
+    It accepts connections on 127.0.0.1 until Ctrl-C. Through the cluster's NATS
+    server, it passes each on to the process of this container that listens on the
+    port, so the node publishes no port. If the app itself does not listen, start
+    a program that does with `dorm exec`.
 
     [bold]Examples[/]
 

@@ -26,17 +26,18 @@ def register(app: typer.Typer) -> None:
 def shell(
     container: Container,
     program: Annotated[
-        str | None, typer.Option("--shell", metavar="PROGRAM", help="Which; default: bash, or sh where there is none.")
+        str | None,
+        typer.Option("--shell", metavar="PROGRAM", help="The shell; default: bash, or sh if there is no bash."),
     ] = None,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Open a shell in a container of an app, beside its program.
+    """Open a shell in a container of an app, next to its program.
 
-    It has a terminal of its own, of this one's size. Ctrl-D or `exit` ends it,
-    and everything that was started in it; so does closing this terminal.
-    `dorm exec` runs a single command, also in scripts.
+    The shell has its own terminal of the same size. Ctrl-D or `exit` ends the
+    shell and everything that was started in it; so does closing the local
+    terminal. `dorm exec` runs a single command, also in scripts.
 
     [bold]Examples[/]
 

@@ -22,27 +22,31 @@ def register(app: typer.Typer) -> None:
 
 def backup(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the copies, best on another machine's disk.")
+        Path, typer.Argument(metavar="DIR", help="Folder for the copies, preferably on another machine's disk.")
     ],
-    keep: Annotated[int, typer.Option(min=1, max=10_000, help="How many copies of this cluster to keep there.")] = 14,
+    keep: Annotated[int, typer.Option(min=1, max=10_000, help="Number of copies of this cluster to keep.")] = 14,
     metrics: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.prom", help="Also write when it was made, for the text files of Prometheus's node exporter."
+            metavar="FILE.prom",
+            help="Also write the time of the backup to this file, for the textfile collector of "
+            "Prometheus's node exporter.",
         ),
     ] = None,
     without_files: Annotated[
-        bool, typer.Option("--without-files", help="Leave out the project folders that were shipped.")
+        bool, typer.Option("--without-files", help="Do not copy shipped project folders.")
     ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Copy the log and the shipped folders into a folder, read the copy back,
-    and remove the oldest copies.
+    """Copy the log and the shipped folders into a folder, read the copy back, and remove the oldest copies.
 
-    Each part of a shipped folder is kept once, for all copies. The cluster goes on meanwhile. A copy that can't be read back in full ends this with an error, and then no older one goes.
-    `dorm replay import FILE` makes a copy the log of a new cluster, `dorm deploy restore` that of a cluster that knows its users.
+    All copies share the parts of shipped folders. The cluster keeps running
+    meanwhile. If a copy cannot be read back completely, the command ends with an
+    error and removes no older copy. `dorm replay import FILE` makes a copy the
+    log of a new cluster; `dorm deploy restore` restores a cluster that
+    authenticates its users.
 
     [bold]Examples[/]
 
@@ -68,13 +72,13 @@ def backup(
         if output in (Format.json, Format.yaml):
             show_document(done, output)
             return
-        went = f"; {len(done.removed)} older went" if done.removed else ""
+        went = f"; {len(done.removed)} older removed" if done.removed else ""
         text = (
             f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
         )
         console.print(Text(text), soft_wrap=True)
         if done.shipped is not None:
             size = humanize(MEMORY, done.shipped.bytes)
-            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are beside it"))
+            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are next to it"))
 
     run(work())

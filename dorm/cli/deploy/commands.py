@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dorm.deploy.settings import Deployment
     from dorm.security.folder import KeyFolder
 
-app = typer.Typer(help="Deploy a cluster on machines of its own, from one settings file.", no_args_is_help=True)
+app = typer.Typer(help="Deploy a cluster on several machines, from one settings file.", no_args_is_help=True)
 app.command("restore")(restore)
 
 
@@ -45,13 +45,14 @@ def example() -> None:
 @app.command("keys")
 def keys(
     settings: Settings,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the keys; made where there is none.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the keys; created if it does not exist.")],
     admin: Annotated[str | None, typer.Option(help="Name of the first admin; default: your login name.")] = None,
 ) -> None:
-    """Make the keys and certificates of a cluster that knows its users.
+    """Create the keys and certificates of a cluster that authenticates its users.
 
-    All of DIR stays with the cluster's admin: keep a copy of it in a safe place. Run it again after a change of machines, and once
-    a year: certificates that will end within 90 days are renewed, and keys that exist are kept.
+    Only the cluster's admin should have DIR; keep a copy of it in a safe place.
+    Run the command again after a change of machines, and once a year: it renews
+    certificates that expire within 90 days, and keeps existing keys.
 
     [bold]Example[/]
 
@@ -79,28 +80,29 @@ def keys(
 def install(
     settings: Settings,
     machine: Annotated[
-        str | None, typer.Option(help="The machine whose files these are; default: this one, by its host name.")
+        str | None, typer.Option(help="Machine whose files to write; default: this one, by its host name.")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--keys", metavar="DIR", help="Folder of keys, to install the machine's part of them too."),
+        typer.Option("--keys", metavar="DIR", help="Folder of keys, to install the machine's keys as well."),
     ] = None,
     root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Write below this folder, for a machine that is set up from elsewhere.")
+        Path, typer.Option(metavar="DIR", help="Write below this folder, to set up a machine from another one.")
     ] = Path("/"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that were changed by hand as well.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also replace files that were changed by hand.")] = False,
     check: Annotated[
         bool | None,
         typer.Option(
-            "--check/--no-check", help="Look for programs, mounts and addresses first; default: unless --root is given."
+            "--check/--no-check", help="First check programs, mounts and addresses; default: unless --root is given."
         ),
     ] = None,
 ) -> None:
     """Write a machine's files: systemd units, the NATS server's configuration, folders, and its keys.
 
-    Nothing is started: it prints what to run next. It may be run again at any time: what is as it should be is left alone, what
-    is not wanted any more is removed, and a file that was changed by hand ends it before anything is written.
+    The command starts nothing, and prints what to run next. You can run it again
+    at any time: it leaves correct files alone and removes obsolete ones. If a
+    file was changed by hand, it ends before it writes anything.
 
     [bold]Examples[/]
 
@@ -162,7 +164,7 @@ def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
             if dry_run and step.difference:
                 say(step.difference)
     if not changed(steps):
-        say(f"all {len(steps)} files are as they should be")
+        say(f"all {len(steps)} files are up to date")
 
 
 def _next(name: str, has: Sequence[Part], *, elsewhere: bool) -> None:
@@ -173,10 +175,10 @@ def _next(name: str, has: Sequence[Part], *, elsewhere: bool) -> None:
 
 
 @app.command("found")
-def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the context that is made for you; default: the cluster's.")] = None) -> None:  # fmt: skip
-    """Make a new cluster's streams and first records, once its NATS servers run.
+def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the context that is created for you; default: the cluster's.")] = None) -> None:  # fmt: skip
+    """Create a new cluster's streams and first records, once its NATS servers run.
 
-    Run it on the admin's machine. Once more changes nothing.
+    Run it on the admin's machine. Running it again changes nothing.
 
     [bold]Example[/]
 
@@ -194,7 +196,9 @@ def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer
         own = await enable(deployment, kept, clock=time.time_ns)
         name = context or deployment.cluster
         await asyncio.to_thread(remember, name, own.url, own.cluster, kept.file_of(own.name), folder.absolute())
-        console.print(Text(f"cluster {own.cluster} knows its users; {own.name} is its admin, by context {name!r}"))
+        console.print(
+            Text(f"cluster {own.cluster} authenticates its users; {own.name} is its admin, with the context {name!r}")
+        )
         console.print(Text(f"  a user       dorm user add NAME --context {name}"))
         console.print(Text(f"  a node       dorm node intro NAME --context {name}"))
 

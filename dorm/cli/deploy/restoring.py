@@ -23,10 +23,12 @@ def restore(
         bool, typer.Option("--without-files", help="Leave out the project folders that were shipped.")
     ] = False,
 ) -> None:
-    """Make a backup the log of its cluster again, on NATS servers that run and are empty.
+    """Restore the log of a cluster from a backup, to running and empty NATS servers.
 
-    Run it on the admin's machine, with masters and agents stopped. Keys, users and nodes are those of the backup's end; what was
-    decided since then is not known any more. Shipped folders come back from beside the backup. An import that was interrupted goes on when it is asked for again.
+    Run it on the admin's machine, with masters and agents stopped. Keys, users
+    and nodes are those at the end of the backup; later decisions are lost. The
+    shipped folders next to the backup are restored too. To continue an
+    interrupted import, run the command again.
 
     [bold]Example[/]
 

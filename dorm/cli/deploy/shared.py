@@ -21,7 +21,9 @@ Settings = Annotated[
 ]
 Keys = Annotated[
     Path,
-    typer.Option("--keys", metavar="DIR", help="The cluster's folder on its admin's machine, of `dorm deploy keys`."),
+    typer.Option(
+        "--keys", metavar="DIR", help="Folder of the cluster on its admin's machine, from `dorm deploy keys`."
+    ),
 ]
 
 

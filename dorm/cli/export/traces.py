@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Send = Callable[[list[Span]], Awaitable[None]]
 
-app = typer.Typer(help="The log for other tools.", no_args_is_help=True)
+app = typer.Typer(help="Export the log to other tools.", no_args_is_help=True)
 
 
 @app.callback()
@@ -38,32 +38,33 @@ def traces(
         typer.Option(
             metavar="URL",
             envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-            help="Send them to this receiver by OTLP over HTTP, such as http://127.0.0.1:4318.",
+            help="Send the traces to this receiver by OTLP over HTTP, such as http://127.0.0.1:4318.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write them to this file, as lines of OTLP's JSON."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the traces to this file, as lines of OTLP JSON."),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="A header for the receiver, such as Authorization='Bearer …'; may be repeated."
+            metavar="NAME=VALUE", help="Header for the receiver, such as Authorization='Bearer …'; may be repeated."
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="SEQ|TIME|-10m", help="Only phases that end after this moment; default: all of the log."),
+        typer.Option(metavar="SEQ|TIME|-10m", help="Only phases that end after this moment; default: the whole log."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with the log as it grows.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
     file: File = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
     """Export one trace for each app, with a span for each phase: wait, start, run, stop.
 
-    A span is exported when its phase has ended. Ids follow from the log, so an export that is repeated makes the same
-    spans, and the past can be exported at any time.
+    A span is exported when its phase has ended. Ids follow from the log, so a
+    repeated export creates the same spans, and past phases can be exported at any
+    time.
 
     [bold]Examples[/]
 

@@ -19,16 +19,18 @@ def register(app: typer.Typer) -> None:
 
 def hold(
     apps: AppNames,
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log, and `dorm ps` shows it.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log; `dorm ps` shows it.")] = "",
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
     """Hold apps: they get no containers until `dorm release`.
 
-    An app that runs saves a checkpoint, gives its containers back, and goes on from there once it is released.  A held app
-    keeps its name, its place in the order of arrival and its retries, and reserves no share of the cluster.  You hold your
-    own apps, an operator all; what an operator holds is released by operators alone.
+    A running app saves a checkpoint, gives its containers back, and resumes from
+    there when it is released. A held app keeps its name, its place in the order
+    of arrival and its retries, and reserves no share of the cluster. You can hold
+    your own apps; an operator can hold all, and only operators release what an
+    operator holds.
 
     [bold]Examples[/]
 

@@ -24,7 +24,7 @@ def release(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Release apps that are held: they wait for containers again, and go on from their checkpoints.
+    """Release held apps: they wait for containers again, and resume from their checkpoints.
 
     [bold]Examples[/]
 
@@ -39,6 +39,6 @@ def release(
         async with client(url, cluster, user=user) as connected:
             for name in dict.fromkeys(apps):
                 found = await gates.release(connected, name, reason)
-                console.print(Text(f"{found.name} is released; `dorm ps` shows when it has its place"))
+                console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))
 
     run(work())

@@ -51,26 +51,28 @@ def edit(
             "--set",
             metavar="KEY=VALUE",
             autocompletion=complete_field,
-            help="One field: image=IMAGE, demand.cpu=2, env.LR=0.1; nothing after = for its default.  May be repeated.",
+            help="Set a field: image=IMAGE, demand.cpu=2, env.LR=0.1; leave the value empty for the "
+            "default. May be repeated.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Give an app another spec: by -f, by --set, or in your editor.
+    """Give an app another spec: from a file (-f), field by field (--set), or in your editor.
 
-    It shows first what would change, and which apps would be resized. Bounds,
-    weight and limits hold at once. All else (image, command, env, demand …) needs
-    a restart: an app that runs saves a checkpoint, stops, and goes on with the
-    new spec. Gates (hold, after, start_after) and `from` change until an app has
-    started, the name and the user never. A `workdir` in the file is shipped.
+    The command first shows what would change, and which apps would be resized.
+    Bounds, weight and limits apply immediately. All other fields (image, command,
+    env, demand …) need a restart: a running app saves a checkpoint, stops, and
+    resumes with the new spec. Gates (hold, after, start_after) and `from` can
+    change until the app has started; its name and user never. A `workdir` in the
+    file is shipped.
 
-    Where somebody else has changed the spec since you read it, your edit is
-    refused: look again.
+    If somebody else has changed the spec since you read it, your edit is refused:
+    repeat it on the current spec.
 
     [bold]Examples[/]
 
@@ -85,7 +87,10 @@ def edit(
       dorm edit digits-mlp --set max_runtime=12h
     """
     if not (yes or dry_run) and (str(file) == "-" or not sys.stdin.isatty()):
-        raise WrongUsage("nobody can be asked here; say --yes, or --dry-run to look first", code="usage.not_asked")
+        raise WrongUsage(
+            "without a terminal, there is no confirmation; pass --yes, or --dry-run to see the changes first",
+            code="usage.not_asked",
+        )
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -190,7 +195,7 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
     if len(disturbed) > _MOST_SHOWN:
         console.print(Text(f"and {counted(len(disturbed) - _MOST_SHOWN, 'more app')}; `--dry-run -o json` lists all"))
     if not disturbed:
-        console.print(Text("no app is resized or restarted for it"))
+        console.print(Text("no app is resized or restarted"))
 
 
 def _in_words(one: PlannedApp, *, own: bool) -> str:

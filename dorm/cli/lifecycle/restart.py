@@ -20,22 +20,22 @@ def register(app: typer.Typer) -> None:
 def restart(
     app: AppName,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Without its checkpoint: its start command runs, from step 0.")
+        bool, typer.Option("--fresh", help="Ignore the checkpoint: run the start command, from step 0.")
     ] = False,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Start an app again: from its last checkpoint, with its retries reset.
+    """Start an app again from its last checkpoint, with its retries reset.
 
-    An app that runs saves a checkpoint, stops, and starts again where it is. One
-    that pauses after a failure is tried now. One that has failed or was
-    cancelled goes on under its name, as long as the cluster keeps it (`dorm ps
-    --all`). One that has completed is submitted again instead.
+    A running app saves a checkpoint, stops, and starts again in its place. An app
+    that pauses after a failure is retried now. A failed or cancelled app resumes
+    under its name, as long as the cluster keeps it (`dorm ps --all`). A completed
+    app cannot be restarted; submit it again.
 
-    --fresh deletes nothing: the files of the old checkpoints stay in its folder
-    until the app overwrites them.
+    --fresh deletes nothing: the files of the old checkpoints stay in the app's
+    folder until it overwrites them.
 
     [bold]Examples[/]
 
@@ -53,6 +53,6 @@ def restart(
             found = await steering.restart(connected, app, fresh=fresh, reason=reason)
         whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
         whence = "from the checkpoint that it saves now" if was == "running" and not fresh else whence
-        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it has its place"))
+        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs"))
 
     run(work())

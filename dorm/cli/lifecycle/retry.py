@@ -16,9 +16,10 @@ def register(app: typer.Typer) -> None:
 
 
 def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
-    """Retry an app now that pauses after a failure, for example once its cause is gone.
+    """Retry an app now that pauses after a failure, for example when the cause has been fixed.
 
-    Its failures still count: the next pause is as long as it would have been.  An app that has ended is submitted again.
+    Its failures still count: the next pause is as long as it would have been. For
+    an app that has ended, use `dorm restart` or submit it again.
 
     [bold]Example[/]
 
@@ -30,6 +31,6 @@ def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User
 
         async with client(url, cluster, user=user) as connected:
             found = await operating.retry(connected, app)
-        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it has its place"))
+        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
 
     run(work())

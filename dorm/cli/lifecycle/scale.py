@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 
 def scale(
     app: AppName,
-    containers: Annotated[int | None, typer.Argument(metavar="[N]", min=1, help="Exactly so many containers.")] = None,
+    containers: Annotated[
+        int | None, typer.Argument(metavar="[N]", min=1, help="Exactly this many containers.")
+    ] = None,
     n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
@@ -28,11 +30,11 @@ def scale(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Change how many containers an app may have; the next decision takes it up.
+    """Change how many containers an app may have; the next decision applies it.
 
-    N fixes the size: n_min and n_max are both N, so the app waits where the
-    cluster has no room for all of them. With bounds apart, the policy chooses
-    between them. `dorm update` changes the weight as well.
+    N fixes the size: n_min and n_max are both N, so the app waits while the
+    cluster has no room for all of them. With different bounds, the policy chooses
+    a number between them. `dorm update` also changes the weight.
 
     [bold]Examples[/]
 

@@ -17,7 +17,8 @@ from dorm.cli.source import File, log_of, progress_of
 from events.quantities import MEMORY, QuantityError, humanize, resource
 
 app = typer.Typer(
-    help="Seal the log, verify that no record of it was changed, removed or moved since, move its past into archives, and limit its size.",
+    help="Seal the log, verify that no record was changed, removed or moved, move its past into "
+    "archives, and limit its size.",
     no_args_is_help=True,
 )
 app.command()(show)
@@ -31,10 +32,10 @@ def seal(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Have the master seal the log now, and print the seal.
+    """Make the master seal the log now, and print the seal.
 
-    It does so anyway every minute or every thousand records, as long as there
-    is anything new, and when it stops.
+    The master also seals the log every minute or every thousand records, if there
+    are new records, and when it stops.
 
     [bold]Example[/]
 
@@ -48,7 +49,7 @@ def seal(
             show_document(made, output)
             return
         console.print(Text(f"sealed up to sequence {made.upto} with key {made.key}"), soft_wrap=True)
-        console.print(Text(f"to keep elsewhere and --expect later: {made.upto}:{made.chain}"), soft_wrap=True)
+        console.print(Text(f"keep elsewhere for --expect: {made.upto}:{made.chain}"), soft_wrap=True)
 
     run(work())
 
@@ -62,13 +63,14 @@ def verify(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Check every seal; exit 1 where a record is not what was sealed.
+    """Check every seal; exit with 1 if a record differs from what was sealed.
 
     A seal is a hash of all records up to it, signed with the master's key.
-    Records after the last seal are not covered. What is printed at the end,
-    kept elsewhere, tells later on whether they are still there (--expect).
+    Records after the last seal are not covered. Keep the last line of the output
+    elsewhere: with --expect, it lets you check later whether these records still
+    exist.
 
-    This does not decide anything again: `dorm replay verify` does both.
+    This does not repeat decisions: `dorm replay verify` does both.
 
     [bold]Examples[/]
 
@@ -95,7 +97,10 @@ def verify(
 def limit(
     size: Annotated[
         str | None,
-        typer.Argument(metavar="[SIZE]", help="Such as 50GiB; `none` removes the limit. Without it, print what is."),
+        typer.Argument(
+            metavar="[SIZE]",
+            help="Limit, such as 50GiB; `none` removes it. Without an argument, print the current limit.",
+        ),
     ] = None,
     output: Output = Format.table,
     url: Url = None,
@@ -103,13 +108,12 @@ def limit(
 ) -> None:
     """Show how large the log is and may become, or limit it.
 
-    The log forgets nothing: it grows until rotation moves its past into
-    archives (`dorm log rotate`, `dorm log show`), which count towards neither
-    this size nor the limit. With a limit, a flood fills the log and not the
-    disks: records are refused, apps run on, and nothing is decided until the
-    limit is raised or the log is rotated.
-    Masters and `dorm masters` warn from 80% on. On several servers it holds
-    for each of them.
+    The log grows until rotation moves its past into archives (`dorm log rotate`,
+    `dorm log show`), which count towards neither this size nor the limit. With a
+    limit, a flood fills the log but not the disks: records are refused, apps keep
+    running, and there are no decisions until the limit is raised or the log is
+    rotated. Masters and `dorm masters` warn from 80% on. With several servers,
+    the limit applies to each of them.
 
     [bold]Examples[/]
 
@@ -158,9 +162,9 @@ def key(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Print the master's public key, which `dorm log verify --key` wants.
+    """Print the master's public key, for `dorm log verify --key`.
 
-    This is for the machine that the master runs on.
+    Run it on the master's machine.
 
     [bold]Example[/]
 

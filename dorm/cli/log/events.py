@@ -85,20 +85,20 @@ _MOMENT = "SEQ|TIME|-10m"
 
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows, through restarts of the server.")] = False,
-    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only what comes after this position (118, or 118.2), which an interrupted run reports.")] = None,
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only from this sequence or time on, or from this long before the log's last record.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only up to and including this moment.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N of them.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", callback=_kinds, autocompletion=_complete_kind, help="Only these kinds; may be repeated, as all of these.")] = None,
-    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or its id), decisions that mention it too.")] = None,
-    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user requested, and what concerns this user's apps.")] = None,
-    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only events that this node wrote, events about it, and what was placed there.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only events after this position (118, or 118.2), which an interrupted run prints.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only events since this moment: a sequence, a time, or a duration before the log's last " "record.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only events up to and including this moment.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N events.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", callback=_kinds, autocompletion=_complete_kind, help="Only this kind; may be repeated, like the following options.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only events about this app (name or id), including decisions that mention it.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only requests by this user, and events about this user's apps.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only events by or about this node, and decisions that place containers there.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
-    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="One line of text for each event (wide: nothing cut), of JSON, or a CloudEvent; or a YAML document.")] = EventFormat.table,
+    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="Print each event as a line of text (wide: not truncated), a line of JSON, a CloudEvent, " "or a YAML document.")] = EventFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Print the log: every submission, decision, start and exit, in its one order.
+    """Print the log: every submission, decision, start and exit, in order.
 
     [bold]Examples[/]
 
@@ -179,7 +179,7 @@ async def _print_all(tail: Tail, printer: _Printer) -> None:
     except (asyncio.CancelledError, LogUnavailable):
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
-            say(f"ended early; to go on from here: --after {tail.position}", error=True, flush=True)
+            say(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
         raise
 
 

@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
 KeepRecords = Annotated[
     int | None,
-    typer.Option("--keep-records", min=0, metavar="N", help="The fewest records that stay; default: the master's."),
+    typer.Option(
+        "--keep-records", min=0, metavar="N", help="Keep at least this many records; default: the master's setting."
+    ),
 ]
 KeepAge = Annotated[
     str | None,
-    typer.Option("--keep", metavar="DURATION", help="Records younger than that stay; default: the master's, 1d."),
+    typer.Option(
+        "--keep", metavar="DURATION", help="Keep records younger than this; default: the master's setting, 1d."
+    ),
 ]
 
 
 def rotate(
     keep: KeepAge = None,
     keep_records: KeepRecords = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would move.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the records that would move.")] = False,
     user: User = None,
     output: Output = Format.table,
     url: Url = None,
@@ -39,10 +43,9 @@ def rotate(
 ) -> None:
     """Move the log's sealed past into archives, and remove it from the stream.
 
-    The leading master writes each archive, reads it back, states it on the
-    log, and only then removes its records. Commands read archives and stream
-    as one log. A master does the same by itself with --rotate-size or
-    --rotate-age.
+    The leading master writes each archive, reads it back, states it on the log,
+    and only then removes its records. Commands read archives and stream as one
+    log. With --rotate-size or --rotate-age, a master does this by itself.
 
     [bold]Examples[/]
 

@@ -32,11 +32,11 @@ Expect = Annotated[
     typer.Option(
         "--expect",
         metavar="SEQ:CHAIN",
-        help="What an earlier check printed at its end: the log has to have the same records up to there.",
+        help="Last line of an earlier check: the log must have the same records up to that point.",
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, max=1024, help="Processes; default: one for each core.")
+    int | None, typer.Option("--jobs", "-j", min=1, max=1024, help="Number of processes; default: one for each core.")
 ]
 
 
@@ -90,7 +90,7 @@ def seal_lines(report: SealReport) -> list[str]:
         where = f"at sequence {use.first}" if use.first == use.last else f"from sequence {use.first} to {use.last}"
         lines.append(f"{counted(use.seals, 'seal')} by key {use.key}, {where}")
     if report.keys and not report.keys_given:
-        lines.append("these keys are the log's own; with --key only seals by one that you know count")
+        lines.append("these keys are named by the log itself; with --key, only seals by a key that you know count")
     if report.renamed:
         lines.append(
             f"{counted(report.renamed, 'seal')} of the cluster that this log was imported from can't be checked"
@@ -101,12 +101,12 @@ def seal_lines(report: SealReport) -> list[str]:
         lines.append(f"up to sequence {report.expected_seq} it is the log that was expected")
     if report.seals and report.damage is None:
         lines.append(
-            f"{report.unsealed} of {report.end - report.start} records are after the last seal: nothing is known of them"
+            f"{report.unsealed} of {report.end - report.start} records are after the last seal and not verified"
             if report.unsealed
             else "every record is sealed"
         )
     if report.damage is None:
-        lines.append(f"to keep elsewhere and --expect later: {report.end}:{report.chain}")
+        lines.append(f"keep elsewhere for --expect: {report.end}:{report.chain}")
     return lines
 
 
@@ -158,11 +158,11 @@ def show_audit(report: Report, output: Format) -> None:
 
 def _audit_lines(report: Report) -> list[str]:
     lines = [
-        f"{report.events} of {report.end - report.seals.start} records folded, {report.rounds} rounds of the master among them",
+        f"{report.events} of {report.end - report.seals.start} records folded, {counted(report.rounds, 'round')} of the master included",
         f"{report.decisions_checked} decided again with the same result, byte for byte",
-        f"{report.conclusions_checked} elections and conclusions from silent nodes checked",
+        f"{counted(report.conclusions_checked, 'conclusion')} checked (elections, silent nodes)",
     ]
-    lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
+    lines += [f"{counted(report.void, 'round')} of earlier masters void"] if report.void else []
     lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
     seals = report.seals
     if seals.renamed:
@@ -175,7 +175,7 @@ def _audit_lines(report: Report) -> list[str]:
         lines.append("no seals: a record that was changed so that all decisions still fit would not show")
     elif seals.seals:
         keys = ", ".join(use.key for use in seals.keys)
-        lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} fit, by {keys}")
+        lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} match, by {keys}")
     if report.parts.checked:
         lines.append(f"{counted(report.parts.checked, 'part')} of nodes derived from the log again, byte for byte")
     lines += [f"node {node} has no part yet" for node in report.parts.missing]

@@ -36,25 +36,27 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Show what is well, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also list checks that pass.")] = False,
     node: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Node of this machine; default: the host's name.")
+        str | None, typer.Option(metavar="NAME", help="Name of this machine's node; default: the host name.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this machine's node, as its agent has it.")
+        Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this machine's node, as its agent uses it.")
     ] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Shared folder of checkpoints, as this machine's agent has it.")
+        Path | None, typer.Option(help="Shared checkpoint folder, as this machine's agent uses it.")
     ] = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Look for what is wrong with a cluster, and say what to do; exit code 1 if something is wrong.
+    """Diagnose a cluster and say what to do; exit code 1 if something is wrong.
 
-    It asks the NATS servers, masters and agents: whether all answer, where every copy of the log is and whether it is whole,
-    who leads and who follows how closely, nodes and their leases, clocks, releases, disks, mounts and settings. On a node's own
-    machine it also looks at the folders, the mount, the ports and the engine there, even where no server answers.
+    It checks with the NATS servers, masters and agents whether all answer, where
+    every copy of the log is and whether it is complete, who leads and how closely
+    the others follow, nodes and their leases, clocks, releases, disks, mounts and
+    settings. On a node's own machine, it also checks the folders, the mount, the
+    ports and the engine there, even if no server answers.
 
     [bold]Examples[/]
 
@@ -187,7 +189,7 @@ def _show(found: Target, looked: list[Finding], output: Format, *, every: bool) 
         columns = [("LEVEL", "level"), ("CHECK", "check"), ("ABOUT", "about"), ("FOUND", "text"), ("TO DO", "todo")]
         print_table(shown, columns)
         console.print()
-    more = "" if every else "; --all shows what is well"
+    more = "" if every else "; --all lists the checks that pass"
     console.print(
         Text(
             f"{counted(count['wrong'], 'thing')} wrong, {count['unknown']} unknown, {counted(count['ok'], 'check')} well{more}"

@@ -18,10 +18,10 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def nodes(context: typer.Context, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """List nodes: what each has, what is promised to containers, and the whole cluster's utilization.
+    """List nodes: the resources of each, what is reserved for containers, and the cluster's utilization.
 
-    A node is up, draining (empty, or to be emptied), in maintenance, unmounted (its checkpoint folder is not the cluster's),
-    lost, or it has left.
+    A node is up, draining (empty, or being emptied), in maintenance, unmounted
+    (its checkpoint folder is not the cluster's), lost, or it has left.
 
     [bold]Examples[/]
 
@@ -71,19 +71,19 @@ def maintenance(
     selector: Selector = None,
     reason: Reason = "",
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty; shows what is left.")
+        bool, typer.Option("--wait", "-w", help="Wait until the nodes are empty, and show what remains.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: exit with 1 after this time.")
     ] = 3600.0,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Take nodes out for work on their machines: they are drained, and may be silent.
+    """Take nodes out of service for work on their machines: they are drained, and may be silent.
 
-    They stay out until `dorm nodes up`, whatever is restarted meanwhile.  A silent node in maintenance does not count as lost
-    in lists, metrics and `dorm doctor`.
+    They stay out of service until `dorm nodes up`, even across restarts. Lists,
+    metrics and `dorm doctor` do not count a silent node in maintenance as lost.
 
     [bold]Examples[/]
 
@@ -115,7 +115,7 @@ def up(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Use nodes again, after maintenance or a drain.
+    """Use nodes again after maintenance or a drain.
 
     [bold]Example[/]
 
@@ -141,10 +141,11 @@ def forget(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Forget nodes that do not come back: they are no longer listed.
+    """Forget nodes that do not come back, so that they are no longer listed.
 
-    Only a node of which nothing can run any more is forgotten: it has left, or its lease has ended after it was lost. Its past
-    stays on the log. If its agent comes back, it joins as a new node; `dorm node expel` keeps it out.
+    You can forget only a node on which nothing can run any more: it has left, or
+    its lease has ended after it was lost. Its past stays on the log. If its agent
+    comes back, it joins as a new node; `dorm node remove` keeps it out.
 
     [bold]Example[/]
 

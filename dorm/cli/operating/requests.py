@@ -27,7 +27,7 @@ Selector = Annotated[
         "--selector",
         "-l",
         metavar="LABEL=VALUE",
-        help="All nodes with this label instead of names; may be repeated: they have to have all of them.",
+        help="Select nodes by this label instead of by name; if repeated, nodes must have all the labels.",
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why; it is written to the log.")]
@@ -68,10 +68,11 @@ def drain(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Empty nodes by adjustments: their apps checkpoint and go on elsewhere.
+    """Empty nodes: their apps save checkpoints and continue on other nodes.
 
-    An app that has no room elsewhere is stopped, and waits.  The nodes take nothing new until `--undo`, whether or not
-    somebody waited.  For work on a machine that may be silent meanwhile: `dorm nodes maintenance`.
+    An app that has no room elsewhere stops and waits. The nodes get nothing new
+    until `--undo`, even after --wait has ended. For work on a machine that may be
+    silent meanwhile, use `dorm nodes maintenance`.
 
     [bold]Examples[/]
 
@@ -152,10 +153,11 @@ def _still_drained(state: State, nodes: list[str]) -> None:
 
 
 def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
-    """Pause scheduling: nothing new is decided until `dorm resume`.
+    """Pause scheduling: there are no new decisions until `dorm resume`.
 
-    Apps run on.  Submissions are accepted and wait, what was decided already is carried out, and apps that end give up their
-    room.  An app that fails meanwhile, or whose node is lost, waits as well.
+    Apps keep running. Submissions are accepted and wait, earlier decisions are
+    carried out, and apps that end release their room. An app that fails
+    meanwhile, or whose node is lost, waits as well.
 
     [bold]Example[/]
 

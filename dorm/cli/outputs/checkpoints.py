@@ -28,12 +28,12 @@ def register(app: typer.Typer) -> None:
 
 
 def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """What an app has saved: path, step, size and age of each checkpoint, which
-    generation wrote it, and from which a restart would go on.
+    """List the checkpoints that an app has saved: path, step, size, age, the generation that wrote each, and where a
+    restart would resume.
 
-    The step follows from a file's name where that holds one that the app reported.
-    `~` marks a step that follows from the file's time instead. Only what the app
-    reported counts for a restart; which file it then reads is its own affair.
+    The step comes from the file's name if that contains a step that the app
+    reported. `~` marks a step derived from the file's time instead. Only reported
+    checkpoints count for a restart; the app decides which file it then reads.
 
     [bold]Examples[/]
 
@@ -68,7 +68,7 @@ def _row(one: CheckpointFile, now: int) -> dict[str, Any]:
         "step": step,
         "size": humanize(MEMORY, one.size),
         "age": ago(max(0, now - one.modified) / 1e9),
-        "restart": "goes on here" if one.used else None,
+        "restart": "resumes here" if one.used else None,
     }
 
 
@@ -80,4 +80,4 @@ def _restart(found: Checkpoints, now: int) -> str:
     if found.restart_generation is not None and found.restart_at is not None:
         by = f", which generation {found.restart_generation} reported {ago((now - found.restart_at) / 1e9)} ago"
     more = "" if found.checkpoints else "; its folder holds no file"
-    return f"a restart would go on from step {found.restart_step}{by} ({counted(found.reports, 'report')} on the log){more}"
+    return f"a restart would resume from step {found.restart_step}{by} ({counted(found.reports, 'report')} on the log){more}"

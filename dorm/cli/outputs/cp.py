@@ -35,25 +35,24 @@ def _places(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def copy(
-    source: Annotated[str, typer.Argument(help="APP\\[/RANK]:PATH, or a path here.", autocompletion=_places)],
-    target: Annotated[str, typer.Argument(help="Where to: a path here, or APP:PATH.", autocompletion=_places)] = "",
-    every: Annotated[bool, typer.Option("--list", "-l", help="List what is there; copy nothing.")] = False,
+    source: Annotated[str, typer.Argument(help="APP\\[/RANK]:PATH, or a local path.", autocompletion=_places)],
+    target: Annotated[str, typer.Argument(help="The target: a local path, or APP:PATH.", autocompletion=_places)] = "",
+    every: Annotated[bool, typer.Option("--list", "-l", help="List the files; copy nothing.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Copy files and folders of an app to this machine, or from it to an app.
+    """Copy files and folders from an app to this machine, or from this machine to an app.
 
-    PATH begins with the folder that it is in: `outputs` (DORM_OUTPUTS, also meant
-    without any of these names), `checkpoints`, or `work`, the own folder of the
-    container with this rank, which is there while the container is kept.
+    PATH begins with its folder: `outputs` (DORM_OUTPUTS, the default),
+    `checkpoints`, or `work`, the private folder of the container with this rank,
+    which exists while the container is kept.
 
-    A file appears under its name once all of it is there and its digest is right.
-    A copy that was interrupted goes on where it was when it is repeated, and files
-    that are there already with the same size and time are left alone. A target
-    that is a folder takes the copy into it.
+    A file appears under its name when it is complete and its digest is correct.
+    Repeat an interrupted copy to continue it; existing files with the same size
+    and time are skipped. If the target is a folder, the copy goes into it.
 
-    You copy to your own tenant's apps only, into outputs and checkpoints.
+    You can copy only to your own tenant's apps, into outputs and checkpoints.
 
     [bold]Examples[/]
 

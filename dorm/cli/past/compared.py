@@ -43,7 +43,7 @@ def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) 
     ]
     show([row for row in rows if any(row[str(index)] for index in range(len(sides)))], headings, Format.table)
     if differs:
-        console.print(Text("\nwhat their specs say", style="bold"))
+        console.print(Text("\ndifferences between their specs", style="bold"))
         lines = [
             {"what": one.field, **{str(index): _said(value) for index, value in enumerate(one.values)}}
             for one in differs

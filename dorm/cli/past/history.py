@@ -47,26 +47,26 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def history(
-    apps: Annotated[list[str] | None, typer.Argument(metavar="[APP...]", help="Names, ids, names of sweeps, or patterns such as 'lr-*'.", autocompletion=complete_app, show_default=False)] = None,
+    apps: Annotated[list[str] | None, typer.Argument(metavar="[APP...]", help="Names or ids of apps, names of sweeps, or patterns such as 'lr-*'.", autocompletion=complete_app, show_default=False)] = None,
     name: Annotated[list[str] | None, typer.Option("--name", metavar="GLOB", help="The same as APP; may be repeated.")] = None,
-    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", autocompletion=_complete_user, help="Only this user's; may be repeated. Default: your own where you may not see others', else all.")] = None,
-    state: Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="completed, failed, cancelled or live; may be repeated. Default: all that ended.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar=_MOMENT, help="Not what ended before: a sequence, a time, or how long before the log's last record. Default: the log's start.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar=_MOMENT, help="As it was then, in the same form. Default: now.")] = None,
-    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", metavar="CONDITION", help="Such as 'loss<0.1', 'core_hours>=2' or, of a sweep, 'lr=0.1'; may be repeated.")] = None,
-    sort: Annotated[str, typer.Option("--sort", metavar="[-]FIELD", help="ended, submitted, name, user, state, a metric or a parameter; - for the greatest first.")] = "-ended",
-    last: Annotated[int | None, typer.Option("--last", "-n", min=1, help=f"So many rows; default: {_SHOWN} in a table, else all.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Lay the apps side by side: specs, metrics, curves, costs.")] = False,
+    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", autocompletion=_complete_user, help="Only apps of this user; may be repeated. Default: all that you may see.")] = None,
+    state: Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="completed, failed, cancelled or live; may be repeated. Default: all ended apps.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar=_MOMENT, help="Exclude apps that ended before this moment: a sequence, a time, or a duration before " "the log's last record. Default: the log's start.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar=_MOMENT, help="Show the apps as they were at this moment, in the same form. Default: now.")] = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", metavar="CONDITION", help="Condition on a metric, such as 'loss<0.1' or 'core_hours>=2', or on a sweep's " "parameter, such as 'lr=0.1'; may be repeated.")] = None,
+    sort: Annotated[str, typer.Option("--sort", metavar="[-]FIELD", help="Sort by ended, submitted, name, user, state, a metric or a parameter; a leading - " "reverses the order.")] = "-ended",
+    last: Annotated[int | None, typer.Option("--last", "-n", min=1, help=f"Print at most N rows; default: {_SHOWN} in a table, otherwise all.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare the apps: specs, metrics, curves, costs.")] = False,
     file: File = None,
     output: SheetOutput = SheetFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """List apps of the past, of any age: what became of them and what they cost.
+    """List past apps of any age: how they ended and what they cost.
 
-    It reads the log and its archives, so also apps that `dorm ps --all` shows
-    no longer. A plain user sees their own, as far back as their view of the
-    log reaches. CORE-H counts the cores of containers while they ran.
+    The command reads the log and its archives, so it includes apps that `dorm ps
+    --all` no longer shows. Plain users see their own apps, as far back as their
+    view of the log reaches. CORE-H counts the cores of containers while they ran.
 
     Metrics: loss, step, samples_per_s, life_s, paused_s, core_hours,
     container_hours, adjustments, failures, lost_steps, n_max.

@@ -25,19 +25,20 @@ _USES = [
     ("USER", "tenant"), ("FOLDERS", "folders"), ("PARTS", "parts"), ("SIZE", "size"), ("AT MOST", "most"), ("LATEST", "age"),
 ]  # fmt: skip
 _LEAST_OF_ALL_S, _LEAST_OF_OWN_S = 3600.0, 60.0
-app = typer.Typer(help="What the cluster keeps of the project folders that were shipped to it.", no_args_is_help=True)
+app = typer.Typer(help="Manage the project folders that were shipped to the cluster.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
-    """How much each user's shipped folders take; a plain user sees the own.
+    """List how much space each user's shipped folders take; plain users see their own.
 
     [bold]Example[/]
 
       dorm files list
 
-    JSON: a list of `tenant`, `parts`, `bytes` (compressed), `newest_at` (UTC nanoseconds), `folders`: how many different
-    folders its apps name, and `quota`: how many bytes they may take.
+    JSON: a list of `tenant`, `parts`, `bytes` (compressed), `newest_at` (UTC
+    nanoseconds), `folders`: how many different folders its apps name, and
+    `quota`: how many bytes they may take.
     """
     from events.quantities import MEMORY, SECOND, humanize
 
@@ -84,19 +85,21 @@ async def _seen_by(connected: Client) -> str:
 @app.command("limits")
 def limits_of_files(
     file: Annotated[str | None, typer.Option(metavar="SIZE", help="The largest file, such as 512MiB.")] = None,
-    total: Annotated[str | None, typer.Option(metavar="SIZE", help="All files of one folder.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="How many files one folder may have.")] = None,
+    total: Annotated[str | None, typer.Option(metavar="SIZE", help="The largest total size of one folder.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="The largest number of files in one folder.")] = None,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long a folder is kept that no app names, such as 30d; at least 1h."),
+        typer.Option(metavar="DURATION", help="How long to keep a folder that no app names, such as 30d; at least 1h."),
     ] = None,
     quota: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="All that one user has shipped, compressed, such as 512MiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="The largest total size of one user's folders, compressed, such as 512MiB."),
     ] = None,
     quota_of: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="USER=SIZE", help="The same of one user; nothing after = for the others'.  May be repeated."
+            metavar="USER=SIZE",
+            help="The quota of one user; leave the value empty for the general quota. May be repeated.",
         ),
     ] = None,
     output: Output = Format.table,
@@ -104,11 +107,11 @@ def limits_of_files(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Show, or change, how large a shipped folder may be, how much each user
-    may ship, and how long it is kept.
+    """Show or change the limits of shipped folders: their size, each user's quota, and how long they are kept.
 
-    Changes need the role operator. What was shipped before stays, except where it
-    is beyond its user's quota: a master removes that, what apps name last.
+    Changes need the role operator. Folders that were shipped before stay, except
+    what exceeds a user's quota: a master removes that, starting with files that
+    no app names.
 
     [bold]Examples[/]
 
@@ -186,12 +189,12 @@ def _show_limits(limits: Limits, output: Format) -> None:
 @app.command("get")
 def get(
     name: AppName,
-    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put it; it must not exist.")],
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Target folder, which must not exist.")],
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Copy the folder that an app was started with, as it was shipped.
+    """Copy the folder with which an app was started, as it was shipped.
 
     [bold]Example[/]
 
@@ -218,7 +221,9 @@ def purge(
     unused_for: Annotated[
         str,
         typer.Option(
-            "--unused-for", metavar="DURATION", help="Since when nobody has shipped it; at least 1h, of your own 1m."
+            "--unused-for",
+            metavar="DURATION",
+            help="Only folders that were not shipped for this time; at least 1h, or 1m for your own.",
         ),
     ] = "1d",
     output: Output = Format.table,
@@ -226,11 +231,11 @@ def purge(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Remove what no app names and nobody has shipped lately: an operator everybody's,
-    a plain user the own.
+    """Remove folders that no app names and that were not shipped recently: operators for all users, plain users for
+    themselves.
 
-    A master does the same by itself, with the time of `dorm files limits`. What an app names stays as long as the cluster
-    knows the app.
+    A master does the same by itself, after the time of `dorm files limits`. A
+    folder that an app names stays as long as the cluster knows the app.
 
     [bold]Examples[/]
 

@@ -42,10 +42,12 @@ def _say(name: str, shipped: Shipped) -> None:
     for line in shipped.left_out[:_SHOWN]:
         progress_console.print(Text(f"{name}: {line}"), soft_wrap=True)
     if more := shipped.left_out[_SHOWN:]:
-        progress_console.print(Text(f"{name}: {len(more)} more that are no files are left out"), soft_wrap=True)
+        progress_console.print(
+            Text(f"{name}: {len(more)} more that are not regular files are left out"), soft_wrap=True
+        )
     if shipped.sent:
         from events.quantities import MEMORY, humanize
 
         folder = f"{counted(shipped.workdir.files, 'file')}, {humanize(MEMORY, shipped.workdir.bytes)}"
         sent = f"{humanize(MEMORY, shipped.sent_bytes)} in {shipped.sent} of {counted(shipped.blobs, 'part')}"
-        progress_console.print(Text(f"{name}: its folder is shipped ({folder}): {sent} sent"), soft_wrap=True)
+        progress_console.print(Text(f"{name}: shipped its folder ({folder}): {sent} sent"), soft_wrap=True)

@@ -39,16 +39,16 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def export_log(
-    target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, - for standard output; default: the cluster's name with .dorm.")] = None,
-    form: Annotated[FileFormat | None, typer.Option("--format", help="What to write; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also with .gz or .zst), else an archive.")] = None,
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only from this sequence or time on, or from this long before the log's last record; an archive then starts with the state there.")] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, or - for standard output; default: CLUSTER.dorm.")] = None,
+    form: Annotated[FileFormat | None, typer.Option("--format", help="Format; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also " "with .gz or .zst), otherwise an archive.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only records since this moment: a sequence, a time, or a duration before the log's last " "record; an archive then starts with the state at that moment.")] = None,
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to and including this moment.")] = None,
-    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or id); may be repeated. Such an archive can be read, but not folded.")] = None,
-    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user requested, and what concerns this user's apps; may be repeated.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only records about this app (name or id); may be repeated. Such an archive can be read, " "but not folded.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only requests by this user, and records about this user's apps; may be repeated.")] = None,
     anonymize: Annotated[bool, typer.Option("--anonymize", help="Replace with pseudonyms: users, apps, images, commands, variables, labels, nodes and addresses. Drop messages. An audit still makes the same decisions. Takes about as long as an audit.")] = False,
     keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="With --anonymize: nodes keep their names.")] = False,
     pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write the key that maps pseudonyms to names, for your eyes only.")] = None,
-    with_progress: Annotated[bool, typer.Option("--progress", help="Also write what apps reported between two marks, beside an archive: FILE.progress.dorm.")] = False,
+    with_progress: Annotated[bool, typer.Option("--progress", help="Also write the progress between two marks, next to the archive: FILE.progress.dorm.")] = False,
     salvage: Annotated[bool, typer.Option("--salvage", help="Also export what is intact after the damage in a damaged file.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
@@ -56,12 +56,12 @@ def export_log(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Copy the log into a file: an archive, which every command that has --file reads, or rows for analysis.
+    """Copy the log into a file: an archive, which every command with --file reads, or rows for analysis.
 
-    An archive holds the records byte for byte, compressed and checksummed,
-    with snapshots of the state. Parquet (needs the extra `arrow`), lines of
-    JSON and CloudEvents have one event in each row. The file is there whole,
-    or not at all.
+    An archive holds the records byte for byte, compressed and checksummed, with
+    snapshots of the state. Parquet (needs the extra `arrow`), lines of JSON and
+    CloudEvents have one event in each row. The file appears complete, or not at
+    all.
 
     [bold]Examples[/]
 
@@ -158,18 +158,19 @@ def _show(done: Exported, output: Format) -> None:
 
 
 def import_log(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, - for standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, or - for standard input.")],
     damaged: Annotated[bool, typer.Option("--damaged", help="Import what precedes the damage in a damaged archive.")] = False,
-    without_files: Annotated[bool, typer.Option("--without-files", help="Leave out the shipped folders that lie beside a backup.")] = False,
+    without_files: Annotated[bool, typer.Option("--without-files", help="Do not import the shipped folders next to a backup.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: its name in the archive.")] = None,
 ) -> None:  # fmt: skip
-    """Make an archive the log of a new cluster on a NATS server: after a loss, or to look into it with every live tool.
+    """Import an archive as the log of a new cluster on a NATS server, after a loss or to inspect it with every live
+    tool.
 
-    The new log has the same records at the same sequences, with their times,
-    and gives the same state, which is checked. Seals hold only under the old
-    name. An import that was interrupted goes on when it is asked for again.
+    The new log has the same records at the same sequences, with their times, and
+    gives the same state, which is checked. Seals are valid only under the old
+    name. To continue an interrupted import, run the command again.
 
     [bold]Examples[/]
 

@@ -30,13 +30,13 @@ def register(app: typer.Typer) -> None:
 
 def bisect(
     outcome: Annotated[
-        str, typer.Argument(metavar="OUTCOME", help="What happened, or did not: 'digits completed before 10:00'.")
+        str, typer.Argument(metavar="OUTCOME", help="The outcome, such as 'digits completed before 10:00'.")
     ],
     policies: Annotated[
         list[str],
         typer.Option(
             "--policies", metavar="POLICY,…",
-            help="Under which policies it has to hold, each with parameters if it has any: dorm,theta2=0.3,static.",
+            help="Policies under which the outcome has to hold, with optional parameters: " "dorm,theta2=0.3,static.",
         ),
     ],
     tries: Annotated[
@@ -49,10 +49,10 @@ def bisect(
 ) -> None:  # fmt: skip
     """Find the first record after which an outcome held under every policy: when did it become inevitable?
 
-    At each moment that is tried, the log is continued in the simulator once
-    for each policy, as by `dorm whatif`: what others did later comes again,
-    apps have the work that they turned out to have, and every decision is the
-    policy's. The outcome holds at a moment if it holds in all of these.
+    At each tried moment, the log is continued in the simulator once for each
+    policy, as by `dorm whatif`: later events that are not decisions are repeated,
+    apps have the work that they turned out to have, and the policy makes every
+    decision. The outcome holds at a moment if it holds in all continuations.
 
     OUTCOME is one of these, or several with and, or, not and parentheses:
 
@@ -60,7 +60,7 @@ def bisect(
 
       APP waiting|running at TIME
 
-      APP has [at least|at most|exactly] N containers at TIME
+      APP has (at least|at most|exactly) N containers at TIME
 
       utilization|fairness loss|running apps|waiting apps
       above|below|at least|at most NUMBER at TIME
@@ -68,17 +68,17 @@ def bisect(
     TIME is 10:00 or 10:00:30 (UTC, on the day on which the log ends),
     2026-11-21T10:00, -10m (before the log's end) or +2h (after it).
 
-    A coarse scan over the log comes first, then a search by halves, which
-    needs that an outcome that has become inevitable stays so. Where a later
-    moment did not hold, that is said: the record found is then the last one
-    that made it inevitable. What lies between moments that were tried is not
-    known; --tries makes the scan finer.
+    The command first scans the log coarsely, then uses a binary search, which is
+    correct only if an inevitable outcome stays inevitable. If the outcome did not
+    hold at a later moment, the output says so, and the record found is the last
+    one that made it inevitable. A short lapse between two tried moments goes
+    unnoticed; --tries makes the scan finer.
 
     JSON: inevitable (the record's sequence; null: never; 0: from the start),
-    after (the last moment that did not hold), exact, monotone, really (what
-    the log itself says), moments (seq, at, verdicts by policy), tries,
-    guesses (apps whose work or speed is one), record (events of that record)
-    and story (chapters of the apps up to it). Times are UTC nanoseconds.
+    after (the last moment that did not hold), exact, monotone, really (what the
+    log itself says), moments (seq, at, verdicts by policy), tries, guesses (apps
+    whose work or speed is one), record (events of that record) and story
+    (chapters of the apps up to it). Times are UTC nanoseconds.
 
     [bold]Examples[/]
 

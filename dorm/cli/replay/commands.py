@@ -13,7 +13,7 @@ from dorm.cli.replay.state import state
 from dorm.cli.source import File, log_of, progress_of
 
 app = typer.Typer(
-    help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
+    help="Inspect the log's past: the state at any moment, an audit of every decision, a copy in a file.",
     no_args_is_help=True,
 )
 app.command(help="The same as `dorm state`.")(state)
@@ -29,11 +29,11 @@ def verify(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Fold the log again and make every decision again; exit with 1 at the first divergence.
+    """Fold the log and repeat every decision; exit with 1 at the first divergence.
 
-    Checked are the log's seals too (`dorm log verify`), its snapshots, and the
-    state's invariants after every event. Decisions of a policy, a solver or a
-    build that this one doesn't have are counted as not checked.
+    The command also checks the log's seals (`dorm log verify`), its snapshots,
+    and the state's invariants after every event. Decisions by a policy, solver or
+    build that is not installed count as not checked.
 
     [bold]Examples[/]
 

@@ -28,23 +28,23 @@ def register(app: typer.Typer) -> None:
 
 
 def incident(
-    since: Annotated[str, typer.Argument(metavar="SINCE", help="Where the incident begins: a sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record, such as -10m.", show_default=False)],
-    until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="Where it ends; default: the log's end.")] = None,
-    before: Annotated[str, typer.Option(metavar="DURATION", help="How long before it to look for what changed.")] = "1h",
+    since: Annotated[str, typer.Argument(metavar="SINCE", help="Start of the incident: a sequence, a time (ISO 8601, UTC by default) or a duration " "before the log's last record, such as -10m.", show_default=False)],
+    until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="End of the incident; default: the log's end.")] = None,
+    before: Annotated[str, typer.Option(metavar="DURATION", help="How long before the start to look for changes.")] = "1h",
     folder: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write, which must not exist; default: incident-CLUSTER-TIME.")] = None,
-    disguise: Annotated[bool, typer.Option("--disguise", help="For strangers: pseudonyms in place of users, apps, nodes, images, commands, variables, labels and addresses; no messages. Takes about as long as an audit of that time.")] = False,
+    disguise: Annotated[bool, typer.Option("--disguise", help="For outsiders: replace users, apps, nodes, images, commands, variables, labels and " "addresses with pseudonyms, and drop messages. Takes about as long as an audit of that " "period.")] = False,
     file: File = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Write one folder about an incident, to attach to a ticket.
+    """Write a folder about an incident, to attach to a ticket.
 
     README.md says what changed before (settings, drains, nodes, masters,
-    submissions) and what happened; stories.md what happened to each app and
-    node concerned, and why; diff.md what differs between begin and end.
-    timeline.html is the dashboard of that time for a browser, log.dorm the
-    log of it for every command with --file. It needs no cluster where the log
-    is in a file.
+    submissions) and what happened; stories.md what happened to each affected app
+    and node, and why; diff.md the differences between start and end.
+    timeline.html is the dashboard of that period for a browser; log.dorm is its
+    log, for every command with --file. With a log file, the command needs no
+    cluster.
 
     [bold]Examples[/]
 

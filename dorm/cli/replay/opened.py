@@ -26,11 +26,11 @@ def open_archive(
         str, typer.Option(metavar="HOST[:PORT]", help="Address to listen on; port 0 takes any free one.")
     ] = "127.0.0.1:0",
 ) -> None:
-    """Serve an exported log on this machine as if its cluster were there.
+    """Serve an exported log on this machine as if its cluster existed.
 
-    The dashboard shows any moment of it, and the API answers every question
-    about it, also what would have become of it with a change; requests to do
-    something are refused. It ends on Ctrl-C.
+    The dashboard shows any moment of the log, and the API answers every question
+    about it, including what-if questions. Requests that would change something
+    are refused. The command ends on Ctrl-C.
 
     [bold]Examples[/]
 

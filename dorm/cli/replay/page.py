@@ -11,7 +11,7 @@ import typer
 
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import WrongUsage, run
-from dorm.cli.output import console, progress_console
+from dorm.cli.output import console, counted, progress_console
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def _target(path: Path) -> Path:
 
 
 def page(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", callback=_target, help="File to write; - is standard output.")],
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only what follows this sequence or time, or this long before the log's last record; default: the log's start.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment; default: the log's end.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", callback=_target, help="File to write, or - for standard output.")],
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Start at this moment: a sequence, a time, or a duration before the log's last record; " "default: the log's start.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="End at this moment; default: the log's end.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     url: Url = None,
@@ -43,11 +43,12 @@ def page(
 ) -> None:  # fmt: skip
     """Write the dashboard of a log as one file that needs no server and no network.
 
-    It shows the cluster at any moment of the log: nodes with their containers,
-    partitions over time, every decision with its reasons, what happened to
-    apps and nodes, the log itself. Long logs are thinned; what is left out is
-    printed, and stands on the page. The file holds names and messages of the
-    log; `dorm replay export --anonymize` makes a log for strangers.
+    The file shows the cluster at any moment of the log: nodes with their
+    containers, partitions over time, every decision with its reasons, what
+    happened to apps and nodes, and the log itself. Long logs are thinned out; the
+    command and the page say what is omitted. The file contains names and messages
+    of the log; to share it with outsiders, first make a log with `dorm replay
+    export --anonymize`.
 
     [bold]Examples[/]
 
@@ -77,7 +78,7 @@ async def write(
         progress_console.print(note, markup=False)
     if str(output) != "-":
         console.print(
-            f"{len(recording.timeline.apps)} apps, {len(recording.changes)} moments and "
-            f"{len(recording.timeline.decisions)} decisions are in {output} ({len(written):,} bytes)",
+            f"{counted(len(recording.timeline.apps), 'app')}, {counted(len(recording.changes), 'moment')} and "
+            f"{counted(len(recording.timeline.decisions), 'decision')} are in {output} ({len(written):,} bytes)",
             markup=False,
         )

@@ -56,7 +56,7 @@ def state(
     part: Annotated[
         str | None,
         typer.Option(
-            metavar="NODE", help="What this node was to know and run: its part.", autocompletion=complete_node
+            metavar="NODE", help="Show what this node was to know and run: its part.", autocompletion=complete_node
         ),
     ] = None,
     file: File = None,
@@ -64,7 +64,7 @@ def state(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Show apps and nodes as they were at any moment, or what one node was to run.
+    """Show apps and nodes at any moment, or what one node was to run.
 
     [bold]Examples[/]
 
@@ -131,18 +131,18 @@ def diff(
         str | None,
         typer.Option("--only", metavar="APP|NODE", help="Only this app or node.", autocompletion=_complete),
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 where anything has changed.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything has changed.")] = False,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Show what changed from one moment to another: apps, their places, nodes, settings.
+    """Show what changed between two moments: apps, their places, nodes, settings.
 
-    JSON has before and after (seq, time, digest), and apps and nodes (name,
-    id, how: came, changed or gone, and changes: field, before, after),
-    settings and cluster (field, before, after), and set_by: who changed which
-    settings meanwhile (seq, time, by, changes).
+    JSON has before and after (seq, time, digest), and apps and nodes (name, id,
+    how: came, changed or gone, and changes: field, before, after), settings and
+    cluster (field, before, after), and set_by: who changed which settings in
+    between (seq, time, by, changes).
 
     [bold]Examples[/]
 

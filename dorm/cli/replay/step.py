@@ -30,18 +30,18 @@ def register(app: typer.Typer) -> None:
 
 def step(
     at: At = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Follow the log as it grows; the cursor moves along while it is at the end.")] = False,
-    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Step over what concerns this app (its name or its id) only; may be repeated.")] = None,
-    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Step over what concerns this node only; may be repeated.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow the log as it grows; while the cursor is at the end, it moves along.")] = False,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Stop only at events about this app (name or id); may be repeated.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Stop only at events about this node; may be repeated.")] = None,
     file: File = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Walk through the log event by event, forward and back, with the state after each.
+    """Step through the log event by event, forward and back, with the state after each.
 
-    Arrows and PgUp, PgDn step; d and f find the next decision and failure,
-    / leaves out all but some events, g goes to a sequence or a time, and ?
-    shows all keys. Times are UTC.
+    The arrows, PgUp and PgDn step; d and f find the next decision and failure, /
+    filters events, g goes to a sequence or a time, and ? shows all keys. Times
+    are UTC.
 
     [bold]Examples[/]
 

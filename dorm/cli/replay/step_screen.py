@@ -45,7 +45,7 @@ _MOST_AT_ONCE = 1000
 _HELP = """\
   → n  ← p        next event, the one before (↓ ↑ in the list)
   PgDn  PgUp      ten of them     N  P   a hundred
-  Home  End       the log's begin, its end (or < and >)
+  Home  End       the log's start, its end (or < and >)
   d  D            next decision, the one before
   f  F            next failure, the one before
   g               go to a sequence (118), a position (118.2),
@@ -57,7 +57,7 @@ _HELP = """\
   Tab             to the next pane; ↑ ↓ PgUp PgDn scroll it
   Esc             stop a search        q   leave
 
-  Where a filter is on, all steps are over what it wants.
+  While a filter is set, steps skip all other events.
   A round is folded whole: its facts share one state."""
 
 
@@ -327,7 +327,7 @@ class StepApp(App[None]):
 
     def _nothing_there(self, count: int, what: str) -> str:
         if not what and not self._search:
-            return "this is the log's end" if count > 0 else "this is the log's begin"
+            return "this is the log's end" if count > 0 else "this is the log's start"
         kind = what or "event"
         which = f" of {self._search}" if self._search else ""
         return f"no {'later' if count > 0 else 'earlier'} {kind}{which}"

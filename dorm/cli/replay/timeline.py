@@ -10,7 +10,7 @@ import typer
 
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
 from dorm.cli.errors import WrongUsage, run
-from dorm.cli.output import console, progress_console
+from dorm.cli.output import console, counted, progress_console
 from dorm.cli.replay.page import PAGES, write
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -37,11 +37,11 @@ def _target(path: Path) -> Path:
 
 
 def timeline(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - is that JSON on standard output.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - " "prints the JSON to standard output.")],
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only what follows this sequence or time, or this long before the log's last record; default: the log's start.")] = None,
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment; default: the log's end.")] = None,
-    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (its name or id) and the nodes where it was; may be repeated.")] = None,
-    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and the apps that were there; may be repeated.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (name or id) and its nodes; may be repeated.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and its apps; may be repeated.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     url: Url = None,
@@ -86,7 +86,8 @@ def timeline(
                 drawn = await asyncio.to_thread(_draw, picture, output.suffix.lower(), title)
                 await in_thread(target.write, drawn)
         if str(output) != "-":
-            console.print(f"{len(picture.apps)} apps, {len(picture.nodes)} nodes and {len(picture.decisions)} decisions "
+            console.print(f"{counted(len(picture.apps), 'app')}, {counted(len(picture.nodes), 'node')} and "
+                          f"{counted(len(picture.decisions), 'decision')} "
                           f"are in {output} ({len(drawn):,} bytes)", markup=False)  # fmt: skip
         elif progress_console.is_terminal:
             progress_console.print("open it at https://ui.perfetto.dev", markup=False)

@@ -35,31 +35,32 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def usage(
-    by: Annotated[str, typer.Option(metavar="user,app,node", help="What to sum up by: some of user, app and node with commas between, or resource for the whole cluster.")] = "user",
-    since: Annotated[str | None, typer.Option("--from", metavar=_MOMENT, help="The span's begin: a sequence, a time or how long before the log's last record; default: the log's start.")] = None,
-    until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="The span's end, in the same form; default: now, or the end of a file.")] = None,
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Sums for each period of this length, such as 1h or 1d.")] = None,
+    by: Annotated[str, typer.Option(metavar="user,app,node", help="Group by user, app and node (one or more, separated by commas), or by resource for the " "whole cluster.")] = "user",
+    since: Annotated[str | None, typer.Option("--from", metavar=_MOMENT, help="Start of the span: a sequence, a time or a duration before the log's last record; " "default: the log's start.")] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="End of the span, in the same form; default: now, or the end of a file.")] = None,
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help="Compute sums for each period of this length, such as 1h or 1d.")] = None,
     user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", autocompletion=_complete_user, help="Only this user; may be repeated.")] = None,
-    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (its name or id); may be repeated.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (name or id); may be repeated.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node; may be repeated.")] = None,
-    save: Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help="Also write a file: .csv, .parquet (needs the extra arrow) or .png (plots); - is CSV on standard output, and nothing else. May be repeated.")] = None,
+    save: Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help="Also write a file: .csv, .parquet (needs the extra arrow) or .png (needs plots); - " "prints only CSV to standard output. May be repeated.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Show who was given how much of the cluster over a span of time, what became of it, and what adjustments cost.
+    """Show who was given how much of the cluster in a period, how much was used, and what adjustments cost.
 
     GIVEN is container-time times demand, from placement to end, so users and
-    nodes add up to the same. USED is what agents measured (CPU time, resident
-    memory) at each container's end; KNOWN is the part of GIVEN it is known
-    of, and WASTED what was not used of that. LOST are pauses of adjustments
-    and work that they had repeated. `docs/accounting.md` has the definitions.
+    nodes have the same total. USED is what agents measured (CPU time, resident
+    memory) when each container ended; KNOWN is the part of GIVEN whose use is
+    known, and WASTED the part of that which was not used. LOST are pauses of
+    adjustments and the work that had to be repeated. `docs/accounting.md` has the
+    definitions.
 
     JSON has begin and end (log time, UTC ns), first and last (sequences), by,
-    rows and totals; each row its period, user, app, app_id, node, resource,
-    unit, container_hours, given, used, known, wasted, paused, redone, lost and
+    rows and totals; each row its period, user, app, app_id, node, resource, unit,
+    container_hours, given, used, known, wasted, paused, redone, lost and
     capacity, which is null where rows are of single users or apps.
 
     [bold]Examples[/]

@@ -91,7 +91,7 @@ def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Form
     if by_tasks := [one.label for one in contenders if one.label in comparison.tasks]:
         notes.append(f"{', '.join(by_tasks)}: what launches of tasks take is in the utilization")
     if comparison.seeds > 1:
-        spread = "lowest to highest" if output is Format.wide else "± half of what lies between them"
+        spread = "lowest to highest" if output is Format.wide else "± half of their range"
         notes.append(f"all figures: means of {comparison.seeds} seeds, {spread}")
     return notes
 

@@ -47,16 +47,16 @@ def shadow(
     ],
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy, such as theta2=0.3."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Parameter of the policy, such as theta2=0.3."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="SEQ|TIME|-10m", help="Begin with the allocation of this moment; default: now."),
+        typer.Option(metavar="SEQ|TIME|-10m", help="Start with the allocation at this moment; default: now."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Compare once, with the allocation as it is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Compare once, with the current allocation, and exit.")] = False,
     what_if: Annotated[
         str,
-        typer.Option("--what-if", metavar="DURATION", help="How often to simulate the last hour under both; 0s: never."),
+        typer.Option("--what-if", metavar="DURATION", help="How often to simulate the last hour under both policies; 0s: never."),
     ] = "10m",
     publish: Annotated[
         bool, typer.Option("--publish/--no-publish", help="Publish the comparisons on the cluster's NATS server.")
@@ -66,32 +66,30 @@ def shadow(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Follow the log, decide under another policy whenever the leading master has decided, and show what differs.
+    """Follow the log, decide under another policy whenever the leading master has decided, and show the differences.
 
-    The shadow carries an allocation of its own along: at each decision of
-    the master, the policy is asked about the same apps, bounds and nodes, but
-    with the containers of its own last answer. What differs now: apps that
-    have another number of containers on the log than in that allocation, each
-    with the reason. Adjustments take no time in it, and apps work and end as
-    on the log.
+    The shadow maintains its own allocation: at each decision of the master, it
+    asks the policy about the same apps, bounds and nodes, but with the containers
+    of the policy's own last answer. It lists the apps whose number of containers
+    on the log differs from that allocation, each with the reason. In the shadow,
+    adjustments take no time, and apps work and end as on the log.
 
-    What it would have meant per hour: now and then the last hour is simulated
-    under both, as by `dorm whatif --from -1h`, with its backtest, in a process
-    that may take 5 minutes.
+    To estimate the effect per hour, it regularly simulates the last hour under
+    both policies, as `dorm whatif --from -1h` does, with its backtest, in a
+    process that may take 5 minutes.
 
-    It writes to no stream of the cluster, takes no lease, and changes nothing.
-    Comparisons go to the stream DORM_shadow-CLUSTER, on the subject
-    dorm.CLUSTER.shadow.POLICY.USER, kept for a week at most. With --file they
+    It writes to no stream that the cluster reads, takes no lease, and changes
+    nothing. Comparisons go to the stream DORM_shadow-CLUSTER, on the subject
+    dorm.CLUSTER.shadow.POLICY.USER, kept for a week at most. With --file, they
     are only printed.
 
-    JSON, one line each: kind "comparison" has seq (the master's decision),
-    at, policy, apps (app, name, has, would_have, nodes, nodes_then, why,
-    code), differing, moved, live, now and then (utilization, fairness_loss,
-    containers, running, waiting), changes and changes_really, took_s, failed;
-    kind "what_if" has window_s, really, unchanged and changed (per hour:
-    completed, adjustments; mean_completion_s, mean_wait_s, utilization),
-    completion_difference_s, within_error, backtest, failed. Times are UTC
-    nanoseconds, lengths seconds.
+    JSON, one line each: kind "comparison" has seq (the master's decision), at,
+    policy, apps (app, name, has, would_have, nodes, nodes_then, why, code),
+    differing, moved, live, now and then (utilization, fairness_loss, containers,
+    running, waiting), changes and changes_really, took_s, failed; kind "what_if"
+    has window_s, really, unchanged and changed (per hour: completed, adjustments;
+    mean_completion_s, mean_wait_s, utilization), completion_difference_s,
+    within_error, backtest, failed. Times are UTC nanoseconds, lengths seconds.
 
     [bold]Examples[/]
 
@@ -318,7 +316,7 @@ def _in_words(found: Comparison) -> str:
 
     head = f"{moment(found.at)}  record {found.seq}: "
     if found.failed:
-        return f"{head}{found.policy} gave no usable answer, so its allocation stays: {found.failed}"
+        return f"{head}{found.policy} failed, so its allocation stays: {found.failed}"
     named = "; ".join(_app_in_words(app) for app in found.apps[:_SHOWN])
     more = f"; and {found.differing - _SHOWN} more" if found.differing > _SHOWN else ""
     moved = f", {found.moved} on other nodes" if found.moved else ""
@@ -338,7 +336,7 @@ def _app_in_words(app: AppDifference) -> str:
 
 def _hour_in_words(found: dict[str, Any]) -> str:
     if found["failed"]:
-        return f"what the last hour would have been is not known: {found['failed']}"
+        return f"the last hour could not be simulated: {found['failed']}"
     changed, base = found["changed"] or found["unchanged"], found["unchanged"]
     parts = [f"completed {base['completed']:g} -> {changed['completed']:g} an hour"]
     if found["completion_difference_s"] is not None:

@@ -80,37 +80,37 @@ def _log(path: Path | None) -> Path | None:
 
 def simulate(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
-    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Policies to compare: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Without parameters, static gives what the paper's baseline or the trace's job had.")] = None,
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Policy to compare: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the " "default). Without parameters, static gives each app what the paper's baseline or the " "trace's job had.")] = None,
     nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
-    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="Target load: as many nodes of the shape in --nodes as make the workload demand this part of them, such as 0.8.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what the workload draws at random.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, from --seed on; the table shows means and their spread.")] = 1,
-    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in this many virtual seconds; default: soon after something happens, as a real master does.")] = None,
-    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or this many seconds without work, also at the first start.")] = None,
-    mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Nodes crash: the mean time until one does, such as 30d.")] = None,
+    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="Target load, such as 0.8: use as many nodes of the shape in --nodes as make the " "workload demand this fraction of them.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the workload's random numbers.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds, starting with --seed; the table shows means and their spread.")] = 1,
+    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once every N virtual seconds; default: soon after something happens, as a real " "master does.")] = None,
+    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="Cost of an adjustment: a restart as with Docker (the default), a live resize, nothing, " "or this many seconds without work, also at the first start.")] = None,
+    mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Let nodes crash: the mean time until a node does, such as 30d.")] = None,
     repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node stays down.")] = "1h",
-    until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after this virtual time, such as 24h; default: when all apps have ended.")] = None,
-    every: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled; default: as often as the workload is long, at most 300.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DURATION", help="Stop after this virtual time, such as 24h; default: when all apps have ended.")] = None,
+    every: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, max=86400, help="Interval at which to sample utilization and fairness, in virtual seconds; default: by the length of the workload, at most 300.")] = None,
     base: Annotated[str | None, typer.Option(metavar="POLICY", help="Baseline of the speed-ups; default: static, if it is among the policies.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
     apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Write the log of the run, for dorm replay, dorm state and dorm story; each of several runs gets its own file.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Write the log of the run, for dorm replay, dorm state and dorm story; each run gets its " "own file.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:  # fmt: skip
     """Compare policies on a workload, in virtual time.
 
-    The core that runs live decides, and simulated agents and apps answer it.
-    All policies see the same apps at the same moments. A run depends on the
-    workload, the options and the seed alone.
+    The live core decides, and simulated agents and apps respond. All policies see
+    the same apps at the same moments. A run depends only on the workload, the
+    options and the seed.
 
-    COMPLETION, P95 and WAIT are of apps, from their submission; UTILIZATION
-    is summed over kinds of resources; TIME LOST is the part of the time of
-    allocated containers that adjustments, or tasks' launches, took; WORST ρ and UNFAIR (ρ > 1.1)
-    are finish-time fairness: how much longer an app took than with its part
-    of the cluster to itself. Exit code 1: an app had not ended, though no
-    --until was given.
+    COMPLETION, P95 and WAIT are per app, from its submission. UTILIZATION is
+    summed over kinds of resources. TIME LOST is the fraction of the time of
+    allocated containers that adjustments, or launches of tasks, took. WORST ρ and
+    UNFAIR (ρ > 1.1) are finish-time fairness: how much longer an app took than
+    with its fair part of the cluster. Exit code 1: an app had not ended although
+    --until was not given.
 
     [bold]Examples[/]
 

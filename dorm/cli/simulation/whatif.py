@@ -35,23 +35,23 @@ def register(app: typer.Typer) -> None:
 
 def whatif(
     specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps that are submitted at the fork.")
+        list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to submit at the fork.")
     ] = None,
     begin: Annotated[
         str | None,
         typer.Option(
             "--from", metavar="SEQ|TIME|-10m",
-            help="Where the log is forked: a sequence, a time or how long before its last record; default: its end.",
+            help="Moment of the fork: a sequence, a time or a duration before the log's last record; " "default: its end.",
         ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="POLICY", autocompletion=complete_policy, help="Another policy.")
+        str | None, typer.Option(metavar="POLICY", autocompletion=complete_policy, help="Use this policy.")
     ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", autocompletion=complete_setting,
-            help="Another value of a setting, as in `dorm policy set`: theta2=0.3, quiet=2s, node_grace=60s.  May be repeated.",
+            help="Change a setting, as in `dorm policy set`: theta2=0.3, quiet=2s, node_grace=60s. May be " "repeated.",
         ),
     ] = None,
     nodes: NodeChanges = None,
@@ -61,12 +61,12 @@ def whatif(
         typer.Option(
             metavar="APP:KEY=VALUE",
             autocompletion=complete_app,
-            help="An app with another n_min, n_max or weight: digits-mlp:n_max=8,weight=2.  May be repeated.",
+            help="Change n_min, n_max or weight of an app: digits-mlp:n_max=8,weight=2. May be repeated.",
         ),
     ] = None,
     cancel: Annotated[
         list[str] | None,
-        typer.Option(metavar="APP", autocompletion=complete_app, help="Without this app."),
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Remove this app."),
     ] = None,
     horizon: Annotated[
         str | None,
@@ -84,23 +84,23 @@ def whatif(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
-    """Play the log on from a moment, as it was and with something changed, and compare.
+    """Continue the log from a moment, unchanged and with a change, and compare.
 
-    What apps do comes from the log: their speeds, how long adjusting them
-    takes, and, where they have ended, how much they had to do.  WORK and
-    SPEED say what that rests on: known, declared by its owner, measured,
-    alike (of apps like it), or a guess.  What others did after the fork
-    (submissions, cancellations, nodes) comes again.
+    The behavior of apps comes from the log: their speeds, how long their
+    adjustments take, and, if they have ended, how much work they had. WORK and
+    SPEED state the source: known, declared by the owner, measured, alike (from
+    similar apps), or a guess. Later events that are not decisions (submissions,
+    cancellations, nodes) are repeated.
 
     The line "backtest" is the error of the unchanged simulation against what
-    really happened: no result is better than that, and a difference that is
-    within it says nothing.  Of a fork at the log's end it is made from an
+    really happened: no result is more accurate than that, and a difference within
+    it means nothing. For a fork at the log's end, the backtest starts from an
     earlier moment, with what was known then.
 
     JSON has backtest, really, unchanged and changed (figures over window_s
-    seconds), completion_difference_s (changed less unchanged) and whether it
-    is within_error, apps (each with its basis and its three outcomes), assumed
-    and assumptions (in words).  Times are UTC nanoseconds, lengths are seconds.
+    seconds), completion_difference_s (changed minus unchanged) and whether it is
+    within_error, apps (each with its basis and its three outcomes), assumed and
+    assumptions (as text). Times are UTC nanoseconds, lengths are seconds.
 
     [bold]Examples[/]
 
@@ -226,7 +226,7 @@ def _show(found: WhatIf, output: Format) -> None:
     console.print(Text(f"if: {'; '.join(found.assumed) or 'nothing is changed'}"))
     console.print(Text(f"backtest: {in_words(found.backtest)}"), soft_wrap=False)
     if found.backtest is not None and found.backtest.far_off:
-        console.print(Text("The simulation of what happened is far off; don't go by this.", style="yellow"))
+        console.print(Text("The simulation of what happened is far off; do not rely on this.", style="yellow"))
     console.print()
     courses = [("really", found.really), ("unchanged", found.unchanged), ("changed", found.changed)]
     rows = [_figures(found, name, figures) for name, figures in courses if figures is not None]

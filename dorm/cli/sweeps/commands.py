@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from events.spec.sweeps.expanding import Sweep
 
 app = typer.Typer(
-    help="Many apps from one spec: an array, or all combinations of parameters, so many at once.",
+    help="Run many apps from one spec: an array, or all combinations of parameters, with a limit "
+    "on how many run at a time.",
     no_args_is_help=True,
 )
 app.command("show")(show_sweep)
@@ -51,17 +52,17 @@ def run_sweep(
     ],
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values with commas between, or 0..9; may be repeated."),
+        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values separated by commas, or a range such as 0..9; may be repeated."),
     ] = None,
-    array: Annotated[int | None, typer.Option(min=1, help="So many apps that differ in DORM_ARRAY_INDEX alone.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="All combinations, or the first values of all, then the second ones.")] = None,
-    parallel: Annotated[int | None, typer.Option("--parallel", "-k", min=0, help="At most so many at once; 0: no limit.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the sweep; default: the file's, or made from the command.")] = None,
+    array: Annotated[int | None, typer.Option(min=1, help="Submit this many apps that differ only in DORM_ARRAY_INDEX.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="grid: all combinations; list: the first values of all parameters, then the second ones.")] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", "-k", min=0, help="Run at most this many apps at a time; 0: no limit.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the sweep; default: the file's, or derived from the command.")] = None,
     most: Annotated[
         int, typer.Option(min=1, max=100_000, envvar="DORM_SWEEP_MOST", help="Refuse a sweep of more apps.")
     ] = 1000,
-    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which an app can't run.")] = None,
-    n_max: Annotated[int | None, typer.Option("--n-max", min=1, help="Containers beyond which an app gains nothing.")] = None,
+    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="The smallest number of containers with which an app can run.")] = None,
+    n_max: Annotated[int | None, typer.Option("--n-max", min=1, help="The largest number of containers that an app can use.")] = None,
     cpu: Annotated[str | None, typer.Option(help="Cores of one container, such as 2 or 500m; default: 1.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
     gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
@@ -69,11 +70,11 @@ def run_sweep(
     workdir: Annotated[str | None, typer.Option(metavar="FOLDER", help="Ship this folder, and run in a copy of it; default: the current one.")] = None,
     no_workdir: Annotated[bool, typer.Option("--no-workdir", help="Ship nothing: run in the current folder itself, or in the image's own.")] = False,
     folder: Annotated[str | None, typer.Option(help="Ship nothing, and run there: an absolute path on every node, or in the image.")] = None,
-    engine: Annotated[str | None, typer.Option(help="What runs inside, such as torchrun; default: plain.", autocompletion=complete_engine)] = None,
+    engine: Annotated[str | None, typer.Option(help="The engine, such as torchrun; default: plain.", autocompletion=complete_engine)] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable; may be repeated.")] = None,
-    retries: Annotated[int | None, typer.Option(min=0, help="How often an app is started again after a failure.")] = None,
+    retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs, and submit nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -83,12 +84,12 @@ def run_sweep(
 
     A parameter's value is `{name}` in the command and in variables, and
     DORM_PARAM_NAME in the environment. Each app also has DORM_SWEEP,
-    DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called
-    NAME-0000, NAME-0001 and so on. A command's folder is shipped once for all,
-    as by `dorm run`, and so is the `workdir` of a file.
+    DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called NAME-0000,
+    NAME-0001 and so on. A command's folder is shipped once for all apps, as by
+    `dorm run`, and so is the `workdir` of a file.
 
-    The cluster keeps the limit of --parallel, whatever becomes of this
-    command. After an interruption the same command submits what is missing.
+    The cluster enforces the limit of --parallel even if this command ends. After
+    an interruption, the same command submits the missing apps.
 
     [bold]Examples[/]
 
@@ -225,7 +226,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
 
             found.append(await submit(connected, sweep, answered=answered))
 
-    so_far = "of {} apps are submitted; the same command goes on, and `dorm sweep cancel {}` ends what is there"
+    so_far = "of {} apps are submitted; the same command continues, and `dorm sweep cancel {}` ends what is there"
     try:
         if await first_of(work(), interrupted.wait()):
             text = f"interrupted: {there} {so_far.format(len(sweep.specs), sweep.name)}"
@@ -240,9 +241,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
 
 @app.command("list")
 def list_sweeps(
-    all_sweeps: Annotated[
-        bool, typer.Option("--all", "-a", help="Include sweeps of which all apps have ended.")
-    ] = False,
+    all_sweeps: Annotated[bool, typer.Option("--all", "-a", help="Include sweeps whose apps have all ended.")] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -276,15 +275,15 @@ def list_sweeps(
 def cancel_sweep(
     sweep: SweepName,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all of it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all apps have ended.")] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
     """Cancel all apps of a sweep that have not ended.
 
-    Those that wait are cancelled first, so that none of them starts in the
-    place of one that ends. A command that still submits the sweep stops.
+    Waiting apps are cancelled first, so that none of them starts in the place of
+    one that ends. A command that is still submitting the sweep stops.
 
     [bold]Example[/]
 

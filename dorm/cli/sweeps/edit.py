@@ -20,12 +20,12 @@ def edit_sweep(
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
-    """Change how many apps of a sweep run at once.
+    """Change how many apps of a sweep run at a time.
 
-    A higher limit lets more of them start with the next decision. A lower one
-    stops nothing that runs: others start once enough have ended. It also holds for
-    apps that a `dorm sweep run` is still submitting. `dorm edit APP` changes one
-    app of a sweep.
+    After an increase, more apps start with the next decision. After a decrease,
+    running apps keep running, and others start once enough have ended. The limit
+    also applies to apps that a `dorm sweep run` is still submitting. `dorm edit
+    APP` changes one app of a sweep.
 
     [bold]Examples[/]
 

@@ -30,17 +30,18 @@ def show_sweep(
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="METRIC", help="Best first: loss, container_s (both: less is better), step or samples_per_s."
+            metavar="METRIC",
+            help="Sort, the best first, by loss, container_s (both: less is better), step or samples_per_s.",
         ),
     ] = None,
     output: SheetOutput = SheetFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Show the apps of a sweep beside each other: parameters, state, metrics.
+    """Show the apps of a sweep side by side: parameters, state, metrics.
 
-    Apps that have ended are there as long as the cluster keeps them
-    (`dorm policy get retention`); `dorm history` has all.
+    Ended apps are included as long as the cluster keeps them (`dorm policy get
+    retention`); `dorm history` has all.
 
     JSON has the sweep's name, user, count, submitted, parallel, phases,
     containers and age_s, and its apps, each with its parameters.

@@ -12,7 +12,7 @@ from dorm.cli.errors import Fail
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.local.home import DEFAULT_CLUSTER, contexts_file
 
-app = typer.Typer(help="Clusters and your credentials on them, by names of your own.", no_args_is_help=True)
+app = typer.Typer(help="Manage contexts: names for clusters and your credentials there.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 
 
@@ -20,13 +20,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 def add(
     name: Name,
     credentials: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your credentials, which hold the server's address too.")
+        Path | None, typer.Option(metavar="FILE", help="Your credentials, which also hold the server's address.")
     ] = None,
-    server: Annotated[str | None, typer.Option(metavar="URL", help="NATS server; default: of the credentials.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Default: of the credentials.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="NATS server; default: that of the credentials.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the cluster; default: that of the credentials.")
+    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
 ) -> None:
-    """Add a context, or replace the one of this name.
+    """Add a context, or replace the one with this name.
 
     [bold]Examples[/]
 
@@ -44,7 +48,7 @@ def add(
         raise Fail("a context needs --credentials or --server", 2, code="context.no_server")
     if "@" in address:
         raise Fail(
-            "passwords don't belong into contexts; use credentials (`dorm user add` makes them)",
+            "a context must not hold a password; use credentials (`dorm user add` creates them)",
             2,
             code="context.password",
         )
@@ -62,7 +66,7 @@ def add(
 def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help='Name of the context; "" for none.')],
 ) -> None:
-    """Use a context from now on; --context, --url and their environment variables win over it.
+    """Use a context from now on; --context, --url and their environment variables override it.
 
     [bold]Example[/]
 
@@ -99,7 +103,7 @@ def list_contexts(output: Output = Format.table) -> None:
         show_document(rows, output)
         return
     if not rows:
-        console.print(Text("there are no contexts; `dorm context add` makes one"))
+        console.print(Text("there are no contexts; `dorm context add` creates one"))
         return
     shown = [{**row, "current": "*" if row["current"] else ""} for row in rows]
     columns = [
@@ -118,7 +122,7 @@ def show_context(
         str | None, typer.Argument(metavar="NAME", help="Name of the context; default: the one in use.")
     ] = None,
 ) -> None:
-    """Show one context, and who you are there. Keys are never printed.
+    """Show a context and your identity there. Keys are never printed.
 
     [bold]Example[/]
 
@@ -132,9 +136,7 @@ def show_context(
     if not wanted:
         raise Fail("no context is in use; name one, or choose one with `dorm context use`", code="context.none")
     one = found.find(wanted)
-    who = (
-        str(read_credentials(Path(one.credentials))) if one.credentials else "nobody in particular: the cluster is open"
-    )
+    who = str(read_credentials(Path(one.credentials))) if one.credentials else "nobody: the cluster is open"
     show_document(
         {"name": wanted, "cluster": one.cluster, "url": one.url, "identity": who, "credentials": one.credentials},
         Format.yaml,

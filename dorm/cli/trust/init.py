@@ -26,28 +26,32 @@ def init(
         str, typer.Option(metavar="NAME", envvar="DORM_CLUSTER", help="Name of the cluster.")
     ] = DEFAULT_CLUSTER,
     host: Annotated[
-        str, typer.Option(help="Address on which the NATS server listens; 0.0.0.0 for all of this machine's.")
+        str, typer.Option(help="Address on which the NATS server listens; 0.0.0.0 for all addresses of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port.")] = 4222,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address by which others reach it, for its certificate; may be repeated."),
+        typer.Option(help="Name or address at which others reach the server, for its certificate; may be repeated."),
     ] = None,
     admin: Annotated[str | None, typer.Option(help="Name of the first admin; default: your login name.")] = None,
     tls: Annotated[
         bool | None,
-        typer.Option("--tls/--no-tls", help="Encrypt connections; default: unless it listens on loopback only."),
+        typer.Option(
+            "--tls/--no-tls", help="Encrypt connections; default: yes, unless the server listens only on loopback."
+        ),
     ] = None,
     context: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Name of the context that is made for you; default: the cluster's."),
     ] = None,
 ) -> None:
-    """Make a cluster that knows its users: keys, the NATS server's configuration, and its streams.
+    """Create a cluster that authenticates its users: keys, the NATS server's configuration, and its streams.
 
-    From then on, the server lets in only users and nodes that an admin has added, and each may do what its role allows. All of
-    DIR stays on the server's machine and with its admin: it holds the keys. Run it again to renew the server's certificate, or
-    to complete what was interrupted; keys that exist are kept.
+    The server admits only users and nodes that an admin has added, and each may
+    do what its role allows. DIR holds the keys; keep all of it on the server's
+    machine, accessible only to the admin. Run the command again to renew the
+    server's certificate, or to complete an interrupted run; it keeps existing
+    keys.
 
     [bold]Examples[/]
 
@@ -64,7 +68,7 @@ def init(
         raise Fail(str(error), 2, code="cluster.name.malformed") from None
     reached = [*(name or []), *([host] if not _all(host) else [])]
     if not reached:
-        raise Fail("say with --name by which address or name others reach this server", 2, code="security.host")
+        raise Fail("use --name to give the address or name at which others reach this server", 2, code="security.host")
     encrypted = tls if tls is not None else not _loopback(host)
     scheme = "tls" if encrypted else "nats"
     root = folder.absolute()
@@ -95,7 +99,7 @@ def init(
                 await server.stop()
         remember(context or cluster, own.url, cluster, keys.file_of(who), root)
         for line in (
-            f"cluster {cluster!r} knows its users; {who} is its admin, by context {context or cluster!r}",
+            f"cluster {cluster!r} authenticates its users; {who} is its admin, with the context {context or cluster!r}",
             f"  the server   nats-server -c {root / 'nats.conf'}",
             f"  a master     dorm master --credentials {keys.file_of('master')}",
             f"  a user       dorm user add NAME --context {context or cluster}",

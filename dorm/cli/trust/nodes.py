@@ -19,32 +19,34 @@ from dorm.cli.trust.shared import Folder, acting, apply
 if TYPE_CHECKING:
     from dorm.security.introductions import Introduction
 
-app = typer.Typer(help="Admit nodes to a cluster that knows its users, and remove them.", no_args_is_help=True)
+app = typer.Typer(help="Admit nodes to a cluster that authenticates its users, and remove them.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node: letters, digits and any of _ @ + = -.")]
 
 
 @app.command("intro")
 def intro(
     name: Name,
-    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long the token is good.")] = "15m",
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long the token is valid.")] = "15m",
     capacity: Annotated[
-        str | None, typer.Option(help="The most that the node may claim, such as cpu=8,memory=32GiB; default: any.")
+        str | None,
+        typer.Option(help="The largest capacity that the node may claim, such as cpu=8,memory=32GiB; default: any."),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="A label that it may claim, key=value; may be repeated; default: any.")
+        list[str] | None, typer.Option(help="Label that the node may claim, key=value; may be repeated; default: any.")
     ] = None,
     address: Annotated[
-        list[str] | None, typer.Option(help="An address that it may claim; may be repeated; default: any.")
+        list[str] | None, typer.Option(help="Address that the node may claim; may be repeated; default: any.")
     ] = None,
-    ports: Annotated[str | None, typer.Option(help="The range of ports that it may claim; default: any.")] = None,
+    ports: Annotated[str | None, typer.Option(help="Range of ports that the node may claim; default: any.")] = None,
     folder: Folder = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Admit a node: print a token for one use, and wait until its agent has joined with it.
+    """Admit a node: print a one-time token, and wait until the node's agent has joined with it.
 
-    The agent makes its own key and presents the public half: `dorm agent --token FILE`, or with the token in DORM_TOKEN.
-    What the node claims beyond the bounds given here is refused. Ctrl-C takes the token back.
+    The agent creates its own key and presents the public half: `dorm agent
+    --token FILE`, or with the token in DORM_TOKEN. Claims of the node beyond the
+    bounds given here are refused. Ctrl-C revokes the token.
 
     [bold]Example[/]
 
@@ -98,7 +100,7 @@ def _show(introduction: Introduction, ttl: str) -> None:
     say(introduction.token(), flush=True)
     trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
     say(
-        f"good for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
+        f"valid for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
         f"  dorm agent --token FILE{trusts}",
         error=True,
         flush=True,
@@ -112,12 +114,13 @@ def join(
     ],
     data: Annotated[
         Path,
-        typer.Option(envvar="DORM_DATA", help="Folder of this node's own files, which its agent is given as well."),
+        typer.Option(envvar="DORM_DATA", help="Folder of this node's own files; pass the same folder to its agent."),
     ],
 ) -> None:
     """Enroll this machine with a token, and keep its key for the agent that a service manager starts later.
 
-    `dorm agent --token FILE` does the same at its first start. Once more does nothing.
+    `dorm agent --token FILE` does the same at its first start. Running it again
+    does nothing.
 
     [bold]Example[/]
 
@@ -136,9 +139,10 @@ def join(
 
 @app.command("remove")
 def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
-    """Expel a node: its connection ends, and nothing that it says counts. Its containers end with its lease.
+    """Expel a node: its connection ends, and its reports no longer count. Its containers end with its lease.
 
-    Drain it first (`dorm drain`), so that its apps go on elsewhere with all their work.
+    Drain it first (`dorm drain`), so that its apps continue elsewhere without
+    losing work.
 
     [bold]Example[/]
 

@@ -26,7 +26,8 @@ Folder = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of the cluster, which `dorm init` made; default: of the context, or of the running `dorm up`.",
+        help="Folder of the cluster, created by `dorm init`; default: that of the context, or of the "
+        "running `dorm up`.",
     ),
 ]
 

@@ -15,7 +15,7 @@ from dorm.cli.terminal import say
 from dorm.cli.trust.shared import Folder, acting, apply
 
 app = typer.Typer(
-    help="Users of a cluster: who may submit apps, operate it, or change identities.", no_args_is_help=True
+    help="Manage users: who may submit apps, operate the cluster, or change identities.", no_args_is_help=True
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user: letters, digits and any of _ @ + = -.")]
 
@@ -26,8 +26,8 @@ def add(
     role: Annotated[
         str,
         typer.Option(
-            help="reader (only reads), user (submits apps, changes own ones), operator (also drains nodes, changes settings "
-            "and others' apps) or admin (also changes identities)."
+            help="reader (only reads), user (submits apps and changes their own), operator (also drains "
+            "nodes, changes settings and others' apps) or admin (also changes identities)."
         ),
     ] = "user",
     tenant: Annotated[
@@ -35,21 +35,20 @@ def add(
     ] = "",
     public_key: Annotated[
         str,
-        typer.Option(
-            metavar="KEY", help="The user's own key, which `dorm user key` printed; default: a key is made here."
-        ),
+        typer.Option(metavar="KEY", help="The user's public key, from `dorm user key`; default: generate a key here."),
     ] = "",
     to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write the credentials; default: NAME.json.")
+        Path | None, typer.Option(metavar="FILE", help="File for the credentials; default: NAME.json.")
     ] = None,
     folder: Folder = None,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Add a user, or give one another role or key; the earlier key ends.
+    """Add a user, or change a user's role or key; the earlier key becomes invalid.
 
-    It writes the user's credentials to a file, which is all that the user needs: `dorm context add NAME --credentials FILE`.
-    With --public-key the key itself never leaves the user's machine; the file then only lacks it.
+    The command writes the user's credentials to a file, which is all that the
+    user needs: `dorm context add NAME --credentials FILE`. With --public-key, the
+    private key never leaves the user's machine, and the file does not contain it.
 
     [bold]Examples[/]
 
@@ -111,7 +110,8 @@ def _without_key(cluster: str, url: str, name: str, role: str) -> str:
 
 @app.command("remove")
 def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
-    """Remove a user: connections with the user's key end at once. Apps stay; an operator may cancel them.
+    """Remove a user: connections with the user's key end immediately. The user's apps stay; an operator may cancel
+    them.
 
     [bold]Example[/]
 
@@ -178,9 +178,9 @@ def list_users(
 
 @app.command("key")
 def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key; only you can read it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File for the key, which only you can read.")],
 ) -> None:
-    """Make a key of your own, and print its public half, for an admin's `dorm user add --public-key`.
+    """Create your own key and print its public half, for an admin's `dorm user add --public-key`.
 
     [bold]Example[/]
 

@@ -27,16 +27,18 @@ def views(
         typer.Option(metavar="FILE", help="The masters' key (seal.nk); default: in the folder of the credentials."),
     ] = None,
     while_stdin_is_open: Annotated[
-        bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when standard input does.")
+        bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when standard input ends.")
     ] = False,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Serve plain users what they may read of the log: all of their own tenant, and of others what explains its share.
+    """Serve plain users their view of the log: everything about their own tenant, and of others what explains its share.
 
-    `dorm up` and `dorm master` start one of these processes as soon as the cluster knows a user of the role `user`.  Run more
-    of them, on any machine that has the masters' credentials and key, where many users follow the log: each question goes to
-    one of them.  It waits for NATS servers that do not answer yet, and ends on Ctrl-C or SIGTERM.
+    `dorm up` and `dorm master` start one of these processes as soon as the
+    cluster knows a user of the role `user`. If many users follow the log, run
+    more of them, on any machine that has the masters' credentials and key: each
+    request goes to one of them. It waits for NATS servers that do not answer yet,
+    and ends on Ctrl-C or SIGTERM.
 
     [bold]Examples[/]
 

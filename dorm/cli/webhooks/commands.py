@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dorm.webhooks.endpoints import Endpoint
 
 app = typer.Typer(
-    help="Send events to programs of your own over HTTP: an app ended, failed or waits long, a node is lost, an adjustment.",
+    help="Send events to your own programs over HTTP: an app ended, failed or waits long, a node "
+    "is lost, an adjustment.",
     no_args_is_help=True,
 )
 app.command("run")(run_deliverer)
@@ -38,7 +39,7 @@ def _seconds(text: str, option: str) -> float:
 async def add(
     session: Session,
     name: Name,
-    to: Annotated[str, typer.Argument(metavar="URL", help="Where to deliver; everybody who reads the log sees it.")],
+    to: Annotated[str, typer.Argument(metavar="URL", help="URL to deliver to; everyone who reads the log can see it.")],
     event: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,13 +48,14 @@ async def add(
         ),
     ] = None,
     waits: Annotated[
-        str, typer.Option(metavar="DURATION", help="After how long app.waits reports a waiting app.")
+        str, typer.Option(metavar="DURATION", help="Waiting time after which app.waits reports an app.")
     ] = "1h",
     output: Output = Format.table,
 ) -> None:
-    """Add a webhook, or change one; prints the secret that its owner verifies signatures with.
+    """Add or change a webhook, and print the secret with which its owner verifies signatures.
 
-    It delivers what happens from now on. One that is changed keeps its secret and its place in the log.
+    A new webhook delivers events from now on. A changed webhook keeps its secret
+    and its position in the log.
 
     [bold]Examples[/]
 
@@ -86,15 +88,17 @@ def _show_secret(shown: dict[str, str], output: Format) -> None:
 
 @command(app, "list", user=False)
 async def list_webhooks(session: Session, output: Output = Format.table) -> None:
-    """All webhooks, whether each is active, and how many of its events wait for another attempt.
+    """List all webhooks, whether each is active, and how many of its events wait for another attempt.
 
     [bold]Example[/]
 
       dorm webhooks list
 
-    JSON: a list of `name`, `url`, `events`, `state` (active or disabled), `code` and `reason` (why it is disabled),
-    `changed_at` (UTC nanoseconds), `set_by`, `waits_s`, `key`, and `pending` and `unread`: how many records wait for
-    another attempt, and how many have not been looked at; null before a deliverer has run.
+    JSON: a list of `name`, `url`, `events`, `state` (active or disabled), `code`
+    and `reason` (why it is disabled), `changed_at` (UTC nanoseconds), `set_by`,
+    `waits_s`, `key`, and `pending` and `unread`: how many records wait for
+    another attempt, and how many have not been looked at; null before a deliverer
+    has run.
     """
 
     from dorm.cli.connect import target
@@ -138,7 +142,7 @@ def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, An
 
 @command(app, "remove")
 async def remove(session: Session, name: Name) -> None:
-    """Remove a webhook; what it has not delivered yet is not delivered any more.
+    """Remove a webhook; its undelivered events are dropped.
 
     [bold]Example[/]
 
@@ -157,11 +161,12 @@ async def rotate(
     session: Session,
     name: Name,
     overlap: Annotated[
-        str, typer.Option(metavar="DURATION", help="For how long the old secret signs as well; 0s if it has leaked.")
+        str, typer.Option(metavar="DURATION", help="How long the old secret also signs; 0s if it has leaked.")
     ] = "24h",
     output: Output = Format.table,
 ) -> None:
-    """Give a webhook another secret, and print it. Meanwhile both sign, so that its owner can change over at any time.
+    """Give a webhook a new secret, and print it. For a while, both secrets sign, so that its owner can switch at any
+    time.
 
     [bold]Examples[/]
 
@@ -181,7 +186,7 @@ async def rotate(
 
 @command(app, "secret", user=False, keys=True)
 async def secret(session: Session, name: Name, output: Output = Format.table) -> None:
-    """Print a webhook's secret again. It needs the file of keys, and reads nothing secret from the log.
+    """Print a webhook's secret again. The command needs the key file, because the log contains no secrets.
 
     [bold]Example[/]
 
@@ -201,10 +206,10 @@ async def enable(
     session: Session,
     name: Name,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Deliver from now on; leave out what happened meanwhile.")
+        bool, typer.Option("--skip", help="Deliver from now on; skip events that happened meanwhile.")
     ] = False,
 ) -> None:
-    """Deliver again what was disabled, from where it stopped.
+    """Enable a disabled webhook, from where it stopped.
 
     [bold]Examples[/]
 
@@ -222,7 +227,7 @@ async def enable(
 
 @command(app, "test")
 async def try_out(session: Session, name: Name, output: Output = Format.table) -> None:
-    """Have the deliverer send one test event, and say what the endpoint answers; exit code 1 where it fails.
+    """Make the deliverer send one test event, and print the endpoint's answer; exit code 1 if it fails.
 
     [bold]Example[/]
 

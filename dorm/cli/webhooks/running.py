@@ -25,8 +25,9 @@ def run_deliverer(
 ) -> None:
     """Deliver the cluster's webhooks until Ctrl-C; `dorm up` does so by itself.
 
-    Its place in the log is kept by the log's server, so nothing is lost while it does not run, and several may run.
-    Requests go to public addresses only, unless --allow names a network, and follow no redirects.
+    The log's server keeps the deliverer's position in the log, so nothing is lost
+    while it does not run, and several deliverers may run. Requests go only to
+    public addresses, unless --allow names a network, and follow no redirects.
 
     [bold]Examples[/]
 

@@ -31,14 +31,16 @@ KeyFile = Annotated[
     typer.Option(
         "--key",
         metavar="FILE",
-        help="File that the keys are derived from, the same as the deliverer's; made where there is none. Default: webhooks.key in the cluster's data folder.",
+        help="File from which the keys are derived, the same as the deliverer's; created if it does "
+        "not exist. Default: webhooks.key in the cluster's data folder.",
     ),
 ]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NETWORK",
-        help="Deliver into this network too (10.1.0.0/16, loopback, private); may be repeated. Default: public addresses only.",
+        help="Also deliver to this network (10.1.0.0/16, loopback, private); may be repeated. "
+        "Default: public addresses only.",
     ),
 ]
 

@@ -65,7 +65,7 @@ async def test_a_script_runs_in_its_folder_and_is_followed_to_its_end(cluster: U
     assert code == 0, err
     assert out.startswith("trains linear with ['--lr', '0.1', '-o', 'x'] in /"), out
     assert out.endswith("/work\n")
-    assert "train: its folder is shipped (4 files, " in err
+    assert "train: shipped its folder (4 files, " in err
     assert "train is accepted as train-" in err
     code, out, err = await dorm_in(project, cluster.home, *command)
     assert (code, out[:6]) == (0, "trains"), err

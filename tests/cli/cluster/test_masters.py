@@ -100,7 +100,7 @@ async def test_who_has_the_lease_leads_and_nobody_else(lab: Lab) -> None:
     gone = await lab.shown()
     assert (gone["leader"], gone["condition"], gone["last"]) == ("", "gone", "m1")
     assert leads["elected_at"] < gone["led_until"] < time.time_ns() + 10**10
-    assert "nobody leads (gone): m1 led until 20" in await lab.dorm("masters")
+    assert "no master leads (gone): m1 led until 20" in await lab.dorm("masters")
     async with lab.lease_of("m2"):
         taking = await lab.shown()
         assert (taking["leader"], taking["condition"], taking["last"]) == ("m2", "taking over", "m1")

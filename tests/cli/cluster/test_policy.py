@@ -179,7 +179,7 @@ async def test_a_shorter_lease_says_from_when_it_holds(lab: Lab) -> None:
     first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
     assert first == "node_lease: 5m -> 30s"
     assert second.startswith(
-        "the shorter lease holds on a node as soon as its agent has read of it, and for the master"
+        "the shorter lease applies on a node as soon as its agent has read of it, and for the master"
     )
     assert await lab.policy("set", "node_lease=40s") == "node_lease: 30s -> 40s\n"
 

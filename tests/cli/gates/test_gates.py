@@ -43,9 +43,7 @@ async def test_a_plain_user_holds_what_is_hers_and_it_goes_on_from_its_checkpoin
         assert "It is held by ann: submitted so (hold)" in explained
         assert "[app.held]" in await refused(home, "hold", "digits", *ann, code=1)
         assert "[app.not_found]" in await refused(home, "release", id, *bob, code=1)
-        assert (
-            await done(home, "release", "digits", *ann) == "digits is released; `dorm ps` shows when it has its place\n"
-        )
+        assert await done(home, "release", "digits", *ann) == "digits is released; `dorm ps` shows when it runs\n"
         await until(client, lambda s: s.apps[id].step > 5, "it works")
 
         said = await done(home, "hold", id, "--reason", "it fills the disk")

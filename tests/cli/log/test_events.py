@@ -205,7 +205,7 @@ async def test_ctrl_c_says_where_to_go_on(nats_server: NatsServer, tmp_path: Pat
     *lines, last = out.read_text().splitlines()
     assert [json.loads(line)["position"] for line in lines] == before
     await store(records[30:])
-    position = last.removeprefix("ended early; to go on from here: --after ")
+    position = last.removeprefix("ended early; to continue from here: --after ")
     code, rest, err = await dorm_process(tmp_path, "events", "--after", position, *words)
     assert (code, err) == (0, "")
     assert [json.loads(line)["position"] for line in rest.splitlines()] == expected[len(before) :]

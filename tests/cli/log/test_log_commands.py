@@ -42,7 +42,7 @@ def test_a_sound_log(here: Dorm, log_file: Path, sealed: SealedLog) -> None:
     assert (code, err) == (0, "")
     assert f"3 seals by key {sealed.key.public}, from sequence" in out
     assert "these keys are the log's own" in out
-    assert "8 of 312 records are after the last seal: nothing is known of them" in out
+    assert "8 of 312 records are after the last seal and not verified" in out
     kept = next(line for line in out.splitlines() if line.startswith("to keep")).rsplit(" ", 1)[1]
     code, out, _ = here("log", "verify", "--file", log_file, "--key", sealed.key.public, "--expect", kept)
     assert code == 0
@@ -74,7 +74,7 @@ def test_damage(here: Dorm, sealed: SealedLog, tmp_path: Path) -> None:
 def test_replay_verify_counts_seals(here: Dorm, log_file: Path, sealed: SealedLog) -> None:
     code, out, err = here("replay", "verify", "--file", log_file)
     assert (code, err) == (0, "")
-    assert f"3 seals up to sequence 304 fit, by {sealed.key.public}" in out
+    assert f"3 seals up to sequence 304 match, by {sealed.key.public}" in out
     other = SealKey(new_seed()).public
     code, _, err = here("replay", "verify", "--file", log_file, "--key", other)
     assert code == 1

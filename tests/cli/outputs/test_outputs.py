@@ -88,8 +88,8 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
              for one in document["checkpoints"]]  # fmt: skip
     assert shown == [("step-10.pt", 10, "name", 1, False, 1000), ("step-20.pt", 20, "name", 2, True, 1000)]
     table = await done(home, "checkpoints", "leaves", *where)
-    assert "goes on here" in table
-    assert "a restart would go on from step 20, which generation 2 reported" in table
+    assert "resumes here" in table
+    assert "a restart would resume from step 20, which generation 2 reported" in table
 
     assert "copied 3 files" in await done(home, "cp", "leaves:", str(tmp_path / "got"), *where)
     names = ["generation-1-0", "generation-1-1", "generation-2-0"]

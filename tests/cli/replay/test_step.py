@@ -113,7 +113,7 @@ async def test_walking_to_and_fro(records: list[Record]) -> None:
         await driver.press("home")
         assert driver.place == "1.0"
         await driver.press("left")
-        assert (driver.place, driver.shown("status")) == ("1.0", " this is the log's begin")
+        assert (driver.place, driver.shown("status")) == ("1.0", " this is the log's start")
         await driver.press("right", "n", "down")
         assert driver.place == "4"
         await driver.press("p", "up", "left")
