@@ -81,9 +81,11 @@ def install(root: Path, machine: str, files: Sequence[File], *, force: bool = Fa
     steps = plan(root, machine, files)
     edited = [step.path for step in steps if step.fate == "edited"]
     if edited and not force:
+        # Only units have drop-ins.
+        dropped = f" or in {edited[0]}.d/local.conf" if edited[0].startswith(f"{layout.UNITS}/") else ""
         raise DeploymentError(
-            f"{_at(root, edited[0])} was changed by hand or is not of `dorm deploy install`; keep the change in the settings "
-            f"or in {edited[0]}.d/local.conf, and run it again with --force, which replaces the file",
+            f"{_at(root, edited[0])} was changed by hand or is not of `dorm deploy install`; keep the change in the "
+            f"settings{dropped}, and run it again with --force, which replaces the file",
             code="deploy.file.edited",
         )
     by_path = {file.path: file for file in files}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from pathlib import Path
@@ -117,20 +118,20 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
     from dorm.doctor import cluster, servers
-    from dorm.doctor.findings import unknown, wrong
+    from dorm.doctor.findings import wrong
     from dorm.local.cluster import BUILD
     from events import subjects
 
-    every, streams, clock = await connection.inspect()
+    # All at once: where servers are away, each of these waits for its own time limit.
+    (every, streams, clock), danger, masters, agents = await asyncio.gather(
+        connection.inspect(),
+        _endangered(connection),
+        _ask(connection, subjects.ask_masters(connection.cluster), MasterStatus),
+        _ask(connection, subjects.ask_agents(connection.cluster), AgentStatus),
+    )
     looked = [*servers.judge_servers(every), *servers.judge_streams(streams, len(every))]
     looked.append(servers.judge_clock("clock", "NATS server", clock, "the clock of this machine"))
-    try:
-        danger = await connection.endangered()
-        looked += [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
-    except LogError as error:
-        looked.append(unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}"))
-    masters = await _ask(connection, subjects.ask_masters(connection.cluster), MasterStatus)
-    agents = await _ask(connection, subjects.ask_agents(connection.cluster), AgentStatus)
+    looked += danger
     try:
         client = Client(connection.log, connection.bus, connection.cluster, connection=None)
         state = await client.state()
@@ -145,6 +146,16 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
     looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
     return state, looked
+
+
+async def _endangered(connection: Connection) -> list[Finding]:
+    from dorm.doctor.findings import unknown, wrong
+
+    try:
+        danger = await connection.endangered()
+    except LogError as error:
+        return [unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}")]
+    return [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
 
 
 async def _leader(connection: Connection, state: State) -> Leader:
