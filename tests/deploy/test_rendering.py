@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from dorm.cli.main import app
 from dorm.deploy import layout
+from dorm.deploy.installed import agent_of, installed_agent
 from dorm.deploy.installing import install
 from dorm.deploy.keys import keys_of, prepare
 from dorm.deploy.rendering import TEMPLATES, command_line, fill, parts, rendered
@@ -136,6 +137,14 @@ def test_an_agent_has_all_of_its_settings() -> None:
     assert values(found, "Unit", "AssertPathIsMountPoint") == ["/mnt/shared/dorm"]
     assert values(found, "Unit", "RequiresMountsFor") == ["/mnt/shared/dorm /var/lib/dorm/node"]
     assert values(found, "Service", "OOMPolicy") == ["continue"]
+
+
+def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
+    assert installed_agent(tmp_path) is None
+    install(tmp_path, "gpu-7", rendered(deployment(nodes=EVERYTHING), "gpu-7"))
+    assert installed_agent(tmp_path) == ("gpu-7", layout.NODE, "/mnt/shared/dorm")
+    assert agent_of("ExecStart=/opt/dorm/bin/dorm agent --name n1") is None
+    assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
 
 
 def test_masters_rotate_the_log_where_the_settings_say() -> None:

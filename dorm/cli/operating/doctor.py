@@ -39,7 +39,11 @@ def register(app: typer.Typer) -> None:
 def doctor(
     every: Annotated[bool, typer.Option("--all", "-a", help="Show what is well, too.")] = False,
     node: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Node of this machine; default: the host's name.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Node of this machine; default: the one whose unit is installed here, else the host's name.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this machine's node, as its agent has it.")
@@ -63,7 +67,7 @@ def doctor(
 
       dorm doctor --all -o json | jq -r '.findings[] | select(.level == "wrong") | .todo'
 
-      dorm doctor --node gpu-7 --data /var/lib/dorm/gpu-7 --checkpoints /mnt/shared/dorm
+      dorm doctor --node gpu-7 --data /srv/gpu-7 --checkpoints /mnt/shared/dorm
     """
 
     async def work() -> bool:
@@ -79,9 +83,13 @@ def doctor(
 
 
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
-    """Return the node of this machine, None if there is none."""
+    """Return the node of this machine, None if there is none: the one that is named, or that a unit here starts."""
+    from dorm.deploy.installed import installed_agent
     from dorm.doctor.machine import NodeHere
 
+    unit = installed_agent(Path("/")) if (node, data) == (None, None) else None
+    if unit is not None:
+        return NodeHere(unit.name, Path(unit.data), (checkpoints or Path(unit.checkpoints)).absolute())
     name = node or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / name).absolute()
     if not root.exists() and node is None and data is None:
