@@ -112,7 +112,7 @@ class _OnDemand(TyperGroup):
             raise
         except Exception as error:  # The library's class for an unknown command is not public.
             if args and (instead := meant(args[0])) and hasattr(error, "message"):
-                error.message = f"No such command {args[0]!r}; here it is {instead}"
+                error.message = f"No such command {args[0]!r}; use {instead}"
             raise
 
     def get_params(self, ctx: Any) -> Any:

@@ -180,4 +180,4 @@ async def test_words_of_other_tools(users: Users) -> None:
         ("attach", "dorm logs"),
     ):
         said = await users.refused(word, "own", code=2)
-        assert f"No such command '{word}'; here it is `{meant}" in said
+        assert f"No such command '{word}'; use `{meant}" in said
