@@ -158,7 +158,7 @@ class Agent:
                 await self._join()
                 tasks.create_task(self._hints())
                 tasks.create_task(self._heartbeats())
-                tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
+                tasks.create_task(self._reporter.watch_progress())
                 tasks.create_task(self._watch_folder())
                 asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
                 tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock, self._actions.inside))

@@ -1,4 +1,4 @@
-"""Bounds on numbers and texts of events, and on the size of messages.
+"""Bounds on numbers and texts of events, on the size of messages, and on what one party has of something that several share.
 
 Numbers are bounded so that sums and increments stay within 64 bits; an event beyond them is `events.kinds.Unreadable`.
 Messages are bounded by what every supported server accepts, never by one server's setting: an audit must split a decision as
@@ -7,9 +7,14 @@ its master did.
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LEAST_MAX_PAYLOAD = 2**20
 """Bytes: the smallest `max_payload` of a NATS server on which a master leads.  It is the server's default."""
@@ -46,3 +51,32 @@ def clipped(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 _LEFT_OUT = "... ({:,} more characters)"
+
+
+class Shares:
+    """Places that several parties share.  A party has at most as many as it leaves free.  So one that wants all of them gets
+    half, two of them get a third each, and there is room for the next one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: Counter[str] = Counter()
+
+    def has_room_for(self, party: str) -> bool:
+        return self._of[party] < self._most - self._of.total()
+
+    @contextlib.contextmanager
+    def held(self, party: str) -> Iterator[None]:
+        """Have one more place meanwhile; ask `has_room_for` first."""
+        self.take(party)
+        try:
+            yield
+        finally:
+            self.leave(party)
+
+    def take(self, party: str) -> None:
+        self._of[party] += 1
+
+    def leave(self, party: str) -> None:
+        self._of[party] -= 1
+        if self._of[party] <= 0:
+            del self._of[party]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.cloudevents import rfc3339
+from events.quantities import humanize
 
 if TYPE_CHECKING:
     from events.kinds import Event
@@ -22,10 +23,18 @@ _HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", 
 """The line already has the time, and people can't read the others."""
 _MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
 """UTC nanoseconds; 0 for none."""
+_MACHINES = frozenset(
+    ("abilities", "checkpoints", "identity", "key", "ledger", "offers", "prepares", "process", "public_key", "digest")
+)
+"""What programs compare and people don't: left out unless the whole event is wanted."""
+_USUAL = frozenset(("asked", "environment_s", "killed", "lease_s", "lost_steps", "omitted", "prepare_s", "previous"))
+"""Left out where they are zero or false, unless the whole event is wanted."""
+_AMOUNTS = frozenset(("capacity", "demand"))
+"""Amounts in base units by kind of resource."""
 
 
 def gist(event: Event, *, whole: bool = False) -> str:
-    """Return one line; `whole` cuts no value."""
+    """Return one line for people; with `whole` all fields, and no value cut."""
     return _WORDS.get(type(event).__name__, _fields)(event, whole)
 
 
@@ -35,12 +44,25 @@ def _fields(event: Any, whole: bool) -> str:
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
     return " ".join(
-        f"{name}={rfc3339(value)[:-7] + 'Z' if name in _MOMENTS else _short(value, whole)}"
-        for name, value in fields.items()
-        if value not in (None, "", [], {})
-        and not (name in _MOMENTS and value == 0)
-        and not (name in ("kill", "maintenance") and value is False)
+        f"{name}={_value(name, value, whole)}" for name, value in fields.items() if _says(name, value, whole)
     )
+
+
+def _says(name: str, value: Any, whole: bool) -> bool:
+    """Return whether a field belongs into the line."""
+    if value in (None, "", [], {}) or (name in _MOMENTS and value == 0):
+        return False
+    if value is False and name in ("kill", "maintenance"):
+        return False
+    return whole or not (name in _MACHINES or (name in _USUAL and not value))
+
+
+def _value(name: str, value: Any, whole: bool) -> str:
+    if name in _MOMENTS:
+        return rfc3339(value)[:-7] + "Z"
+    if name in _AMOUNTS and isinstance(value, dict) and not whole:
+        return _short(", ".join(humanize(kind, amount) for kind, amount in value.items()), whole)
+    return _short(value, whole)
 
 
 def _resized(event: Any, whole: bool) -> str:
@@ -70,6 +92,15 @@ def _restarted(event: Any, whole: bool) -> str:
     fresh = " without its checkpoint" if event.fresh else ""
     why = f": {_short(event.reason, whole)}" if event.reason else ""
     return f"app={event.app} after generation {event.generation} by {event.editor}{ended}{fresh}{why}"
+
+
+def _members_released(event: Any, whole: bool) -> str:
+    if whole:
+        return _fields(event, whole)
+    joins = _short(", ".join(f"{one.slot} on {one.node}" for one in event.members), whole) or "none"
+    leaves = f" leaves={_short(event.leavers, whole)}" if event.leavers else ""
+    where = f"app={event.app} generation={event.generation} membership={event.membership}"
+    return f"{where} joins={joins}{leaves} wait_s={event.wait_s:.4g}"
 
 
 def _membership(event: Any, whole: bool) -> str:
@@ -104,6 +135,7 @@ _WORDS = {
     "AppPlanned": _planned,
     "AppRestarted": _restarted,
     "AppRevised": _revised,
+    "MembersReleased": _members_released,
     "MembershipChanged": _membership,
     "PolicyFailed": _policy_failed,
     "RecordsRefused": _refused,

@@ -117,7 +117,8 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
     environment.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_PROGRESS_BAR="off", UV_NO_PROGRESS="1")
     inside = within(venv, environment)
     pip = subprocess.call([python, "-c", "import ensurepip"], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) == 0
-    run([python, "-m", "venv", *shared, *([] if pip else ["--without-pip"]), venv], environment)
+    options = [*shared, *([] if pip else ["--without-pip"])]
+    run([python, "-m", "venv", *options, venv], environment, shown=" ".join([python, "-m", "venv", *options]))
     if plan["requirements"]:
         listed = os.path.join(folder, REQUIREMENTS)
         with open(listed, "w") as file:
@@ -128,7 +129,8 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
                 "there is neither pip nor uv here to install its requirements; use an image that has one of them"
             )
         install = [uv, "pip", "install", "--python", own] if uv else [own, "-m", "pip", "install"]
-        run([*install, "-r", listed], inside)
+        # As short as people would type it: the end of what was printed is why the app failed.
+        run([*install, "-r", listed], inside, shown=("uv" if uv else "python -m") + " pip install -r " + REQUIREMENTS)
     for line in plan["setup"]:
         run(["/bin/sh", "-ec", line], inside, shown=line)
     shutil.rmtree(os.path.join(folder, "cache"), ignore_errors=True)

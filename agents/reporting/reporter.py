@@ -7,6 +7,7 @@ again, and the log stores it once.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +30,7 @@ from events.kinds import (
 from events.limits import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from agents.config import NodeConfig
     from agents.desired import Desired
@@ -45,10 +46,14 @@ MOST_READERS = 4
 """Threads that read progress files concurrently."""
 _READ_S = 10.0
 _PROGRESS_POLL_S = 0.2
+_HURRY_S = 30.0
+"""Seconds after a container's start, and after the announcement of a membership, in which its progress file is looked at every
+`_PROGRESS_POLL_S`: what comes then ends a change.  At other times two looks for each fact of a kind that may be published
+suffice."""
 _log = structlog.get_logger(__name__)
 
 
-class _Follower:
+class Watched:
     """One container's progress file and its current read."""
 
     def __init__(self, file: ProgressFile, marks: Watermarks) -> None:
@@ -58,6 +63,18 @@ class _Follower:
         self.reading: asyncio.Task[list[ProgressFact]] | None = None
         self.noted = False
         """Whether skipped bytes were reported."""
+        self._membership = 0
+        self._since = -math.inf
+        """When the container was first looked at, or that membership was announced to it (the loop's seconds)."""
+
+    def note(self, membership: int, now: float) -> None:
+        """Note the membership that is announced to the container; of an app that is not live 0."""
+        if self._since == -math.inf or membership != self._membership:
+            self._membership, self._since = membership, now
+
+    def hurries(self, now: float) -> bool:
+        """Return whether what it reports now may end a change."""
+        return now - self._since < _HURRY_S
 
     async def result(self) -> list[ProgressFact]:
         """Return the result of the read under way, which continues if this call is cancelled."""
@@ -100,12 +117,20 @@ class Reporter:
         """Containers that this process has seen running."""
         self.origins: dict[str, str] = {}
         """By app, the digest of the checkpoint that it was given."""
-        self._progress: dict[Key, _Follower] = {}
+        self._progress: dict[Key, Watched] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
+        self._running: list[Key] = []
+        """The containers that ran when they were listed last."""
+        self._some_run = asyncio.Event()
 
     def look(self, seen: list[Seen]) -> None:
         """Note the listed containers before they are acted on."""
-        self._lived.update(one.key for one in seen if one.state == "running")
+        self._running = [one.key for one in seen if one.state == "running"]
+        self._lived.update(self._running)
+        if self._running:
+            self._some_run.set()
+        else:
+            self._some_run.clear()
 
     async def asking(self, key: Key) -> None:
         """Note that the container is about to be asked to stop.  A full disk, which can't take the note, must not keep an app
@@ -238,17 +263,26 @@ class Reporter:
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
 
-    async def watch_progress(self, listed: Callable[[], Sequence[Seen]]) -> None:
+    async def watch_progress(self) -> None:
         """Report progress without end.  Each container is watched in its own task, so that none waits for another's file."""
         looking: dict[Key, None] = {}
         async with asyncio.TaskGroup() as looks:
             looks.create_task(self._feed.run())
             while True:
-                for seen in listed():
-                    if seen.state == "running" and seen.key not in looking:
-                        looking[seen.key] = None
-                        looks.create_task(self._look_at_progress(seen.key, looking))
-                await asyncio.sleep(_PROGRESS_POLL_S)
+                await self._some_run.wait()
+                for key in self._running:
+                    if key not in looking:
+                        looking[key] = None
+                        looks.create_task(self._look_at_progress(key, looking))
+                await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return how long to wait before the next look at progress."""
+        now = asyncio.get_running_loop().time()
+        known = [self._progress.get(key) for key in self._running]
+        if any(one is None or one.hurries(now) for one in known):
+            return _PROGRESS_POLL_S
+        return max(_PROGRESS_POLL_S, self._config.progress_interval_s / 2)
 
     async def _look_at_progress(self, key: Key, looking: dict[Key, None]) -> None:
         try:
@@ -260,8 +294,8 @@ class Reporter:
 
     async def progress(self, key: Key, *, final: bool) -> None:
         """Publish what its progress file reports by now; with `final` also what the rate held back."""
-        follower = self._progress.get(key)
-        if follower is None:
+        watched = self._progress.get(key)
+        if watched is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
             told, app = self._desired.told.get(key), self._desired.apps.get(key.app)
             live = app is not None and app.live
@@ -269,15 +303,17 @@ class Reporter:
                 stalls_s=app.spec.deadlines.progress_s if app is not None else None,
                 marked=told is not None and told.progressed > 0,
             )
-            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told, live=live), marks)
-            self._progress[key] = follower
-        async with follower.lock:  # so that facts of one container stay in the order of their lines
-            await self._tell_progress(key, follower, final)
+            watched = Watched(ProgressFile(key, path, self._config.progress_interval_s, told, live=live), marks)
+            self._progress[key] = watched
+        announced = self._desired.apps.get(key.app)
+        watched.note(announced.membership if announced is not None else 0, asyncio.get_running_loop().time())
+        async with watched.lock:  # so that facts of one container stay in the order of their lines
+            await self._tell_progress(key, watched, final)
 
-    async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
-        facts = await self._read_progress(key, follower, final)
+    async def _tell_progress(self, key: Key, watched: Watched, final: bool) -> None:
+        facts = await self._read_progress(key, watched, final)
         now = asyncio.get_running_loop().time()
-        for fact, on_log in follower.marks.chosen(facts, now, final=final):
+        for fact, on_log in watched.marks.chosen(facts, now, final=final):
             if isinstance(fact, AppCheckpointed) and not await self._shared():
                 _log.error(
                     "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
@@ -294,25 +330,25 @@ class Reporter:
             else:
                 await self._outbox.put(event, last=final)
 
-    async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
+    async def _read_progress(self, key: Key, watched: Watched, final: bool) -> list[ProgressFact]:
         """Read the file, but give up if that takes too long: only this container is affected, and no other waits for it."""
         facts: list[ProgressFact] = []
         try:
             async with asyncio.timeout(_READ_S), self._readers:
-                if follower.reading is not None:  # A thread can't be stopped: wait here for one that was too slow.
-                    facts += await follower.result()
+                if watched.reading is not None:  # A thread can't be stopped: wait here for one that was too slow.
+                    facts += await watched.result()
                 now = asyncio.get_running_loop().time()
-                follower.reading = asyncio.create_task(asyncio.to_thread(follower.file.read, now, final=final))
-                facts += await follower.result()
+                watched.reading = asyncio.create_task(asyncio.to_thread(watched.file.read, now, final=final))
+                facts += await watched.result()
         except TimeoutError:
             _log.warning("a progress file can't be read", node=self._config.name, key=key, seconds=_READ_S)
-        if follower.file.skipped and not follower.noted:
-            follower.noted = True
+        if watched.file.skipped and not watched.noted:
+            watched.noted = True
             _log.warning(
                 "part of a progress file is skipped: too long a line, or written faster than it is read",
                 node=self._config.name,
                 key=key,
-                bytes=follower.file.skipped,
+                bytes=watched.file.skipped,
             )
         return facts
 

@@ -66,9 +66,10 @@ async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[R
 
 @contextlib.asynccontextmanager
 async def bench_cluster(
-    runtime: RuntimeName, docker_url: str | None, *, trust: bool = False
+    runtime: RuntimeName, docker_url: str | None, *, trust: bool = False, progress_s: float = 0.5
 ) -> AsyncIterator[LocalCluster]:
-    """Start `NODES` nodes on this machine; with `trust`, of a cluster that knows its users."""
+    """Start `NODES` nodes on this machine; with `trust`, of a cluster that knows its users.
+    Of an app's progress at most one report goes out in `progress_s`."""
     name = f"bench-{secrets.token_hex(4)}"
     data = home() / name
     low = _LOWEST_PORT + _PORTS * secrets.randbelow((HIGHEST_PORT - _LOWEST_PORT) // _PORTS)
@@ -81,7 +82,7 @@ async def bench_cluster(
             runtime=runtime,
             docker_url=docker_url,
             ports=(low, low + _PORTS - 1),
-            progress_interval_s=0.5,
+            progress_interval_s=progress_s,
             trust=trust,
         )
     )

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _COMMANDS = {
-    "cluster.up": ("up",),
     "apps.run": ("run",),
     "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
     "apps.logs": ("logs",),
@@ -37,9 +36,7 @@ _COMMANDS = {
     "apps.compare": ("compare",),
     "past.history": ("history",),
     "apps.plan": ("plan",),
-    "simulation.simulate": ("simulate",),
-    "simulation.whatif": ("whatif",),
-    "simulation.shadow": ("shadow",),
+    "cluster.up": ("up",),
     "operating.requests": ("drain", "pause", "resume"),
     "cluster.top": ("top",),
     "log.events": ("events",),
@@ -49,6 +46,9 @@ _COMMANDS = {
     "cluster.serve": ("serve",),
     "cluster.dashboard": ("dashboard",),
     "cluster.agent": ("agent",),
+    "simulation.simulate": ("simulate",),
+    "simulation.whatif": ("whatif",),
+    "simulation.shadow": ("shadow",),
     "cluster.demo": ("demo",),
     "deploy.backup": ("backup",),
     "trust.init": ("init",),

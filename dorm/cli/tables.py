@@ -55,6 +55,7 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
             **row,
             "size": f"{row['containers']}/{row['n_max']}",
             "age": ago(row["age_s"]),
+            "step": row["step"] if row["step"] or row["loss_is"] or row["loss"] is not None else None,
             "loss": row["loss_is"] or row["loss"],
             "progress": f"{ago(row['progress_age_s'])} ago" if row["progress_age_s"] is not None else None,
         }
@@ -164,6 +165,8 @@ def when(ns: int) -> str:
 def _progress(d: dict[str, Any]) -> str:
     """Return `step 120 of 500, loss 0.31, 950 samples/s, 3s ago`."""
     loss = d["loss_is"] or (f"{d['loss']:.6g}" if d["loss"] is not None else "")
+    if not (d["step"] or d["steps"] or loss or d["reports_progress"]):
+        return "none reported"
     parts = [
         f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else ""), f"loss {loss}" if loss else "",
         f"{d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "",
@@ -261,9 +264,11 @@ def _elastic(d: dict[str, Any]) -> str:
 
 
 def _failures(d: dict[str, Any]) -> str:
-    """Return `7 (retries: 1 of 3, out_of_memory 2 of 2)`: all failures, and those that count since it last worked for long."""
+    """Return `7 (retries: 1 of 3, out_of_memory 2 of 2)`: all failures, and those that count since it last worked for long.  The
+    one that has ended an app costs no retry."""
+    failures = d["failures"] + (d["phase"] == "failed" and d["generation"] > 0)
     used = [f"{'' if cause == SHARED else f'{cause} '}{count}" for cause, count in d["retries_used"].items()]
-    return f"{d['failures']} (retries: {', '.join(used)})" if used else str(d["failures"])
+    return f"{failures} (retries: {', '.join(used)})" if used else str(failures)
 
 
 def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:

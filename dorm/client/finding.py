@@ -32,7 +32,7 @@ def find_app(state: State, name_or_id: str, user: str = "") -> App:
 def no_rank(app: App, where: str, rank: int, count: int) -> NotFound:
     """Return the error for a rank that `where` does not have.  A rank is one container, in which torchrun and mpirun may start
     several processes with ranks of their own."""
-    text = f"{where} has no rank {rank}; name one of 0 to {count - 1}"
+    text = f"{where} has no rank {rank}; " + (f"name one of 0 to {count - 1}" if count > 1 else "its only one is 0")
     options = app.spec.engine_options
     processes = options.processes
     if processes > 1 and options.rendezvous == "static" and rank < count * processes:

@@ -18,7 +18,7 @@ from events.identities import Identities, tenant_in
 from events.kinds import NodeOffers, PolicyPlugin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "HISTORY",
@@ -344,13 +344,12 @@ class State(msgspec.Struct):
         `TENANT//NAME`."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
-        if tenant:
-            own = self._named(name_or_id, [app for app in self.apps.values() if app.tenant == tenant])
-            if own is not None:
-                return own
+        found = [app for app in self.apps.values() if app.name == name_or_id]
+        if tenant and (own := [app for app in found if app.tenant == tenant]):
+            return _latest(own)
         if name_or_id in self.names:
             return self.apps[self.names[name_or_id]]
-        return self._named(name_or_id, self.apps.values())
+        return _latest(found)
 
     def namesakes(self, name: str) -> list[App]:
         """Return the apps of this name, the latest of each tenant, in order of tenants; the live ones if there are any.  An id
@@ -361,14 +360,14 @@ class State(msgspec.Struct):
         for app in self.apps.values():
             if app.name == name:
                 of.setdefault(app.tenant, []).append(app)
-        found = [one for tenant in sorted(of) if (one := self._named(name, of[tenant])) is not None]
+        found = [one for tenant in sorted(of) if (one := _latest(of[tenant])) is not None]
         return [app for app in found if not app.ended] or found
 
-    def _named(self, name: str, apps: Iterable[App]) -> App | None:
-        """Return the latest live app of this name, otherwise the latest ended one."""
-        found = [app for app in apps if app.name == name]
-        live = [app for app in found if not app.ended]
-        return max(live or found, key=lambda app: app.seq, default=None)
+
+def _latest(apps: Sequence[App]) -> App | None:
+    """Return the latest live app, otherwise the latest ended one."""
+    live = [app for app in apps if not app.ended]
+    return max(live or apps, key=lambda app: app.seq, default=None)
 
 
 def can_be_kept(value: Any) -> bool:

@@ -6,6 +6,7 @@
     keys        the keys and certificates of such a cluster, and which of them a machine gets
     facing      what a machine lacks for its files: programs, mounts, addresses
     installing  writing the files, again and again, without overwriting what others changed
+    installed   what the unit files of this machine say of its node
     backups     copies of the log in a folder, each checked before an older one goes
     folders     shipped folders beside these copies
     restore     a copy becomes the log of a cluster that knows its users again

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Fate = Literal["new", "changed", "same", "removed", "edited"]
 _OTHERS = {f"{layout.KEYS}/accounts.conf"}
 """Files that commands of an admin replace as well."""
+_SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "agent")}
+_KEYS_OF = {layout.KEYS: "dorm-nats.service", layout.MASTER: "dorm-master.service", layout.API: "dorm-api.service"}
+"""Whose keys lie in a folder.  The backup's are read by its next run."""
 _MOST_LINES = 400
 
 
@@ -81,9 +84,11 @@ def install(root: Path, machine: str, files: Sequence[File], *, force: bool = Fa
     steps = plan(root, machine, files)
     edited = [step.path for step in steps if step.fate == "edited"]
     if edited and not force:
+        # Only units have drop-ins.
+        dropped = f" or in {edited[0]}.d/local.conf" if _is_unit(edited[0]) else ""
         raise DeploymentError(
-            f"{_at(root, edited[0])} was changed by hand or is not of `dorm deploy install`; keep the change in the settings "
-            f"or in {edited[0]}.d/local.conf, and run it again with --force, which replaces the file",
+            f"{_at(root, edited[0])} was changed by hand or is not of `dorm deploy install`; keep the change in the "
+            f"settings{dropped}, and run it again with --force, which replaces the file",
             code="deploy.file.edited",
         )
     by_path = {file.path: file for file in files}
@@ -110,6 +115,33 @@ def install(root: Path, machine: str, files: Sequence[File], *, force: bool = Fa
 def changed(steps: Iterable[Step]) -> bool:
     """Return whether anything was or would be written."""
     return any(step.fate != "same" for step in steps)
+
+
+def restarts(steps: Iterable[Step]) -> list[str]:
+    """Return the services that have to be restarted for what was changed: those whose unit, configuration or key it is.
+    Accounts are not among it, since a path unit has the server read them."""
+    found = []
+    for step in steps:
+        if step.fate not in ("changed", "edited") or step.path in _OTHERS:
+            continue
+        name = step.path.rpartition("/")[2]
+        if _is_unit(step.path) and name in _SERVICES:
+            found.append(name)
+        elif step.path == layout.NATS_CONFIGURATION:
+            found.append("dorm-nats.service")
+        else:
+            found += [service for folder, service in _KEYS_OF.items() if step.path.startswith(f"{folder}/")]
+    return list(dict.fromkeys(found))
+
+
+def stops(steps: Iterable[Step]) -> list[str]:
+    """Return the units that run on though their files are gone."""
+    units = [step.path.rpartition("/")[2] for step in steps if step.fate == "removed" and _is_unit(step.path)]
+    return [unit for unit in units if unit != "dorm-nats-reload.service"]
+
+
+def _is_unit(path: str) -> bool:
+    return path.startswith(f"{layout.UNITS}/")
 
 
 def _at(root: Path, path: str) -> Path:

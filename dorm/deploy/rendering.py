@@ -19,7 +19,7 @@ from events.quantities import MEMORY, resource, short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.deploy.settings import Deployment, Node
+    from dorm.deploy.settings import Archives, Deployment, Node
 
 TEMPLATES = Path(compose.__file__).parent / "deploy"
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
@@ -73,17 +73,20 @@ def rendered(settings: Deployment, machine: str) -> list[File]:
     if "NATS server" in named:
         files += _server(settings, machine)
     if "master" in named:
-        files.append(_unit("dorm-master.service", settings, command=_master(settings, machine)))
+        # A master writes archives; the API and the backup read them.
+        command, mounts = _master(settings, machine), _words(layout.MASTER, settings.archives.folder)
+        files.append(_unit("dorm-master.service", settings, command=command, mounts=mounts))
     if "API" in named:
-        files.append(_unit("dorm-api.service", settings, command=_api(settings, machine)))
+        command, mounts = _api(settings, machine), _words(layout.API, settings.archives.folder)
+        files.append(_unit("dorm-api.service", settings, command=command, mounts=mounts))
     if "backup" in named:
         files += [
             _unit(
                 "dorm-backup.service",
                 settings,
                 command=_backup(settings, machine),
-                backups=settings.backup.folder,
-                writes=" ".join(filter(None, [settings.backup.folder, settings.backup.metrics])),
+                backups=_words(settings.backup.folder, settings.archives.folder),
+                writes=_words(settings.backup.folder, settings.backup.metrics),
             ),
             _unit("dorm-backup.timer", settings, every=settings.backup.every),
         ]
@@ -99,7 +102,19 @@ def _file(path: str, template: str, **values: str) -> File:
 
 def _unit(name: str, settings: Deployment, **values: str) -> File:
     hardening = (TEMPLATES / "hardening.in").read_text().strip()
-    return _file(f"{layout.UNITS}/{name}", name, cluster=settings.cluster, hardening=hardening, **values)
+    environment = f"EnvironmentFile={settings.archives.environment}" if settings.archives.environment else ""
+    return _file(
+        f"{layout.UNITS}/{name}",
+        name,
+        cluster=settings.cluster,
+        hardening=hardening,
+        environment=environment,
+        **values,
+    )
+
+
+def _words(*paths: str | None) -> str:
+    return " ".join(filter(None, paths))
 
 
 def fill(template: str, values: dict[str, str]) -> str:
@@ -202,9 +217,18 @@ def _master(settings: Deployment, machine: str) -> str:
             *_dorm(settings, "master"),
             *_connecting(settings, machine, f"{layout.MASTER}/master.json"),
             *("--key", f"{layout.MASTER}/seal.nk", "--name", machine),
+            *_rotation(settings.archives),
             *("--metrics", f"{settings.address(machine)}:{settings.ports.master_metrics}", "--log-json"),
         ]
     )
+
+
+def _rotation(archives: Archives) -> list[str]:
+    if not archives.place:
+        return []
+    options = {"--rotate-size": archives.size, "--rotate-age": archives.age, "--keep": archives.keep}
+    given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+    return ["--archives", archives.place, *given]
 
 
 def _api(settings: Deployment, machine: str) -> str:
@@ -263,6 +287,7 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
     words += [word for pattern in node.allow_images for word in ("--allow-image", pattern)]
     words += ["--container-disk", node.container_disk] if node.container_disk else []
     words += ["--trust-apps"] if node.trust_apps else []
+    words += ["--firewall", "on"] if node.firewall else []
     offered = [volume.offered(name).option(name) for name, volume in sorted(node.volumes.items())]
     words += [word for option in offered for word in ("--volume", option)]
     return [*words, "--metrics", metrics, "--log-json"]
@@ -272,7 +297,7 @@ def _folders(settings: Deployment, named: set[str]) -> str:
     """Return the lines of tmpfiles.d for what these parts keep; a folder's files belong to its owner."""
     folders = {
         "NATS server": [layout.STORE],
-        "master": [layout.MASTER],
+        "master": list(filter(None, [layout.MASTER, settings.archives.folder])),
         "API": [layout.API],
         "backup": [layout.BACKUP, settings.backup.folder],
     }

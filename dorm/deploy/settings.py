@@ -12,18 +12,20 @@ import msgspec
 
 from agents.volumes.configuration import VolumeSettings, WrongVolume
 from events.errors import DormError
-from events.quantities import MEMORY, Quantity, QuantityError, resource, resources
+from events.quantities import MEMORY, Quantity, QuantityError, duration, resource, resources
 from events.spec.faults import readable, unknown_field
 from events.subjects import ClusterNameError, check_cluster
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 _PATH = r"^/[A-Za-z0-9._/@+-]{0,200}$"
 _WORD = r"^[\x21-\x7e]{1,500}$"
+_PLACE = r"^$|^/[A-Za-z0-9._/@+-]{0,200}$|^s3://[A-Za-z0-9][A-Za-z0-9._/-]{0,500}$"
 
 Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$|^::[0-9a-fA-F:.]{0,40}$")]
 Folder = Annotated[str, msgspec.Meta(pattern=_PATH)]
 Word = Annotated[str, msgspec.Meta(pattern=_WORD)]
+Span = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9.a-z]{0,30}$")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _FORMATS = {
     "machines": "the name or address of a machine (letters, digits and '-'), such as n1: 10.0.0.1",
@@ -33,6 +35,10 @@ _FORMATS = {
     "checkpoints": "an absolute path of letters, digits and any of . _ / @ + -",
     "mount": "the absolute path of a mount point, or none",
     "program": "an absolute path of letters, digits and any of . _ / @ + -",
+    "archives.place": "an absolute path of letters, digits and any of . _ / @ + -, or s3://BUCKET/PREFIX",
+    "archives.age": "a duration, such as 30d",
+    "archives.keep": "a duration, such as 7d",
+    "archives.environment": "an absolute path of letters, digits and any of . _ / @ + -",
     "backup.folder": "an absolute path of letters, digits and any of . _ / @ + -",
     "backup.every": "a time as systemd.time(7) has it, such as daily or *-*-* 03:00",
 }
@@ -68,6 +74,26 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of text files that Prometheus's node exporter reads; None where nothing reads any."""
 
 
+class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the log's past moves to, and when: the masters' options of rotation."""
+
+    place: Annotated[str, msgspec.Meta(pattern=_PLACE)] = ""
+    """A folder that the machines of the masters share, or s3://BUCKET/PREFIX; "" for none: then the log is never rotated."""
+    size: Quantity | None = None
+    """Bytes of the stream from which on it is rotated."""
+    age: Span | None = None
+    """How far the stream reaches back before it is rotated."""
+    keep: Span | None = None
+    """Records younger than that stay in the stream; None for the masters' default."""
+    environment: Folder | None = None
+    """A file of variables for the units that use the archives, such as an S3 store's keys; None where they need none."""
+
+    @property
+    def folder(self) -> str:
+        """Return the folder, "" for a place that is none."""
+        return self.place if self.place.startswith("/") else ""
+
+
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent of a machine that runs apps: its options by their names."""
 
@@ -82,6 +108,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_images: list[Word] = []
     container_disk: Word | None = None
     trust_apps: bool = False
+    firewall: bool = False
+    """Whether Docker containers are kept from the NATS servers, Docker engines on TCP and a cloud's metadata address."""
     volumes: dict[Name, VolumeSettings] = {}
     """Folders that apps may name, by the name."""
 
@@ -108,6 +136,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The virtual environment with Dorm on each machine."""
     ports: Ports = Ports()
     backup: Backup = Backup()
+    archives: Archives = Archives()
 
     def address(self, machine: str) -> str:
         """Return a machine's address as it stands in a URL."""
@@ -193,6 +222,33 @@ def _agree(found: Deployment) -> None:
     if len(set(ports)) < len(ports):
         raise DeploymentError("ports: two parts have the same port", code="deploy.settings.ports.twice")
     _quantities(found)
+    _rotation(found.archives)
+
+
+def _rotation(archives: Archives) -> None:
+    """Raises DeploymentError for a rotation without a place or an occasion, and for times and sizes that are none."""
+    if not archives.place:
+        if archives != Archives():
+            raise DeploymentError(
+                "archives.place: missing; name a folder that the masters' machines share, or s3://BUCKET/PREFIX",
+                code="deploy.settings.archives.place.missing",
+            )
+        return
+    try:
+        if archives.size is not None and resource(MEMORY, archives.size) < 2**20:
+            raise DeploymentError(
+                "archives.size: expected at least 1MiB; the stream would be rotated all the time",
+                code="deploy.settings.archives.size.out_of_range",
+            )
+    except QuantityError as error:
+        raise DeploymentError(f"archives.size: {error}", code="deploy.settings.archives.size.malformed") from None
+    for field, span in (("age", archives.age), ("keep", archives.keep)):
+        try:
+            duration(span or "1d")
+        except QuantityError as error:
+            raise DeploymentError(
+                f"archives.{field}: {error}", code=f"deploy.settings.archives.{field}.malformed"
+            ) from None
 
 
 def _quantities(found: Deployment) -> None:

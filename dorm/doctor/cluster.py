@@ -43,8 +43,9 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
         yield f.ok("masters", leader.leader, f"leads since epoch {leader.epoch}")
     elif leader.condition == "taking over":
         yield f.note("masters", leader.leader, "has the lease, and is about to lead")
-    elif leader.condition == "unknown":
-        yield f.unknown("masters", leader.leader or "lease", "whether a master leads is not known")
+    elif leader.condition == "unknown" and leader.last and masters is None:
+        todo = "upgrade its master, or start one: those of this release have a lease"
+        yield f.unknown("masters", leader.last, "whether it leads is not known: no master has a lease", todo)
     else:
         text = f"nobody leads; the last one was {leader.last}" if leader.last else "nobody ever led"
         todo = "start one with `dorm master`, or read the log of one that runs: it says why it does not lead"
@@ -55,7 +56,7 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
         )
         return
     following = [one for one in masters if not one.status.leading]
-    if not following:
+    if not following and any(one.status.leading for one in masters):
         todo = "run `dorm master` on a second machine, so that another one takes over"
         yield f.note("masters", "followers", "no other master follows", todo)
     for one in masters:

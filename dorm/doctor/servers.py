@@ -17,6 +17,7 @@ _LOG = "DORM-"
 _SLOW_S = 0.25
 _ALARM = 0.8
 """The part of its limit that a stream may take."""
+_AGAIN = "ask again in ten seconds: after a server was lost, the others elect which one answers for the stream"
 MOST_AHEAD_S = 2.0
 """Clocks that differ by more confuse people who compare logs; no decision depends on them."""
 
@@ -25,7 +26,8 @@ def judge_servers(servers: Sequence[ServerState]) -> Iterator[Finding]:
     for server in servers:
         if server.error:
             todo = f"look at it: `systemctl status nats` there, and whether {server.address} is reached from here"
-            yield wrong("servers", server.address, f"does not answer: {server.error}", todo)
+            # What a command would advise beyond that, such as another --url, is nothing for a server that belongs here.
+            yield wrong("servers", server.address, f"does not answer: {server.error.partition('; ')[0]}", todo)
             continue
         text = f"NATS {server.version} answers within {server.answers_in_s * 1e3:.0f} ms"
         if server.answers_in_s > _SLOW_S:
@@ -43,7 +45,7 @@ def judge_streams(streams: Sequence[StreamState], servers: int) -> Iterator[Find
     """`servers` is how many of them there are."""
     for stream in streams:
         if stream.error:
-            yield unknown("quorum", stream.name, stream.error)
+            yield unknown("quorum", stream.name, stream.error, _AGAIN)
         elif stream.missing and not stream.name.startswith(_LOG):
             text = "the stream is not there; a cluster that an earlier release made may have another one"
             yield unknown("quorum", stream.name, text)
@@ -67,9 +69,9 @@ def _copies(stream: StreamState, servers: int) -> Iterator[Finding]:
                 f"start the NATS server {copy.server} again, before another one fails",
             )  # fmt: skip
         elif not copy.current or copy.lag:
-            well = False
+            well, behind = False, f"{copy.lag:,} records behind" if copy.lag else "not current"
             yield wrong(
-                "quorum", stream.name, f"the copy on {copy.server} is {copy.lag} records behind",
+                "quorum", stream.name, f"the copy on {copy.server} is {behind}",
                 f"wait until it has caught up, and restart no other server before; else look at {copy.server}'s log",
             )  # fmt: skip
     if len(stream.copies) < stream.replicas:

@@ -20,6 +20,7 @@ This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Mac
     job          what a script uses: join, steps; step: one of them, and its sums
     chunks       which samples a step uses; ownership: who has which chunk; ledger: the proof; summing: sums of fixed order
     state        what is kept through resizes; values: how it travels; checkpoints: how it outlives all members
+    arithmetic   how a member rounds, which its peers compare with their own way
     nested       lists and dictionaries of arrays, tensors and numbers, which a script sums
     protocol/    how members agree, without I/O
     network/     members over TCP

@@ -86,6 +86,14 @@ class Contract:
             shared=_path(environment, "DORM_CHECKPOINT_DIR"),
         )
 
+    def mark(self) -> tuple[int, int, int] | None:
+        """Return what is another once the agent has replaced the file; None without a file.  It costs one system call, reading
+        the announcement ten times as much.  Raises OSError."""
+        if self.members is None:
+            return None
+        status = self.members.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
     def announcement(self) -> Announcement | None:
         """Return the present announcement, None while there is no file yet.  Raises ContractError."""
         if self.members is None:

@@ -20,7 +20,7 @@ from dorm.elastic.checkpoints import Checkpoints, Saved
 from dorm.elastic.chunks import DEFAULT_CHUNKS, Chunks
 from dorm.elastic.contract import Contract, Progress
 from dorm.elastic.errors import ContractError
-from dorm.elastic.network.group import Group
+from dorm.elastic.network.group import STOPPED, Group
 from dorm.elastic.protocol import views as v
 from dorm.elastic.state import Keeper
 from dorm.elastic.step import Step
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Step", "join"]
 
-_STOPPED = 128 + signal.SIGTERM
 _REPORT_S = 0.5
 """Seconds between two reports of progress."""
 
@@ -80,7 +79,7 @@ def join(
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
     if job.stopping:
-        raise SystemExit(_STOPPED)
+        raise SystemExit(STOPPED)
 
 
 class Job:
@@ -220,7 +219,7 @@ class Job:
     def _begin(self, at: int) -> v.Begin | None:
         asked = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy))
+        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._asked)
         if isinstance(answer, v.Left):
             self.left = True
             return None
@@ -331,7 +330,7 @@ class Job:
 
     def open(self, warm_up: Callable[[], object] | None) -> None:
         self.group.open()
-        state = self.group.join()
+        state = self.group.join(self._asked)
         if state is None:
             return
         asked = time.monotonic()

@@ -11,4 +11,5 @@ commands      specs of commands as they are typed, without a file
 scripts       the script that such a command names, and whether it is there;  hints: what one that has failed may have lacked
 spec_files    app specs and cluster files on disk
 spec_includes what spec files hold by naming other files;  files_beside: these files;  requirements: lists of packages
+spec_settings fields of a spec as they are typed: KEY=VALUE, and volumes by name
 """

@@ -26,6 +26,9 @@ _LONGEST_NAME = 40
 _CANNOT_RUN = [125, 126, 127]
 """What env(1) exits with where the folder or the program is missing: the next try would end the same way."""
 
+_ENVIRONMENT = ("requirements", "setup", "python")
+"""Fields that have an environment built."""
+
 
 class CommandRefused(DormError):
     """A command cannot be run as it was typed."""
@@ -49,7 +52,10 @@ class Typed(msgspec.Struct, frozen=True):
     workdir: str = ""
     """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"
-    env: dict[str, str] = {}
+    fields: dict[str, Any] = {}
+    """Further fields of its spec, such as `env` and `volumes`."""
+    settings: tuple[str, ...] = ()
+    """Fields that were typed as `KEY=VALUE`, which win over all else."""
     retries: int = 0
     origin: str = ""
     """The app from whose checkpoint it starts."""
@@ -63,9 +69,11 @@ class Typed(msgspec.Struct, frozen=True):
 def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     """Return the spec, whose `workdir` is still a path.  A folder of the nodes is entered by env(1), so such a spec needs
     nothing but its command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
-    are theirs.  Raises CommandRefused."""
+    are theirs, unless it asks for an environment, whose programs come first.  Raises CommandRefused."""
+    asked = _set(typed.fields, typed.settings)
+    own = any(asked.get(field) for field in _ENVIRONMENT)
     words = list(typed.words)
-    if typed.here or (typed.workdir and local and not typed.image):
+    if not own and (typed.here or (typed.workdir and local and not typed.image)):
         words[0] = _program(words[0])
     folder = str(Path.cwd()) if typed.here else typed.folder
     if folder:
@@ -82,10 +90,22 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
         "workdir": typed.workdir,
         "from": typed.origin,
         "image": typed.image,
-        "env": typed.env,
         "engine": typed.engine if typed.engine != "plain" else "",
     }
-    return spec | {field: value for field, value in given.items() if value}
+    made = spec | {field: value for field, value in given.items() if value} | typed.fields
+    return _set(made, typed.settings)
+
+
+def _set(fields: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    if not settings:
+        return fields
+    # It reads YAML, which takes a while to import.
+    from dorm.local.spec_settings import SettingRefused, with_settings
+
+    try:
+        return with_settings(fields, settings)
+    except SettingRefused as error:
+        raise CommandRefused(str(error), code=error.code) from None
 
 
 def _program(word: str) -> str:

@@ -11,10 +11,13 @@ __all__ = ["hint_for"]
 
 _ALONE = "torch.distributed using env:// rendezvous: environment variable"
 """What PyTorch says where nobody has told a worker its rank and where the others are."""
+_NO_MODULE = "ModuleNotFoundError: No module named"
 
 
 def hint_for(app: App) -> str:
     """Return what to try instead, "" if the failure does not show it."""
     if app.spec.engine == "plain" and _ALONE in app.end_reason:
         return "it is a training for torchrun: run it with --engine torchrun, or `engine: torchrun` in its spec"
+    if _NO_MODULE in app.end_reason and not app.spec.requirements:
+        return "packages come with --requirements FILE, or `requirements` in its spec, and modules of your own with its folder"
     return ""

@@ -240,14 +240,14 @@ class EmbeddedServer:
 async def _end(process: Process) -> None:
     try:
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 await process.wait()
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
 

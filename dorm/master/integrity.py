@@ -88,6 +88,8 @@ class Integrity:
         """Return the log's end, which must not be before a record that was seen.  Raises LogAltered, LogDamaged,
         LogUnavailable."""
         end = await log.end()
+        if seen > end:
+            _log.warning("the log ends before what was seen of it; it is asked again", end=end, seen=seen)
         if seen > end and not await _reaches(log, seen):
             self._altered, self._sightings = f"the log ends at record {end}, and record {seen} was there before", []
             self.check()
@@ -116,8 +118,8 @@ class Integrity:
             return
         if not self._accept:
             raise LogAltered(
-                f"{altered}: records were lost or changed behind the masters' back. Restore a backup with "
-                "`dorm replay import`, or, if this log is the one that you mean, start once with --accept-log"
+                f"{altered}: records were lost or changed behind the masters' back. Restore a backup (`dorm deploy restore`, "
+                "`dorm replay import`), or, if this log is the one that you mean, start once with --accept-log"
             )
         _log.error("the log is taken as it is", found=altered)
 

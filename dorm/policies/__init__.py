@@ -28,18 +28,36 @@ Policies import `events` alone: no state, no log, no clock.
 
 from __future__ import annotations
 
-from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Policy, PortRoom, Problem, Reason
+from dorm.policies.problem import (
+    Allocation,
+    AppDemand,
+    Batch,
+    Measured,
+    NodeRoom,
+    Plan,
+    Policy,
+    PortRoom,
+    Problem,
+    Reason,
+    Slot,
+    Utility,
+)
 from dorm.policies.registry import UnknownPolicy, names, policy
 
 __all__ = [
     "Allocation",
     "AppDemand",
+    "Batch",
+    "Measured",
     "NodeRoom",
+    "Plan",
     "Policy",
     "PortRoom",
     "Problem",
     "Reason",
+    "Slot",
     "UnknownPolicy",
+    "Utility",
     "names",
     "policy",
 ]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.webhooks import choosing, endpoints
 from dorm.webhooks.measured import Measured
+from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
 from dorm.webhooks.notifier import SCHEDULE_S as NOTIFY_SCHEDULE_S
-from dorm.webhooks.notifier import Notifier
 from dorm.webhooks.notifying import TOPIC
 from dorm.webhooks.sending import TIMEOUT_S, Sender
 from dorm.webhooks.waiting import Watch
@@ -178,11 +178,12 @@ class Deliverer:
             await asyncio.sleep(_AGAIN_S)
 
     def _worker(self, endpoint: Endpoint) -> Worker:
+        notifies = TOPIC in endpoint.events
         place = self._connection.places.reader(
             self._place(endpoint),
             choosing.subjects_of(self._cluster),
             after=endpoint.added,
-            most=MOST_PENDING,
+            most=MOST_NOT_DONE if notifies else MOST_PENDING,
             again_s=self._again_s,
         )
         given = (endpoint, place, self._sender, self._keys, self._cluster)
@@ -192,9 +193,10 @@ class Deliverer:
             "reports": self,
             "measured": self._measured,
         }
-        if TOPIC in endpoint.events:
+        if notifies:
             schedule_s = self._schedule_s[: len(NOTIFY_SCHEDULE_S)]
-            return Notifier(*given, **common, schedule_s=schedule_s, find=self._watch.app_after)
+            more = {"schedule_s": schedule_s, "most_pending": MOST_NOT_DONE}
+            return Notifier(*given, **common, **more, find=self._watch.app_after)
         return Worker(*given, **common, schedule_s=self._schedule_s)
 
     # --- places ---------------------------------------------------------------------------------------------------------

@@ -1,18 +1,25 @@
 """A webhook for `app.notify`: sends what apps asked for, each to the URL of its spec.
 
 Its place in the log, its signatures and its bounds are those of any webhook.  What differs follows from whose endpoints they
-are: one that fails is tried for some minutes and then given up, and never disables the webhook, for it is one tenant's; and
-what one record has for one tenant does not wait for another's.
+are: one that fails is tried for some minutes and then given up, and never disables the webhook, for it is one tenant's.
+
+No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are worked
+on at once, but for each tenant one after the other.  Of the records that are worked on, and of those that wait for their next
+attempt, a tenant has at most as many as it leaves free; what goes beyond is tried later, or given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from dorm.webhooks.notifying import Allowance, may_concern, notifications
-from dorm.webhooks.worker import MOST_PENDING, Worker
+from dorm.webhooks.sending import Outcome
+from dorm.webhooks.worker import Worker
 from events.kinds import WebhookTestRequested
+from events.limits import Shares
+from events.log.records import LogError
 from events.logger import Logger
 from events.positions import logged
 
@@ -22,24 +29,71 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App
     from dorm.webhooks.notifying import Notification
-    from dorm.webhooks.sending import Outcome
     from events.nats.places.deliveries import Delivery
 
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)
 """Seconds from each failed attempt to the next; after the last one the notification is given up."""
+MOST_NOT_DONE = 1024
+"""Records that are not done at once, of which half may wait for another attempt: there is always room for new ones."""
+_AT_ONCE = 64
+"""Records that are worked on at once."""
 _log = Logger(__name__)
+
+
+class _Waiting:
+    """What one record still has to have sent, while it waits for its next attempt."""
+
+    def __init__(self) -> None:
+        self.have: set[str] = set()
+        """Messages that were sent, or left out."""
+        self.tenants: set[str] = set()
+        """Whose notifications it waits for; each has a share of all records that wait."""
 
 
 class Notifier(Worker):
     """Delivers the notifications under one webhook's URL."""
+
+    longest_pause_s = SCHEDULE_S[-1]
 
     def __init__(self, *given: Any, find: Callable[[int, str], Awaitable[App | None]], **more: Any) -> None:
         """`find` returns an app by its id as it is after a record of this sequence."""
         super().__init__(*given, **{"schedule_s": SCHEDULE_S, **more})
         self._find = find
         self._allowance = Allowance(asyncio.get_running_loop().time)
-        self._have: dict[int, set[str]] = {}
-        """By sequence of a record that is not done, what was sent, or left out; as many as may be pending."""
+        self._waiting: dict[int, _Waiting] = {}
+        """By sequence of a record."""
+        self._waits = Shares(MOST_NOT_DONE // 2)
+        self._working = Shares(_AT_ONCE)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By tenant: it has its notifications in the order of the log, but for those that failed."""
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take(self, delivery: Delivery) -> bool:
+        """Work on a record beside others."""
+        await self._free.acquire()
+        task = asyncio.create_task(self._work(delivery))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._free.release())
+        return True
+
+    async def _work(self, delivery: Delivery) -> None:
+        seq = delivery.record.seq
+        try:
+            await self._deliver(delivery)
+        except LogError as error:  # It comes again.
+            _log.warning("a notification waits for the log", webhook=self.endpoint.name, seq=seq, reason=str(error))
+        except Exception:
+            _log.exception("a notification can't be delivered; please report this")
 
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         record = delivery.record
@@ -49,23 +103,47 @@ class Notifier(Worker):
         if not wanted or await self._left_out(wanted[0]):
             return None
         apps = {app.id: app for app in [await self._find(record.seq, id) for id in _named(wanted)] if app is not None}
-        have, failed = self._have.pop(record.seq, set()), None
+        before = self._forget(record.seq)
+        of: dict[str, list[Notification]] = {}
         for one in wanted:
             for each in notifications(self.endpoint.url, self._cluster, one, apps.get):
-                if each.message in have:
-                    continue
-                await delivery.working()
-                outcome = await self._notify(each)
-                if outcome is None or outcome.delivered or outcome.gone:
-                    have.add(each.message)
-                else:
-                    failed = outcome
+                if each.message not in before.have:
+                    of.setdefault(each.tenant, []).append(each)
+        now = _Waiting()
+        now.have = before.have
+        failures = await asyncio.gather(*(self._send_of(tenant, some, delivery, now) for tenant, some in of.items()))
+        failed = next((one for one in failures if one is not None), None)
         if failed is not None:
-            self._have[record.seq] = have
-            while len(self._have) > MOST_PENDING:
-                del self._have[next(iter(self._have))]
+            self._waiting[record.seq] = now
         else:
             self._delivered_after = max(self._delivered_after, record.seq)
+        return failed
+
+    async def _send_of(
+        self, tenant: str, notifications: list[Notification], delivery: Delivery, now: _Waiting
+    ) -> Outcome | None:
+        """Send a tenant's part of a record, noting in `now` what is done.  Return a failure for which the record waits."""
+        failed: Outcome | None = None
+        if not self._working.has_room_for(tenant):
+            failed = Outcome(0, "too many of its tenant's notifications are under way")
+        else:
+            with self._working.held(tenant):
+                async with self._turns.setdefault(tenant, asyncio.Lock()):
+                    for one in notifications:
+                        await delivery.working()
+                        outcome = await self._notify(one)
+                        if outcome is None or outcome.delivered or outcome.gone:
+                            now.have.add(one.message)
+                        else:
+                            failed = outcome
+        if failed is None:
+            return None
+        if not self._waits.has_room_for(tenant):
+            self._measured.given_up += 1
+            _log.warning("notifications are given up: their tenant has too many", tenant=tenant, reason=failed.reason)
+            return None
+        self._waits.take(tenant)
+        now.tenants.add(tenant)
         return failed
 
     async def _notify(self, one: Notification) -> Outcome | None:
@@ -76,12 +154,19 @@ class Notifier(Worker):
             return None
         return await self._post(one.url, one.message, one.body, one.time)
 
+    def _forget(self, seq: int) -> _Waiting:
+        """Return what a record has waited for; it waits no longer."""
+        before = self._waiting.pop(seq, None) or _Waiting()
+        for tenant in before.tenants:
+            self._waits.leave(tenant)
+        return before
+
     async def _give_up(self, delivery: Delivery, attempt: int, failed: Outcome) -> bool:
         del attempt
         seq = delivery.record.seq
         _log.warning("a notification is given up", webhook=self.endpoint.name, seq=seq, reason=failed.reason)
         self._measured.given_up += 1
-        self._have.pop(seq, None)
+        self._forget(seq)
         await self._done(delivery)
         return True
 

@@ -66,6 +66,9 @@ class _Postponed(NamedTuple):
 class Worker:
     """Delivers for one endpoint, as it is configured now; another configuration is another worker at the same place."""
 
+    longest_pause_s = 86_400.0
+    """For which an endpoint may ask (`Retry-After`)."""
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -79,8 +82,10 @@ class Worker:
         reports: Reports,
         measured: Measured,
         schedule_s: tuple[float, ...] = SCHEDULE_S,
+        most_pending: int = MOST_PENDING,
     ) -> None:
-        """`clock` returns UTC ns; `left_out` says whether an event counts for nothing, or repeats another one."""
+        """`clock` returns UTC ns; `left_out` says whether an event counts for nothing, or repeats another one; `most_pending`
+        records at its place may be not done at once."""
         self.endpoint = endpoint
         self._place = place
         self._sender = sender
@@ -91,6 +96,7 @@ class Worker:
         self._reports = reports
         self._measured = measured
         self._schedule_s = schedule_s
+        self._most_pending = most_pending
         self._partly: dict[int, int] = {}
         """By sequence of a round that is not done, how many of its events the endpoint has; as many as may be pending."""
         self._postponed: dict[int, _Postponed] = {}
@@ -106,7 +112,7 @@ class Worker:
                 await self._place.open()
                 while True:
                     delivery = await self._place.next()
-                    if delivery is not None and not await self._deliver(delivery):
+                    if delivery is not None and not await self._take(delivery):
                         return
             except LogClosed:
                 raise
@@ -115,6 +121,10 @@ class Worker:
                 await asyncio.sleep(_AGAIN_S)
             finally:
                 await self._place.close()
+
+    async def _take(self, delivery: Delivery) -> bool:
+        """Work on a record that has come.  Return False once the webhook is disabled."""
+        return await self._deliver(delivery)
 
     async def _deliver(self, delivery: Delivery) -> bool:
         """Send what is wanted of a record.  Return False once the webhook is disabled."""
@@ -136,7 +146,8 @@ class Worker:
             return False
         attempt = delivery.attempt - (before.early if before is not None else 0)
         if attempt <= len(self._schedule_s):
-            await self._postpone(delivery, max(self._pause_s(seq, attempt), failed.retry_after_s))
+            asked_s = min(failed.retry_after_s, self.longest_pause_s)
+            await self._postpone(delivery, max(self._pause_s(seq, attempt), asked_s))
             return True
         return await self._give_up(delivery, attempt, failed)
 
@@ -149,7 +160,7 @@ class Worker:
         before = self._postponed.pop(seq, None)
         due = asyncio.get_running_loop().time() + pause_s
         self._postponed[seq] = _Postponed(due, before.early if before is not None else 0)
-        while len(self._postponed) > MOST_PENDING:
+        while len(self._postponed) > self._most_pending:
             del self._postponed[next(iter(self._postponed))]
         await delivery.retry(pause_s)
 

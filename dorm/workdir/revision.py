@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
+import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,31 +24,26 @@ class Revision(NamedTuple):
 async def revision_of(folder: Path) -> Revision:
     """Return the commit that the folder is at.  Files that git ignores do not count as a difference."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
-            # One call: the first lines are headers, the others are what differs below this folder.
-            said = await _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
-    except (OSError, TimeoutError):
+        # One call: the first lines are headers, the others are what differs below this folder.
+        lines = (await asyncio.to_thread(_status, folder)).splitlines()
+    except (OSError, subprocess.TimeoutExpired):
         return Revision()
-    lines = said.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "")
     if not _COMMIT.fullmatch(commit):
         return Revision()
     return Revision(commit, any(not line.startswith("#") for line in lines))
 
 
-async def _git(folder: Path, *words: str) -> str:
-    """Return what git says, "" if it fails.  Raises OSError where there is no git."""
-    process = await asyncio.create_subprocess_exec(
-        "git", "-C", str(folder), *words,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+def _status(folder: Path) -> str:
+    """Return what git says of the folder, "" if it fails.  Raises OSError where there is no git.
+
+    It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
+    asyncio warns on stderr (python/cpython#127049).
+    """
+    done = subprocess.run(
+        ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "."],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE_S, check=False,
         # It must not wait for, or take, the lock of an index that somebody else works on.
         env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
     )  # fmt: skip
-    try:
-        out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    return out.decode(errors="replace") if process.returncode == 0 else ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

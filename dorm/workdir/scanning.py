@@ -200,8 +200,7 @@ class _Scan:
             if not any(amounts[one] == amounts[part] for one in largest if one.startswith(f"{part}/"))
         ]
         named = ", ".join(
-            f"{part} ({amounts[part]:,} files)" if by_count else f"{part} ({_size(amounts[part])})"
-            for part in shown[:_NAMED]
+            f"{part} ({_files(amounts[part]) if by_count else _size(amounts[part])})" for part in shown[:_NAMED]
         )
         complete = time.monotonic() <= self._until
         seen = f"{'in all' if complete else 'more than'} {_size(self._total)} in {self._count:,} files"
@@ -209,6 +208,10 @@ class _Scan:
             f"{self._root}: {self.over}; {seen}, most of it in {named}: {_INSTEAD}, or run without it (--no-workdir)",
             code=self._code,
         )
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}"
 
 
 def _size(amount: int) -> str:

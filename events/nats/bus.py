@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import nats.errors
 
+from events.limits import Shares
 from events.log.interface import Answerer, AskRefused, Bus, answering
 from events.log.records import LogRefused, LogUnavailable, Record
 from events.logger import Logger
@@ -42,7 +44,7 @@ _WAITING_QUESTIONS = 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 _LOOK_UP_S = 5.0
 _MOST_ANSWERS = 256
-"""Questions that one answerer serves at once."""
+"""Questions that one answerer serves at once.  Of a pattern, each subject has its share: it names who asks, or for whom."""
 _log = Logger(__name__)
 
 
@@ -134,11 +136,16 @@ class NatsBus(Bus):
         try:
             async with asyncio.TaskGroup() as tasks:
                 answers: set[asyncio.Task[None]] = set()
+                shares = Shares(_MOST_ANSWERS)
                 async for message in subscription.messages:
                     if message.reply:
-                        chosen = answerer_of(message.subject) if len(answers) < _MOST_ANSWERS else _too_busy
+                        asked = message.subject
+                        room = len(answers) < _MOST_ANSWERS if asked == pattern else shares.has_room_for(asked)
+                        chosen = answerer_of(asked) if room else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
+                        shares.take(asked)
                         task.add_done_callback(answers.discard)
+                        task.add_done_callback(partial(_left, shares, asked))
                 for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
             raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
@@ -211,6 +218,10 @@ async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[by
         _log.exception("an answer failed")
         end = _End("the agent failed while it answered; its log says more")
     await pieces.put(end)
+
+
+def _left(shares: Shares, asked: str, _: object) -> None:
+    shares.leave(asked)
 
 
 async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:

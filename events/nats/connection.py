@@ -26,7 +26,7 @@ from events.nats.log import JetStreamLog
 from events.nats.places.named import Places
 from events.nats.settings.compression import endangered, uncompress
 from events.nats.settings.limits import nearly_full
-from events.nats.streams import all_streams, find_streams, make_streams, report_stream
+from events.nats.streams import NO_CLUSTER, all_streams, find_streams, make_streams, report_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,14 +82,26 @@ class Connection:
 
         Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused (no such cluster,
         bad cluster name or address, no JetStream, no permission).  With `patient` it waits for an answer instead, and logs
-        that it waits: servers may start later, or be about to elect their leader.
+        that it waits: servers may start later, or be about to elect their leader.  With credentials, which name their
+        cluster, it also waits for an admin to make the cluster.
         """
         if patient:
 
             async def once() -> Connection:
-                return await cls.open(
-                    url, cluster, name=name, timeout=timeout, create=create, replicas=replicas, credentials=credentials
-                )
+                try:
+                    return await cls.open(
+                        url,
+                        cluster,
+                        name=name,
+                        timeout=timeout,
+                        create=create,
+                        replicas=replicas,
+                        credentials=credentials,
+                    )
+                except LogRefused as error:
+                    if credentials is None or error.code != NO_CLUSTER:
+                        raise
+                    raise LogUnavailable(str(error), code=error.code) from None
 
             return await until_answered(once, f"connecting to {shown(url)}")
         try:

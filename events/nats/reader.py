@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import math
 from datetime import UTC, datetime
@@ -116,14 +117,15 @@ class Reader:
         self._delivered = 0
         self._asked = 0
         """Records that the server may still send for outstanding requests."""
-        self._request_body = json.dumps(
-            {
-                "batch": BATCH,
-                "max_bytes": max(BATCH_BYTES, self._client.max_payload + _SERVER_LIMIT),
-                "expires": int(_EXPIRES_S * 1e9),
-                "idle_heartbeat": int(_HEARTBEAT_S * 1e9),
-            }
-        ).encode()
+        request = {
+            "batch": BATCH,
+            "max_bytes": max(BATCH_BYTES, self._client.max_payload + _SERVER_LIMIT),
+            "expires": int(_EXPIRES_S * 1e9),
+        }
+        # Two requests are outstanding, which the server serves in turn.  One heartbeat of the two says enough, so every other
+        # request goes without.
+        beating = {**request, "idle_heartbeat": int(_HEARTBEAT_S * 1e9)}
+        self._bodies = itertools.cycle([json.dumps(beating).encode(), json.dumps(request).encode()])
 
     async def __aenter__(self) -> Reader:
         """Raises LogUnavailable, LogRefused, and ReopenReader if the stream does not reach back, or up, to `after`."""
@@ -174,7 +176,7 @@ class Reader:
     async def _request(self) -> None:
         self._asked += BATCH
         try:
-            await self._client.publish(self._next, self._request_body, reply=self._inbox)
+            await self._client.publish(self._next, next(self._bodies), reply=self._inbox)
         except nats.errors.Error as error:
             raise ReopenReader(str(error)) from None
 

@@ -43,6 +43,7 @@ DUPLICATE_WINDOW_S = 600.0
 REPORT_AGE_S = 3600.0
 REPLICAS = (1, 3, 5)
 """Allowed numbers of replicas: an even number tolerates no more lost servers than the odd one below it."""
+NO_CLUSTER = "cluster.not_found"
 _USUAL_REPLICAS = 3
 _TOO_FEW_SERVERS = (10005, 10074)
 """No suitable peers; more than one replica needs a cluster of servers."""
@@ -140,11 +141,16 @@ async def _find(link: Link, cluster: str, timeout: float) -> int:
             pass
         # Identities that may list a server's streams are admins alone.
         there = ", ".join(await _clusters(manager)) if link.credentials is None else ""
+    if link.credentials is not None:
+        raise LogRefused(
+            f"cluster {cluster!r} is not made yet at {link.url}; its admin makes it with `dorm init`, or `dorm deploy found`",
+            code=NO_CLUSTER,
+        )
     raise LogRefused(
         f"there is no cluster {cluster!r} at {link.url}, "
         + (f"only {there}; name one with --cluster" if there else "and no other")
         + "; a new one is made by `dorm up` or `dorm master`",
-        code="cluster.not_found",
+        code=NO_CLUSTER,
     )
 
 

@@ -8,6 +8,7 @@ the audit ends, for whatever reason.  If the audit itself is killed, its workers
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -56,7 +57,8 @@ class Workers:
         self._more.cancel()
         for process in self._all:
             if process.returncode is None:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
         await asyncio.gather(*(asyncio.wait_for(process.wait(), _CLOSE_S) for process in self._all))
 
     async def check(self, part: Slice) -> Checked:

@@ -210,7 +210,8 @@ class AppTeller:
             work.checkpoint = event.step
             return
         work.last_at, work.last_step = state.time, event.step
-        work.loss = work.loss if event.loss is None else event.loss
+        if event.loss is not None or event.loss_is:
+            work.loss, work.loss_is = event.loss, event.loss_is
         work.samples_per_s = work.samples_per_s if event.samples_per_s is None else event.samples_per_s
         generation = self._found.generations[event.generation]
         work.steps_per_s = generation.pace.steps_per_s if generation.pace else 0.0

@@ -300,7 +300,8 @@ def worked(work: Work) -> str:
     if work.last_step <= work.first_step:
         return ""
     pace = f" ({work.steps_per_s:.3g} steps/s)" if work.steps_per_s else ""
-    loss = f", loss {work.loss:.6g}" if work.loss is not None else ""
+    last = work.loss_is or (f"{work.loss:.6g}" if work.loss is not None else "")
+    loss = f", loss {last}" if last else ""
     return f"; it worked from step {work.first_step} to {work.last_step}{pace}{loss}"
 
 

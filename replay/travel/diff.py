@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.query.gates import reason_of
 from dorm.core.query.reported import shown
-from dorm.core.query.views import node_rows, sizes, summary
+from dorm.core.query.views import node_rows, note_of, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
 from events.spec import document_of
@@ -162,7 +161,7 @@ def _app(app: App | None, newest: Newest, time: int) -> dict[str, Any] | None:
         "name": app.name,
         "user": app.user,
         "phase": app.phase,
-        "why": app.end_reason if app.ended else reason.text if (reason := reason_of(app, time)) is not None else "",
+        "why": note_of(app, time),
         "placement": sizes(app),
         "generation": app.generation,
         "n_min": app.n_min,

@@ -16,6 +16,7 @@ from events.codec import encode
 from events.kinds import AppProgressed, AppSubmitted
 from events.positions import parse
 from events.subjects import progress
+from replay.page.changes import MOST_RECORDS
 from replay.page.view import view
 from replay.travel.travel import state_at
 from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
@@ -195,6 +196,7 @@ class Model:
         }
         self.cluster = document["cluster"]
         self.records: list[str] = []
+        self.left_out = 0
 
     def apply(self, change: dict[str, object]) -> None:
         position = int(str(change["position"]))
@@ -208,10 +210,12 @@ class Model:
         for gone in change.get("gone_nodes", []):  # type: ignore[attr-defined]
             del self.nodes[gone]
         self.records += [record["position"] for record in change.get("records", [])]  # type: ignore[attr-defined]
+        self.left_out += int(str(change.get("more_records", 0)))
 
 
 async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -> None:
-    """A page that applies them has the view of their position, and has seen each record once, through broken streams."""
+    """A page that applies them has the view of their position, and has seen each record once, through broken streams.  Of
+    more than a change lists, which is possible where this test is slow, it knows how many there were."""
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])
         async with served(connection) as api:
@@ -230,9 +234,29 @@ async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -
                     there.position, there.apps, there.nodes, there.cluster,
                 )  # fmt: skip
             expected = await positions(connection.log, connection.cluster)
-            assert model.records == [one for one in expected if first < parse(one).seq <= 640]
+            since = [one for one in expected if first < parse(one).seq <= 640]
+            assert len(model.records) + model.left_out == len(since)
+            assert [one for one in since if one in set(model.records)] == model.records
             past: State = await state_at(connection.log)
             assert {app.id for app in view(past).apps} == set(model.apps)
+
+
+async def test_what_a_change_leaves_out_is_counted_for_each_reader(nats_server: NatsServer) -> None:
+    """A change lists the latest of many records.  A reader that has seen some of those misses none."""
+    async with connected(nats_server.url) as connection:
+        await filled(connection, RECORDS[:100])
+        async with served(connection) as api:
+            await api.get("/v1/view")
+            await filled(connection, RECORDS[100:400])
+            await api.reach(400)
+            expected = [one for one in await positions(connection.log, connection.cluster) if parse(one).seq > 100]
+            for after, left_out in ((100, len(expected) - MOST_RECORDS), (390, 0)):
+                async with streaming(api, "/v1/view/changes", str(after)) as stream:
+                    (one,) = await stream.take(1)
+                change = msgspec.json.decode(one["data"])
+                assert change.get("more_records", 0) == left_out > -1
+                listed = [record["position"] for record in change["records"]]
+                assert listed == [one for one in expected[-MOST_RECORDS:] if parse(one).seq > after]
 
 
 async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) -> None:

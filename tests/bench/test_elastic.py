@@ -77,11 +77,12 @@ def test_figures_have_goals_and_the_form_of_all_benches() -> None:
     found.pauses = [Pause("numpy", "live", 2, cause, 0.01) for cause in ("grow", "shrink", "death")]
     found.pauses += [Pause("numpy", "live", 4, "frozen", 1.6), Pause("numpy", "restart", 2, "grow", 0.5)]
     found.pauses += [Pause("torchrun", "", 2, "grow", 7.0)]
-    found.shared = Shared(1.004, 1.001, 0.009, [Resize("live", "grow", 0.02, 0.3, 0.7, 0.6, 0.3)])
+    found.shared = Shared([1.002, 1.006], [0.998, 1.001], 0.009, [Resize("live", "grow", 0.02, 0.3, 0.7, 0.6, 0.3)])
     found.tallies = [Tally(Counter(kill=1), True, 10, 0, 0, 3, 0)]
     figures = figures_of(found)
     assert figures["numpy_restart_over_live_ratio"].value == 50
     assert figures["numpy_live_pause_2_death_p99_s"].value == 0.01
+    assert figures["sharing_step_noise_ratio"].value == pytest.approx(0.002)
     assert figures["sharing_overhead_at_rest_ratio"].value == pytest.approx(0.007)
     assert figures["sharing_overhead_live_per_minute_ratio"].value == pytest.approx(0.007 + (0.6 + 0.1) / 60, rel=1e-3)
     goals = {name: one.goal for name, one in figures.items() if isinstance(one.goal, str)}
@@ -172,7 +173,7 @@ def test_resizes_through_the_control_plane(tmp_path: Path, monkeypatch: pytest.M
         return read(log, since)
 
     monkeypatch.setattr(sharing, "_cpu_of_a_step", reads_for_long)
-    wanted = Amounts(turns=2, live=2, restarts=1, rest_s=2.0)
+    wanted = Amounts(rounds=2, turns=2, live=2, restarts=1, rest_s=2.0, settles_s=0.0)
     done = bench_elastic(Wanted(parts=("shared",), shared=wanted), tell=lambda _: None)
     figures = checked(msgspec.json.encode(done.report))["figures"]
     assert done.found.shared is not None

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dorm.cli import output, tables
 from dorm.cli.output import Format, ago, counted, show
-from dorm.core.query.views import describe, node_rows
+from dorm.core.query.views import app_rows, describe, node_rows
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined
@@ -131,3 +131,32 @@ def test_one_app_shows_its_batch_its_plan_and_a_policy_that_fails(monkeypatch: p
     page = on_paper(monkeypatch)
     tables.show_app(describe(bench.app("app"), bench.now))
     assert "policy.raised" not in page.getvalue(), "an app alone does not know it"
+
+
+def test_what_was_never_reported_is_not_shown_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(n1=4)
+    bench.running("quiet")
+    bench.running("works")
+    bench.add(k.AppProgressed(app=bench.app("works").id, generation=1, step=0, loss=2.5))
+    page = on_paper(monkeypatch)
+    tables.show_apps(app_rows(bench.state, bench.now), Format.table)
+    steps = {line.split()[0]: line.split()[4:6] for line in page.getvalue().splitlines()}
+    assert (steps["quiet"], steps["works"]) == (["-", "-"], ["0", "2.5"])
+    for name, wanted in (("quiet", "none reported"), ("works", "step 0, loss 2.5")):
+        page = on_paper(monkeypatch)
+        tables.show_app(describe(bench.app(name), bench.now))
+        lines = dict(
+            line.split(maxsplit=1) for line in page.getvalue().splitlines() if len(line.split(maxsplit=1)) == 2
+        )
+        assert lines["progress"].startswith(wanted)
+
+
+def test_the_failure_that_ended_an_app_is_one_of_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(n1=4)
+    bench.running("app", retries={"limit": 0})
+    bench.exited("app", code=1)
+    bench.settle()
+    assert bench.app("app").ended == "failed"
+    page = on_paper(monkeypatch)
+    tables.show_app(describe(bench.app("app"), bench.now))
+    assert ["failures", "1"] in [line.split() for line in page.getvalue().splitlines()]

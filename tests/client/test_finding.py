@@ -40,6 +40,7 @@ def test_a_rank_that_is_none_of_a_container_is_found_in_its_container() -> None:
     assert said.by("ann", k.AppSubmitted(spec=document("train", **options))) == ""
     said.bench.settle()
     app = find_app(said.bench.state, "train", "ann")
+    assert "rank 3; its only one is 0" in str(no_rank(app, "generation 1 of train", 3, 1))
     for rank, wanted in ((3, "the process of rank 3 is in train/1"), (4, "name one of 0 to 1")):
         text = str(no_rank(app, "generation 1 of train", rank, 2))
         assert wanted in text

@@ -17,7 +17,7 @@ from events.codec import decode
 from events.kinds import Resized, Round
 from replay.audit.audit import verify
 from tests.deploy.loopback import MACHINES, READY_S, Site
-from tests.e2e.commands import processes_of
+from tests.e2e.commands import processes_of, until_said
 from tests.e2e.story import spec, until
 from tests.lab.chaos.replicas import compare
 
@@ -77,12 +77,15 @@ async def founded(site: Site) -> None:
     await site.install()
     await site.start("nats")
     await site.healthy()
+    await site.start("master")  # Masters and the API wait until their cluster is made.
+    await site.start("api")
+    for unit in (*site.of("master"), *site.of("api")):
+        assert unit.process is not None
+        await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))
     assert "root is its admin" in said
     await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))  # Once more changes nothing.
     await site.dorm("context", "use", "lab")
-    await site.start("master")
-    await site.start("api")
     for name in MACHINES:
         await site.join(name)
     await site.start("agent")
@@ -166,6 +169,11 @@ async def wiped_and_restored(site: Site, app: str) -> None:
     site.wipe()
     await site.start("nats")
     await site.healthy()
+    await site.start("master")  # Masters and the API wait until their cluster is made.
+    await site.start("api")
+    for unit in (*site.of("master"), *site.of("api")):
+        assert unit.process is not None
+        await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "restore", str(site.settings), str(copies[-1]), "--keys", str(site.lab))
     assert f"digest {digest}" in said
     assert "restorer" not in (site.lab / "security/accounts.conf").read_text()

@@ -49,6 +49,7 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
     code, out, err = install()
     assert (code, err) == (0, "")
     assert "systemctl enable --now dorm-nats.service dorm-master.service dorm-api.service dorm-backup.timer" in out
+    assert "systemctl restart" not in out
     first = files(machine)
     assert "etc/dorm/nats.conf" in first
 
@@ -61,6 +62,8 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
     assert (code, "+  max_file_store: 322122547200" in out) == (0, True)
     code, out, _ = install(store_limit="300GiB", api=[])
     assert [line.split()[0] for line in out.splitlines()[:3]] == ["changed", "changed", "removed"]
+    assert "systemctl restart dorm-nats.service\n" in out  # `enable --now` leaves what runs as it is.
+    assert "systemctl stop dorm-api.service\n" in out
     assert "etc/systemd/system/dorm-api.service" not in files(machine)
 
     # A change by hand stops it before anything is written.
@@ -69,12 +72,17 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
     before = files(machine)
     code, out, err = install()
     assert (code, out) == (1, "")
-    assert "changed by hand" in err
+    assert "dorm-master.service.d/local.conf" in err
     assert "[deploy.file.edited]" in err
     assert err.count("\n") == 1
     assert files(machine) == before
     code, out, _ = install("--force")
     assert (code, "replaced" in out, b"# mine" in unit.read_bytes()) == (0, True, False)
+    assert "systemctl restart dorm-nats.service dorm-master.service\n" in out
+    # A configuration has no drop-ins.
+    (machine / "etc/dorm/nats.conf").write_text("mine")
+    code, _, err = install()
+    assert (code, "changed by hand" in err, ".d/local.conf" in err) == (1, True, False)
 
 
 def test_keys_are_a_secret_of_their_reader(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from dorm.cli.main import app
 from dorm.deploy import layout
+from dorm.deploy.installed import agent_of, installed_agent
 from dorm.deploy.installing import install
 from dorm.deploy.keys import keys_of, prepare
 from dorm.deploy.rendering import TEMPLATES, command_line, fill, parts, rendered
@@ -42,8 +43,10 @@ EVERYTHING = {
         "allow": ["alice:writable-root"],
         "allow_images": ["registry.lab/**"],
         "container_disk": "64GiB",
+        "firewall": True,
     },
 }
+ARCHIVES = {"place": "/mnt/archives", "size": "20GiB", "age": "30d", "keep": "7d", "environment": "/etc/dorm/s3.env"}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_nats_servers_accept_their_configuration(trust: bool, servers: int, keys
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         unavailable("there is no systemd-analyze")
-    found = deployment(program=PROGRAM, nodes=EVERYTHING)
+    found = deployment(program=PROGRAM, nodes=EVERYTHING, archives=ARCHIVES)
     install(tmp_path, "n1", rendered(found, "n1"))
     units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
     assert len(units) == 8
@@ -100,7 +103,7 @@ def _complaints(units: list[str]) -> str:
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("machine", ["n1", "n2", "gpu-7"])
 def test_commands_know_their_options(machine: str, trust: bool) -> None:
-    found = deployment(nodes=EVERYTHING, trust=trust)
+    found = deployment(nodes=EVERYTHING, trust=trust, archives=ARCHIVES)
     seen = []
     for file in rendered(found, machine):
         if not file.path.endswith(".service") or "ExecStart=/opt/dorm/bin/dorm" not in file.content.decode():
@@ -125,6 +128,7 @@ def test_an_agent_has_all_of_its_settings() -> None:
         ("--docker", "tcp://10.0.1.7:2375"),
         ("--allow-image", "registry.lab/**"),
         ("--container-disk", "64GiB"),
+        ("--firewall", "on"),
         ("--checkpoints", "/mnt/shared/dorm"),
     ):
         assert json.dumps([option, value])[1:-1] in text
@@ -133,6 +137,36 @@ def test_an_agent_has_all_of_its_settings() -> None:
     assert values(found, "Unit", "AssertPathIsMountPoint") == ["/mnt/shared/dorm"]
     assert values(found, "Unit", "RequiresMountsFor") == ["/mnt/shared/dorm /var/lib/dorm/node"]
     assert values(found, "Service", "OOMPolicy") == ["continue"]
+
+
+def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
+    assert installed_agent(tmp_path) is None
+    install(tmp_path, "gpu-7", rendered(deployment(nodes=EVERYTHING), "gpu-7"))
+    assert installed_agent(tmp_path) == ("gpu-7", layout.NODE, "/mnt/shared/dorm")
+    assert agent_of("ExecStart=/opt/dorm/bin/dorm agent --name n1") is None
+    assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
+
+
+def test_masters_rotate_the_log_where_the_settings_say() -> None:
+    found = deployment(archives=ARCHIVES)
+    services = [file for file in rendered(found, "n1") if file.path.endswith(".service")]
+    units = {os.path.basename(file.path): parsed(file.content.decode()) for file in services}
+    (master,) = values(units["dorm-master.service"], "Service", "ExecStart")
+    assert "--archives /mnt/archives --rotate-size 20GiB --rotate-age 30d --keep 7d" in master
+    assert values(units["dorm-master.service"], "Service", "ReadWritePaths") == ["/var/lib/dorm/master /mnt/archives"]
+    for name in ("master", "api", "backup"):
+        unit = units[f"dorm-{name}.service"]
+        assert "/mnt/archives" in values(unit, "Unit", "RequiresMountsFor")[0].split()
+        assert values(unit, "Service", "EnvironmentFile") == ["/etc/dorm/s3.env"]
+    (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == layout.TMPFILES]
+    assert "d /mnt/archives 0700 dorm dorm -" in tmpfiles
+    # An S3 store is no folder of the machine, and without archives nothing is said of them.
+    store = {
+        file.path: file.content.decode() for file in rendered(deployment(archives={"place": "s3://lab/logs"}), "n1")
+    }
+    assert "--archives s3://lab/logs --metrics" in store[f"{layout.UNITS}/dorm-master.service"]
+    assert "ReadWritePaths=/var/lib/dorm/master\n" in store[f"{layout.UNITS}/dorm-master.service"]
+    assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
 def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> None:

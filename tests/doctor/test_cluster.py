@@ -50,7 +50,16 @@ def agent(**fields: Any) -> dict[str, Asked[AgentStatus]]:
         (LEADER, asked(LEADS), [("note", "masters", "followers")]),
         (LEADER, None, [("unknown", "masters", "followers")]),
         (leader(condition="silent", leader=""), asked(FOLLOWS), [("wrong", "masters", "lease")]),
-        (leader(condition="gone", leader="", last=""), [], [("wrong", "masters", "lease"), ("note", "masters", "followers")]),
+        (leader(condition="gone", leader="", last=""), [], [("wrong", "masters", "lease")]),
+        # A new cluster without any master has no lease, and the last one of a release before leases is not known to live.
+        (leader(condition="unknown", leader="", last="", epoch=0), [], [("wrong", "masters", "lease")]),
+        # After a restore, masters that had seen more refuse to lead.
+        (leader(condition="unknown", leader="m0", last="m0"), asked(FOLLOWS), [("wrong", "masters", "lease")]),
+        (leader(condition="unknown", leader="m0", last="m0"), [], [("wrong", "masters", "lease")]),
+        (
+            leader(condition="unknown", leader="m0", last="m0"), None,
+            [("unknown", "masters", "m0"), ("unknown", "masters", "followers")],
+        ),
         (LEADER, asked(LEADS, msgspec.structs.replace(FOLLOWS, end=99_999)), [("wrong", "lag", "m2")]),
         (LEADER, asked(LEADS, msgspec.structs.replace(FOLLOWS, end=None)), [("wrong", "lag", "m2")]),
         (

@@ -36,6 +36,7 @@ def log(**fields: Any) -> StreamState:
         (log(copies=[LEADER, copy(offline=True), WELL[2]]), ["wrong"], "the copy on s2 is not heard"),
         (log(copies=[LEADER, copy(active_s=60.0), WELL[2]]), ["wrong"], "the copy on s2 is not heard"),
         (log(copies=[LEADER, copy(current=False, lag=7), WELL[2]]), ["wrong"], "the copy on s2 is 7 records behind"),
+        (log(copies=[LEADER, copy(current=False, lag=0), WELL[2]]), ["wrong"], "the copy on s2 is not current"),
         (log(copies=WELL[:2]), ["wrong"], "2 of 3 copies are placed"),
         (
             log(copies=[LEADER, copy(offline=True), copy(server="s3", offline=True)]), ["wrong"] * 3,
@@ -62,11 +63,12 @@ def test_servers() -> None:
     seen = [
         ServerState("s1:4222", name="s1", version="2.15.1", answers_in_s=0.002),
         ServerState("s2:4222", name="s2", version="2.14.0", answers_in_s=0.7),
-        ServerState("s3:4222", error="connection refused"),
+        ServerState("s3:4222", error="no NATS server answers at s3:4222; start a cluster with `dorm up`"),
     ]
     found = list(judge_servers(seen))
     assert levels(found) == ["ok", "wrong", "wrong", "note"]
     assert found[2].about == "s3:4222"
+    assert found[2].text.endswith("no NATS server answers at s3:4222")  # Its advice is for one who looks for a cluster.
     assert levels(gravest_first(found)) == ["wrong", "wrong", "note", "ok"]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT, Workers
+from dorm.bench.elastic.workers import ROOT, Workers, free_port
 from dorm.elastic import ledger
 
 if TYPE_CHECKING:
@@ -129,6 +132,32 @@ def test_sigterm_saves_and_the_next_generation_goes_on_to_the_same_model(tmp_pat
         workers.close()
 
 
+def test_a_newcomer_that_is_asked_to_stop_while_it_waits_ends_and_harms_nothing(workers: Workers, alone: str) -> None:
+    workers.announce(0)
+    reached(workers, 0)
+    workers.signal(0, signal.SIGSTOP)
+    workers.announce(0, 1)
+    _until_it_listens(workers.port(1))
+    workers.signal(1, signal.SIGTERM)
+    assert workers.processes[1].wait(30.0) == 143
+    workers.signal(0, signal.SIGCONT)
+    workers.announce(0)
+    assert workers.wait(0) == [0]
+    assert workers.output(0) == alone
+    assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
+
+
+def test_a_worker_that_is_asked_to_stop_before_the_others_are_there_ends(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    waiting = _with_peers(0, ports, tmp_path)
+    try:
+        _until_it_listens(ports[0])
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(30.0) == 143
+    finally:
+        waiting.kill()
+
+
 def test_strangers_at_the_port_change_nothing(workers: Workers, alone: str) -> None:
     workers.announce(0, 1)
     reached(workers, 0)
@@ -166,3 +195,62 @@ def test_all_members_are_replaced_at_once(workers: Workers, alone: str) -> None:
     assert workers.wait(0, 1, 2, 3) == [0, 0, 0, 0]
     assert [workers.output(slot) for slot in (2, 3)] == [alone, alone]
     assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
+
+
+def test_workers_without_announcements_find_each_other_whichever_starts_first(tmp_path: Path, alone: str) -> None:
+    """Of two workers the first one dials, and nothing announces that the other listens by now."""
+    (tmp_path / "go").touch()
+    ports = [free_port(), free_port()]
+    started = []
+    try:
+        for rank in (0, 1):
+            started.append(_with_peers(rank, ports, tmp_path))
+            _until_it_listens(ports[rank])
+        assert [process.communicate(timeout=60.0)[0] for process in started] == [alone, alone]
+    finally:
+        for process in started:
+            process.kill()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are chosen here are of x86-64")
+@pytest.mark.parametrize("kernels", ["Haswell", "Prescott"])
+def test_members_say_where_they_round_otherwise(tmp_path: Path, kernels: str) -> None:
+    (tmp_path / "go").touch()
+    ports = [free_port(), free_port()]
+    own = {0: "Haswell", 1: kernels}
+    started = [_with_peers(rank, ports, tmp_path, OPENBLAS_CORETYPE=own[rank]) for rank in (0, 1)]
+    try:
+        said = [process.communicate(timeout=60.0)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    expected = 0 if kernels == "Haswell" else 1
+    assert [text.count("rounds products otherwise") for text in said] == [expected] * 2, said
+
+
+def _with_peers(rank: int, ports: list[int], shared: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        **variables,
+        "PYTHONPATH": str(ROOT),
+        "DORM_APP": "test",
+        "DORM_RANK": str(rank),
+        "DORM_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports),
+        "DORM_CHECKPOINT_DIR": str(shared),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-P", SCRIPT, "12", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _until_it_listens(port: int) -> None:
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"nothing listens on {port}")

@@ -1,4 +1,4 @@
-"""Text that is too long keeps its beginning, and says how much is missing."""
+"""Text that is too long keeps its beginning, and says how much is missing; what is shared leaves room for the next one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.limits import LONGEST_TEXT, clipped
+from events.limits import LONGEST_TEXT, Shares, clipped
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([50, 200, LONGEST_TEXT]))
@@ -27,3 +27,27 @@ def test_a_clipped_text_fits_and_counts_what_it_left_out(length: int, longest: i
 @pytest.mark.parametrize("longest", [0, 3, 20])
 def test_where_not_even_the_count_fits_nothing_raises(longest: int) -> None:
     assert clipped("a" * 100, longest)
+
+
+@given(st.integers(2, 300), st.integers(1, 50))
+def test_there_is_room_for_whoever_comes_next(most: int, parties: int) -> None:
+    shares, had = Shares(most), [0] * min(parties, most // 2)
+    while any(shares.has_room_for(str(party)) for party in range(len(had))):
+        for party in range(len(had)):
+            if shares.has_room_for(str(party)):
+                shares.take(str(party))
+                had[party] += 1
+    assert max(had) - min(had) <= 1
+    assert max(had) == max(1, most // 2 + most % 2) if len(had) == 1 else max(had) <= most // 2
+    assert shares.has_room_for("next")
+    for _ in range(had[0]):
+        shares.leave("0")
+    assert shares.has_room_for("0")
+
+
+def test_a_place_is_held_for_a_while() -> None:
+    shares = Shares(2)
+    with shares.held("a"):
+        assert not shares.has_room_for("a")
+        assert shares.has_room_for("b")
+    assert shares.has_room_for("a")

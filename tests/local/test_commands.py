@@ -9,6 +9,7 @@ import pytest
 
 from dorm.core.state import Node
 from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, made_name
+from dorm.local.spec_settings import read_fields
 from events.spec import check_spec
 
 if TYPE_CHECKING:
@@ -95,3 +96,57 @@ def test_loopback_addresses_of_a_distant_cluster_are_not_this_machine() -> None:
     with pytest.raises(CommandRefused) as refused:
         check_nodes(typed(), [node("n0")], "nats://203.0.113.9:4222,nats://203.0.113.10:4222")
     assert refused.value.code == "run.folder.elsewhere"
+
+
+def test_fields_and_settings_are_in_its_spec_and_settings_win() -> None:
+    one = Typed(
+        words=("python3", "train.py"),
+        demand={"cpu": "1"},
+        folder="/srv",
+        fields={"env": {"LR": "1"}, "max_runtime": "2h"},
+        settings=("env.LR=2", "weight=3", "max_runtime=", "python=3.12"),
+    )
+    spec = document(one, "a")
+    assert (spec["env"], spec["weight"], spec["python"]) == ({"LR": "2"}, 3, "3.12")
+    assert "max_runtime" not in spec
+    check_spec(spec)
+
+
+@pytest.mark.parametrize("pair", ["weight", "=1", "env.=1", "weight.a=1", "env=[", "notify.url"])
+def test_settings_that_are_malformed(pair: str) -> None:
+    one = Typed(words=("true",), demand={"cpu": "1"}, folder="/srv", settings=(pair,))
+    with pytest.raises(CommandRefused, match=r"^--set "):
+        document(one, "a")
+
+
+def test_a_command_with_an_environment_takes_its_programs_and_not_those_of_this_shell() -> None:
+    for fields in ({"requirements": ["einops"]}, {"setup": ["true"]}):
+        one = Typed(words=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", fields=fields)
+        assert document(one, "a")["command"] == ["python3", "train.py"]
+    one = Typed(words=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", settings=("python=3.11",))
+    assert document(one, "a")["command"] == ["python3", "train.py"]
+
+
+def test_volumes_and_files_beside_a_command(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("A=file\nB=file\n")
+    (tmp_path / "requirements.txt").write_text("einops>=0.8\n")
+    fields = read_fields(
+        tmp_path,
+        lambda text: None,
+        env={"A": "typed"},
+        env_files=[".env"],
+        requirements="requirements.txt",
+        volumes=["datasets", "scratch:/scratch:rw", "models:/m", "tmp:rw"],
+    )
+    assert fields == {
+        "env": {"A": "typed", "B": "file"},
+        "requirements": ["einops>=0.8"],
+        "volumes": [
+            {"name": "datasets"},
+            {"name": "scratch", "at": "/scratch", "read_only": False},
+            {"name": "models", "at": "/m"},
+            {"name": "tmp", "read_only": False},
+        ],
+    }
+    check_spec({"name": "a", "command": ["true"], "demand": {"cpu": 1}, **fields})
+    assert read_fields(tmp_path, lambda text: None, env={}) == {}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from dorm.local.hints import hint_for
 from events import kinds as k
 from tests.core.fold.test_identities import trusting
 from tests.core.records import document
+
+if TYPE_CHECKING:
+    from dorm.core.state import App
 
 PYTORCH = (
     "slot 0 on node-1 ended with exit code 1: raise _env_error(env_var) / ValueError: Error initializing "
@@ -16,14 +21,24 @@ PYTORCH = (
 """What PyTorch 2.13 writes last, as `dorm ps` has it."""
 
 
+def failed(reason: str, **fields: Any) -> App:
+    said = trusting(ann="user")
+    assert said.by("ann", k.AppSubmitted(spec=document("train", **fields))) == ""
+    said.bench.settle()
+    (app,) = said.bench.state.apps.values()
+    app.end_reason = reason
+    return app
+
+
 @pytest.mark.parametrize(
     ("engine", "reason", "wanted"),
     [("plain", PYTORCH, True), ("torchrun", PYTORCH, False), ("plain", "exit code 1: RANK", False)],
 )
 def test_a_training_for_torchrun_that_was_run_plainly(engine: str, reason: str, wanted: bool) -> None:
-    said = trusting(ann="user")
-    assert said.by("ann", k.AppSubmitted(spec=document("train", engine=engine))) == ""
-    said.bench.settle()
-    (app,) = said.bench.state.apps.values()
-    app.end_reason = reason
-    assert ("--engine torchrun" in hint_for(app)) is wanted
+    assert ("--engine torchrun" in hint_for(failed(reason, engine=engine))) is wanted
+
+
+def test_a_module_that_is_not_there() -> None:
+    reason = "slot 0 on node-1 ended with exit code 1: ModuleNotFoundError: No module named 'einops'"
+    assert "--requirements FILE" in hint_for(failed(reason))
+    assert hint_for(failed("slot 0 on node-1 ended with exit code 1: ImportError")) == ""

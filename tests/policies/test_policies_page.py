@@ -15,11 +15,11 @@ from dorm.policies.registry import names
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 
 
-def test_the_example_prints_what_the_page_says_and_needs_no_log_or_master() -> None:
-    text = PAGE.read_text()
-    found = re.search(r"```python\n(.*?)```\nThis prints:\n\n```\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    code, wanted = found.groups()
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n?This prints:\n\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(("code", "wanted"), EXAMPLES, ids=["a decision", "a simulator"])
+def test_an_example_prints_what_the_page_says_and_needs_no_log_or_master(code: str, wanted: str) -> None:
     asks = (
         "import sys\nprint(*[name for name in sys.modules if name.startswith(('dorm.', 'replay', 'agents', 'nats'))])\n"
     )

@@ -128,3 +128,41 @@ async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again
             assert await tab.locator(".banner").first.inner_text() == verdict
             await drawn(tab)
             assert await violations(tab) == []
+
+
+async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() -> None:
+    """All that the form offers goes to the simulator, and its address fills the form again."""
+    async with archive() as (address, seq), chrome() as browser:
+        async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
+            play = tab.get_by_role("button", name="Play it on")
+            await tab.get_by_label("theta2").wait_for()
+            assert await play.is_disabled()
+            for group in ("Times, and", "Nodes", "Apps"):
+                await tab.locator("summary", has_text=group).click()
+            await tab.get_by_label("quiet_limit (ms)").fill("700")
+            await tab.get_by_label("Nodes that join").fill("2")
+            await tab.get_by_role("alert").get_by_text("choose a node").wait_for()
+            await tab.get_by_label("They are like").fill("n0")
+            await tab.get_by_label("Their resources").fill("cpu=1")
+            await tab.get_by_label("Nodes that are drained").fill("n1")
+            await tab.get_by_label("An app that is submitted").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
+            await tab.get_by_label("How long to simulate").fill("half a day")
+            await tab.get_by_role("alert").get_by_text("not a length of time").wait_for()
+            assert await play.is_disabled()
+            await tab.get_by_label("How long to simulate").fill("6h")
+            await play.click()
+            title = tab.locator("#changed-title")
+            await title.wait_for()
+            said = await title.inner_text()
+            for part in ("quiet_limit = 700ms", "2 more nodes of 1 core", "n1", "eighth"):
+                assert part in said
+            there = tab.url
+        async with opened(browser, there) as tab:
+            await title_of(tab, said)
+            assert await tab.get_by_label("They are like").input_value() == "n0"
+            assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
+            assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
+
+
+async def title_of(tab: Page, said: str) -> None:
+    await tab.locator("#changed-title", has_text=said).wait_for()

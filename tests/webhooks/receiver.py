@@ -37,6 +37,8 @@ class Receiver:
         self.requests: list[Received] = []
         self.answer: Callable[[Received], web.Response] = lambda _: web.Response(status=204)
         self.delay_s = 0.0
+        self.hangs: Callable[[Received], bool] = lambda _: False
+        """Which requests get no answer as long as this receiver lasts."""
         self._arrived = asyncio.Condition()
         self.url = ""
 
@@ -60,6 +62,8 @@ class Receiver:
             self.requests.append(received)
             self._arrived.notify_all()
         await asyncio.sleep(self.delay_s)
+        if self.hangs(received):
+            await asyncio.Future()
         return self.answer(received)
 
     async def until(self, condition: Callable[[list[Received]], bool], *, timeout: float = 40.0) -> list[Received]:

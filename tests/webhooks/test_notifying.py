@@ -156,6 +156,25 @@ async def test_one_that_fails_is_given_up_and_holds_back_no_other(hooks: Setting
         assert (await asking.find(hooks.client, "teams")).state == "active"
 
 
+@pytest.mark.nats
+async def test_no_tenant_holds_back_another(hooks: Setting, nats_server: NatsServer) -> None:
+    """However many of its notifications fail, ask to be sent later, or are not answered at all."""
+    async with Receiver() as receiver, hooks.delivering(nats_server.url, schedule_s=(3600.0,) * 4, timeout_s=600.0):
+        await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
+        bad = [await accepted(hooks, f"bad-{n}", user=f"m{n % 3}", notify=receiver.url) for n in range(180)]
+        slow = [await accepted(hooks, f"slow-{n}", user="eve", notify=receiver.url) for n in range(40)]
+        good = await accepted(hooks, "good", user="alice", notify=receiver.url)
+        receiver.answer = lambda got: web.Response(
+            status=204 if good in got.body.decode() else 503, headers={"Retry-After": "86400"}
+        )
+        receiver.hangs = lambda got: b"slow-" in got.body
+        for app in (*bad, *slow[1:]):
+            await hooks.round(AppCompleted(app=app, generation=1))
+        await hooks.round(AppCompleted(app=slow[0], generation=1), AppCompleted(app=good, generation=1))
+        await receiver.until(lambda found: any(good in one.body.decode() for one in found), timeout=60)
+        assert sum(b"bad-" in one.body for one in receiver.requests) == len(bad)
+
+
 async def place_name(hooks: Setting) -> str:
     from dorm.webhooks.deliverer import place_of
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from agents.runtime.workdir.cache import BlobCache
 from agents.runtime.workdir.placing import Incomplete, place
 from dorm.core.app import App
 from dorm.core.state import State
-from dorm.workdir.errors import OverQuota
+from dorm.workdir.errors import OverQuota, Unshippable
 from dorm.workdir.getting import get_folder
 from dorm.workdir.quotas import enforce_quotas
 from dorm.workdir.shipping import ship_folder
@@ -208,6 +210,18 @@ async def test_a_folder_beyond_the_quota_is_refused_before_anything_is_sent(
     assert (await remove_unneeded(files, state_with(first), clock(), 86_400.0)).parts == 0
     assert await files.listed() == before
     assert (await ship_folder(files, TENANT, project, clock=clock)).sent == second.sent, "it may be shipped again"
+
+
+async def test_a_refusal_leaves_no_process_that_asyncio_warns_of(
+    files: MemoryFiles, project: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder is refused while git still looks at it, or has just ended."""
+    await asyncio.to_thread(subprocess.run, ["git", "init", "--quiet", str(project)], check=True)
+    await files.set_limits(Limits(count=3))
+    for _ in range(40):
+        with raises(Unshippable, "workdir.too_many_files"):
+            await ship_folder(files, TENANT, project, clock=clock)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_what_another_program_wrote_beyond_the_quota_is_removed_and_nothing_of_others(

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -98,7 +98,7 @@ def last_checkpoint(folder: str) -> str | None:
     return None
 
 
-def main() -> int:
+def main() -> NoReturn:
     options = _parser().parse_args()
     set_seed(1)
     torch.set_num_threads(1)
@@ -137,7 +137,15 @@ def main() -> int:
         print(json.dumps({"result": {"step": trainer.state.global_step, "bits_per_byte": round(bits, 3)}}), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
-    return STOPPED if resizable.stopped else 0
+    leave(STOPPED if resizable.stopped else 0)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; where a thread
+    needs it to release a tensor, the process never ends (PyTorch's issue 56297)."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,4 +158,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

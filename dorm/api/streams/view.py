@@ -172,6 +172,7 @@ def _from(one: _Frame, position: int) -> bytes:
     if one.begin >= position:
         return one.body
     records = [record for record in one.change.records if parse(record.position).seq > position]
-    return frame(
-        one.change.position, "change", msgspec.json.encode(msgspec.structs.replace(one.change, records=records))
-    )
+    # What is left out is earlier than all that is listed: a reader that has seen some of these misses none of it.
+    more = one.change.more_records if len(records) == len(one.change.records) else 0
+    change = msgspec.structs.replace(one.change, records=records, more_records=more)
+    return frame(change.position, "change", msgspec.json.encode(change))

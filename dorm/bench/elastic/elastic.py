@@ -60,7 +60,9 @@ class Wanted(NamedTuple):
     torch: bool = True
 
 
-QUICK = Wanted(sizes=(2, 4), cycles=1, schedules=40, sets=("digits",), shared=Amounts(8, 2, 2), torch=False)
+QUICK = Wanted(
+    sizes=(2, 4), cycles=1, schedules=40, sets=("digits",), shared=Amounts(1, 8, 2, 2, settles_s=0.0), torch=False
+)
 
 
 class Found:
@@ -262,7 +264,7 @@ def _shared_figures(found: Shared) -> dict[str, Figure]:
         figures["cluster_live_start_p50_s"] = figure(percentile([one.start_s for one in grown], 50), "s")
         figures["cluster_live_boot_p50_s"] = figure(percentile([one.boot_s for one in grown], 50), "s")
     figures["sharing_step_ratio"] = figure(found.ratio, "ratio")
-    figures["sharing_step_bare_ratio"] = figure(found.bare_ratio, "ratio")
+    figures["sharing_step_noise_ratio"] = figure(found.noise, "ratio")
     figures["sharing_control_plane_cores_mean"] = figure(found.control_cores, "ratio")
     figures["sharing_overhead_at_rest_ratio"] = figure(found.at_rest, "ratio", f"<= {REST_GOAL:g}")
     if any(one.how == "live" for one in found.resizes):

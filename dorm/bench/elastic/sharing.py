@@ -3,9 +3,10 @@
 On a cluster of this machine (server, master, three agents), processes instead of containers:
 
     rest      One worker computes in a partition, two others bare, in short turns: while one runs the others are stopped, so
-              all have the machine's other load alike.  CPU time of a step is compared turn by turn.  How far the two bare
-              workers differ is what the machine cannot tell.  Before the turns, CPU time of the control plane is counted,
-              while the worker in the partition runs alone and the bench, which shares a process with it, sleeps.
+              all have the machine's other load alike.  CPU time of a step is compared turn by turn.  Where a process's memory
+              lies changes its speed, so each round has processes of its own; how far two bare workers of a round differ is
+              what the machine cannot tell.  After the last round, CPU time of the control plane is counted, while the worker
+              in the partition runs alone and the bench, which shares a process with it, sleeps.
     live      An app is resized between 2 and 4 workers while it trains.
     restart   The same app without `elastic: live`.
 
@@ -50,6 +51,8 @@ PER_MINUTE_S = 60.0
 _TURN_S = 0.1
 """The speed of a shared machine changes within seconds, so turns that are compared follow each other closely."""
 _BARE = ("bare", "again")
+_PROGRESS_S = 1.0
+"""As `dorm up` and agents have it unless told otherwise."""
 _LONGEST_S = 60.0
 _STEPS = 20
 
@@ -57,12 +60,15 @@ _STEPS = 20
 class Amounts(NamedTuple):
     """How much is measured."""
 
-    turns: int = 150
-    """Turns of each bare worker, and as many of the one in a partition."""
+    rounds: int = 5
+    turns: int = 30
+    """Turns of each worker in a round."""
     live: int = 6
     restarts: int = 4
     rest_s: float = 15.0
     """Seconds for which the control plane's CPU time at rest is counted."""
+    settles_s: float = 30.0
+    """Seconds from an app's start to its rest: agents look at the progress of new containers more often."""
 
 
 class Resize(NamedTuple):
@@ -84,13 +90,22 @@ class Resize(NamedTuple):
 class Shared(NamedTuple):
     """What was measured."""
 
-    ratio: float
-    """CPU time of a step in the partition, against a bare one."""
-    bare_ratio: float
+    ratios: list[float]
+    """By round: CPU time of a step in the partition, against a bare one."""
+    bare_ratios: list[float]
     """The same of one bare worker against the other."""
     control_cores: float
     """CPU seconds of server, master and agents for each second, at rest."""
     resizes: list[Resize]
+
+    @property
+    def ratio(self) -> float:
+        return fmean(self.ratios)
+
+    @property
+    def noise(self) -> float:
+        """By how much two bare workers of a round differ at most."""
+        return max(abs(one - 1.0) for one in self.bare_ratios)
 
     @property
     def at_rest(self) -> float:
@@ -107,19 +122,18 @@ class Shared(NamedTuple):
 
 async def sharing(amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
     """Measure on a cluster of its own.  Raises BenchError and what a cluster raises that can't start."""
-    async with bench_cluster("process", None) as cluster:
+    async with bench_cluster("process", None, progress_s=_PROGRESS_S) as cluster:
         return await attended(cluster, _measure(cluster, amounts, folder, data, tell))
 
 
 async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        tell("an app in a partition and bare, in turns")
-        ratio, bare_ratio, cores = await _at_rest(cluster, watch, amounts, folder, data)
+        ratios, bare_ratios, cores = await _at_rest(cluster, watch, amounts, folder, data, tell)
         resizes = []
         for how, count in (("live", amounts.live), ("restart", amounts.restarts)):
             if count:
                 resizes += await _resize_all(cluster, watch, how, count, cores, folder, data, tell)
-        return Shared(ratio, bare_ratio, cores, resizes)
+        return Shared(ratios, bare_ratios, cores, resizes)
 
 
 def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[str, Any]:
@@ -140,14 +154,33 @@ def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[st
 
 
 async def _at_rest(
-    cluster: LocalCluster, watch: Watch, amounts: Amounts, folder: Path, data: Path
-) -> tuple[float, float, float]:
-    """Return the ratio of a step's CPU times, that of two bare workers, and the cores that the control plane uses."""
-    logs = {name: folder / f"rest-{name}" for name in (*_BARE, "shared")}
-    for log in logs.values():
-        log.mkdir(parents=True)
-    spec = _spec("bench-rest", "compute", logs["shared"], data, elastic="live", n_min=1, n_max=1)
-    app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+    cluster: LocalCluster, watch: Watch, amounts: Amounts, folder: Path, data: Path, tell: Tell
+) -> tuple[list[float], list[float], float]:
+    """Return by round the ratio of a step's CPU times and that of two bare workers, and the cores that the control plane uses
+    at rest."""
+    ratios, bare_ratios, cores = [], [], 0.0
+    for number in range(amounts.rounds):
+        tell(f"an app in a partition and bare, in turns: round {number + 1} of {amounts.rounds}")
+        logs = {name: folder / f"rest-{number}-{name}" for name in (*_BARE, "shared")}
+        for log in logs.values():
+            log.mkdir(parents=True)
+        spec = _spec(f"bench-rest-{number}", "compute", logs["shared"], data, elastic="live", n_min=1, n_max=1)
+        app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+        began = time.monotonic()
+        used = await _compared(logs, data, amounts.turns)
+        if number == amounts.rounds - 1:
+            tell("the control plane at rest")
+            await asyncio.sleep(max(0.0, began + amounts.settles_s - time.monotonic()))
+            cores = await _control_cores(cluster, amounts.rest_s)
+        await _end(cluster, watch, app.id)
+        bare = list(zip(*(used[name] for name in _BARE), strict=True))
+        ratios.append(median(shared / fmean(pair) for shared, pair in zip(used["shared"], bare, strict=True)))
+        bare_ratios.append(median(two / one for one, two in bare))
+    return ratios, bare_ratios, cores
+
+
+async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, list[float]]:
+    """Start bare workers beside the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
     bare = {name: _bare(logs[name], data) for name in _BARE}
     try:
         for log in logs.values():
@@ -156,21 +189,14 @@ async def _at_rest(
         if len(inside) != 1:
             raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
         processes = {"shared": inside[0], **{name: psutil.Process(one.pid) for name, one in bare.items()}}
-        for name in _BARE:
-            processes[name].suspend()
-        cores = await _control_cores(cluster, amounts.rest_s)
-        used = await _in_turns(processes, logs, amounts.turns)
+        used = await _in_turns(processes, logs, turns)
         processes["shared"].resume()
+        return used
     finally:
         for one in bare.values():
             one.send_signal(signal.SIGCONT)
             one.kill()
             one.wait()
-    await _end(cluster, watch, app.id)
-    ratio = median(
-        shared / fmean(pair) for shared, *pair in zip(used["shared"], *(used[name] for name in _BARE), strict=True)
-    )
-    return ratio, median(two / one for one, two in zip(*(used[name] for name in _BARE), strict=True)), cores
 
 
 async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path], turns: int) -> dict[str, list[float]]:

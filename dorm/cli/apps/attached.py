@@ -207,13 +207,15 @@ class Attached:
             yield chunk
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Hold back the output, so that a question stays readable."""
+    def quiet(self) -> Iterator[asyncio.Event]:
+        """Hold back the output, so that a question stays readable; after it too, where the event is set meanwhile."""
+        stays = asyncio.Event()
         self._flows.clear()
         try:
-            yield
+            yield stays
         finally:
-            self._flows.set()
+            if not stays.is_set():
+                self._flows.set()
 
 
 def _has_output(generation: Generation) -> bool:
@@ -273,15 +275,18 @@ async def _choice(attached: Attached, following: asyncio.Task[None], signals: St
         return "detach"
     if signals.cause != signal.SIGINT or not (os.isatty(0) and os.isatty(2)):
         return "cancel"
-    with attached.quiet():
+    with attached.quiet() as silent:
         question = f"\n{attached.app.name} keeps running: d detaches, c cancels it, Enter keeps following (d/c) "
         progress_console.print(Text(question), end="")
         answer = await _line(signals)
-    if signals.cause == signal.SIGHUP:
-        return "detach"
-    if answer is None or answer.strip().lower().startswith("c"):
-        return "cancel"
-    return "detach" if not answer or answer.strip().lower().startswith("d") else ""
+        if signals.cause == signal.SIGHUP:
+            return "detach"
+        if answer is None or answer.strip().lower().startswith("c"):
+            return "cancel"
+        if not answer or answer.strip().lower().startswith("d"):
+            silent.set()
+            return "detach"
+    return ""
 
 
 async def _line(signals: Stops) -> str | None:

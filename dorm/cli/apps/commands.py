@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.client.client import Client
+    from dorm.core.query.views import AppRow
     from dorm.core.state import App
     from events.spec import CheckedSpec
 
@@ -165,17 +166,21 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
                 if output in (Format.json, Format.yaml):
                     show_document(row, output)
                 else:
-                    loss = f", loss {app.loss:.6g}" if app.loss is not None else ""
-                    console.print(
-                        Text(f"{app.name} {app.ended} after {row.age_s:.1f} s: step {app.step}{loss}, "
-                             f"{counted(app.adjustments, 'adjustment')}")
-                    )  # fmt: skip
+                    console.print(Text(_ending(app, row)))
                 if app.ended != "completed":
                     raise Fail(
                         f"{app.name} {app.ended}" + (f": {app.end_reason}" if app.end_reason else ""),
                         code=f"app.{app.ended}",
                     )
                 return
+
+
+def _ending(app: App, row: AppRow) -> str:
+    """Return `digits completed after 12.0 s: step 400, loss 0.31, 2 adjustments`, without what it never reported."""
+    loss = row.loss_is or (f"{row.loss:.6g}" if row.loss is not None else "")
+    step = f"step {row.step}" if app.reports_progress or row.step else "no progress reported"
+    parts = [step, *([f"loss {loss}"] if loss else []), counted(app.adjustments, "adjustment")]
+    return f"{app.name} {app.ended} after {row.age_s:.1f} s: {', '.join(parts)}"
 
 
 def ps(

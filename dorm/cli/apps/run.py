@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL
+from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
 from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
@@ -60,9 +61,10 @@ def run_app(
             help="The engine, such as torchrun; see the field `engine` of specs.", autocompletion=complete_engine
         ),
     ] = "plain",
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable; may be repeated.")
-    ] = None,
+    env: Env = None,
+    env_file: EnvFiles = None,
+    requirements: Requirements = None,
+    volume: Volumes = None,
     retries: Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")] = 0,
     origin: Annotated[
         str | None,
@@ -73,6 +75,9 @@ def run_app(
             autocompletion=complete_app,
         ),
     ] = None,
+    max_runtime: MaxRuntime = None,
+    after: After = None,
+    change: Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
     output: Output = Format.table,
@@ -109,6 +114,10 @@ def run_app(
 
       dorm run --from digits-mlp@120 -- python train.py --resume
 
+      dorm run --volume datasets --requirements requirements.txt -- python train.py
+
+      dorm run --after prepare --max-runtime 12h --set weight=2 -- python train.py
+
       dorm run --dry-run -o yaml -- python train.py > train.yaml
     """
     from dorm.local.commands import CommandRefused, Typed, document, made_name
@@ -132,7 +141,8 @@ def run_app(
         folder=folder or "",
         workdir="" if no_workdir or folder else (workdir or "."),
         engine=engine,
-        env=_variables(env or []),
+        fields=Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",
     )
@@ -149,13 +159,6 @@ def run_app(
     code = run(_run(typed, detach, output, (url, cluster, user)))
     if code:
         raise typer.Exit(code)
-
-
-def _variables(given: list[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
-    return dict(one.split("=", 1) for one in given)
 
 
 async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, ago, console, print_table, show_document
+from dorm.cli.output import Format, Output, ago, console, counted, print_table, show_document
 from events.log.records import LogError
 
 if TYPE_CHECKING:
@@ -91,6 +91,16 @@ async def watch_lease(leadership: Leadership, first: Held | None) -> None:
 
 
 def _print(row: Leader) -> None:
+    if (
+        row.condition == "unknown"
+        and row.masters is not None
+        and not any(one.condition == "leads" for one in row.masters)
+    ):
+        run = counted(len(row.masters), "master")
+        then = f"{run} run, and their logs say why none leads" if row.masters else "start one with `dorm master`"
+        who = f"{row.last} was elected last, {ago(row.age_s)} ago" if row.last else "nobody ever led"
+        console.print(Text(f"nobody leads, and there is no lease: {who}; {then}"))
+        return
     if row.condition in ("gone", "silent"):
         from replay.words import moment
 

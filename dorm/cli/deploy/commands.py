@@ -124,7 +124,7 @@ def install(
     steps = installing.plan(root, name, files) if dry_run else installing.install(root, name, files, force=force)
     _show(root, steps, dry_run=dry_run)
     if not dry_run:
-        _next(name, has, elsewhere=root != Path("/"))
+        _next(name, has, steps, elsewhere=root != Path("/"))
 
 
 def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | None) -> list[File]:
@@ -167,11 +167,17 @@ def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
         say(f"all {len(steps)} files are up to date")
 
 
-def _next(name: str, has: Sequence[Part], *, elsewhere: bool) -> None:
+def _next(name: str, has: Sequence[Part], steps: Sequence[Step], *, elsewhere: bool) -> None:
+    from dorm.deploy.installing import restarts, stops
+
     units = " ".join(unit for part in has for unit in part.units)
     say(f"next{f', on {name}' if elsewhere else ''}:")
     say("  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
     say(f"  systemctl enable --now {units}")
+    if changed := restarts(steps):
+        say(f"  systemctl restart {' '.join(changed)}")
+    if gone := stops(steps):
+        say(f"  systemctl stop {' '.join(gone)}")
 
 
 @app.command("found")

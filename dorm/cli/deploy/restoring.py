@@ -43,6 +43,7 @@ def restore(
         )
 
     async def work() -> None:
+        from dorm.deploy import layout
         from dorm.deploy.restore import restore_log, restore_shipped
         from events.quantities import MEMORY, humanize
 
@@ -62,7 +63,10 @@ def restore(
             size = humanize(MEMORY, shipped.bytes)
             console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders, {size}, are restored"))
         console.print(
-            Text("next: start the masters; one that had seen later records needs --accept-log once", style="dim"),
+            Text(
+                f"next, on each master's machine: rm -f {layout.MASTER}/seal.seen; systemctl start dorm-master",
+                style="dim",
+            ),
             soft_wrap=True,
         )
 

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
+from dorm.cli.authoring.fields import complete_field
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
@@ -28,15 +29,6 @@ _MOST_SHOWN = 10
 
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(edit)
-
-
-def complete_field(incomplete: str) -> list[str]:
-    """Complete `--set` with the fields of a spec."""
-    from events.spec import AppSpec
-    from events.spec.editing import NEVER
-
-    names = (name for name in AppSpec.__struct_encode_fields__ if name not in NEVER)
-    return [f"{name}=" for name in names if name.startswith(incomplete)]
 
 
 def edit(
@@ -148,9 +140,10 @@ async def _asked(
 ) -> AppSpec | None:
     """Return the spec that the user wants; None where an editor left it as it was.  A folder that it names is shipped with
     `send`, else only looked at."""
-    from dorm.cli.lifecycle.editing import from_editor, from_file, with_settings
+    from dorm.cli.lifecycle.editing import from_editor, from_file
     from dorm.cli.lifecycle.shipping import with_folder
     from dorm.core.apps.steering import spec_of
+    from dorm.local.spec_settings import SettingRefused, with_settings
     from events.spec import document_of
 
     spec, base = app.owners_spec, Path() if file is None or str(file) == "-" else file.parent
@@ -158,7 +151,10 @@ async def _asked(
         edited = await from_editor(spec, lambda document: spec_of(document, app))
         return spec_of(await with_folder(connected, edited, app, base, send=send), app) if edited is not None else None
     document: dict[str, Any] = from_file(file, spec) if file is not None else document_of(spec)
-    document = with_settings(document, pairs or [])
+    try:
+        document = with_settings(document, pairs or [])
+    except SettingRefused as error:
+        raise WrongUsage.of(error) from None
     return spec_of(await with_folder(connected, document, app, base, send=send), app)
 
 

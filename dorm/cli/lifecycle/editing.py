@@ -1,4 +1,4 @@
-"""What people type as an edit, made into the document of a spec: a file, `KEY=VALUE`, or an editor's text."""
+"""What people give as an edit, made into the document of a spec: a file, or an editor's text."""
 
 from __future__ import annotations
 
@@ -9,57 +9,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dorm.cli.errors import Fail, WrongUsage
+from dorm.cli.errors import Fail
 from dorm.cli.output import as_yaml
 from dorm.local.spec_files import load_document, parse
-from events.errors import code_of
 from events.spec import SpecError, document_of
-from events.spec.spec import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from events.spec import AppSpec
 
-_MAPS = (*PARTS, "demand", "env", "labels", "secrets")
-"""Fields whose parts may be set one by one."""
 _EDITORS = ("VISUAL", "EDITOR")
-
-
-def with_settings(document: dict[str, Any], pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the document with `KEY=VALUE` applied in order: values as in YAML, parts of maps as `env.LR=0.1`, and nothing
-    after the sign for the default.  Raises WrongUsage."""
-    changed = dict(document)
-    for pair in pairs:
-        key, sign, text = pair.partition("=")
-        field, dot, part = key.partition(".")
-        if not sign or not field or (dot and not part):
-            raise WrongUsage(
-                f"--set {pair!r}: write KEY=VALUE, such as weight=2 or env.LR=0.1", code="usage.set.malformed"
-            )
-        if dot and field not in _MAPS:
-            raise WrongUsage(f"--set {pair!r}: {field} has no parts; write {field}=VALUE", code="usage.set.malformed")
-        try:
-            value = parse(text) if text else None
-        except SpecError as error:
-            raise WrongUsage(f"--set {pair!r}: {error}", code=code_of(error)) from None
-        if not dot:
-            _put(changed, field, value if text else None, keep=bool(text))
-            continue
-        inner = changed.get(field)
-        changed[field] = dict(inner) if isinstance(inner, dict) else {}
-        # Environments hold texts, and what looks like a number is one there.
-        _put(changed[field], part, text if field in ("env", "labels", "secrets") else value, keep=bool(text))
-        if not changed[field]:
-            del changed[field]
-    return changed
-
-
-def _put(document: dict[str, Any], key: str, value: Any, *, keep: bool) -> None:
-    if keep:
-        document[key] = value
-    else:
-        document.pop(key, None)
 
 
 def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from pathlib import Path
@@ -38,7 +39,11 @@ def register(app: typer.Typer) -> None:
 def doctor(
     every: Annotated[bool, typer.Option("--all", "-a", help="Also list checks that pass.")] = False,
     node: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this machine's node; default: the host name.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of this machine's node; default: the node whose unit is installed here, else the host name.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this machine's node, as its agent uses it.")
@@ -64,7 +69,7 @@ def doctor(
 
       dorm doctor --all -o json | jq -r '.findings[] | select(.level == "wrong") | .todo'
 
-      dorm doctor --node gpu-7 --data /var/lib/dorm/gpu-7 --checkpoints /mnt/shared/dorm
+      dorm doctor --node gpu-7 --data /srv/gpu-7 --checkpoints /mnt/shared/dorm
     """
 
     async def work() -> bool:
@@ -80,9 +85,13 @@ def doctor(
 
 
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
-    """Return the node of this machine, None if there is none."""
+    """Return the node of this machine, None if there is none: the one that is named, or that a unit here starts."""
+    from dorm.deploy.installed import installed_agent
     from dorm.doctor.machine import NodeHere
 
+    unit = installed_agent(Path("/")) if (node, data) == (None, None) else None
+    if unit is not None:
+        return NodeHere(unit.name, Path(unit.data), (checkpoints or Path(unit.checkpoints)).absolute())
     name = node or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / name).absolute()
     if not root.exists() and node is None and data is None:
@@ -119,20 +128,20 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
     from dorm.doctor import cluster, servers
-    from dorm.doctor.findings import unknown, wrong
+    from dorm.doctor.findings import wrong
     from dorm.local.cluster import BUILD
     from events import subjects
 
-    every, streams, clock = await connection.inspect()
+    # All at once: where servers are away, each of these waits for its own time limit.
+    (every, streams, clock), danger, masters, agents = await asyncio.gather(
+        connection.inspect(),
+        _endangered(connection),
+        _ask(connection, subjects.ask_masters(connection.cluster), MasterStatus),
+        _ask(connection, subjects.ask_agents(connection.cluster), AgentStatus),
+    )
     looked = [*servers.judge_servers(every), *servers.judge_streams(streams, len(every))]
     looked.append(servers.judge_clock("clock", "NATS server", clock, "the clock of this machine"))
-    try:
-        danger = await connection.endangered()
-        looked += [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
-    except LogError as error:
-        looked.append(unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}"))
-    masters = await _ask(connection, subjects.ask_masters(connection.cluster), MasterStatus)
-    agents = await _ask(connection, subjects.ask_agents(connection.cluster), AgentStatus)
+    looked += danger
     try:
         client = Client(connection.log, connection.bus, connection.cluster, connection=None)
         state = await client.state()
@@ -147,6 +156,16 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
     looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
     return state, looked
+
+
+async def _endangered(connection: Connection) -> list[Finding]:
+    from dorm.doctor.findings import unknown, wrong
+
+    try:
+        danger = await connection.endangered()
+    except LogError as error:
+        return [unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}")]
+    return [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
 
 
 async def _leader(connection: Connection, state: State) -> Leader:

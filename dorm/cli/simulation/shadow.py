@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -274,7 +275,8 @@ async def _what_if(out: _Out, arguments: list[str]) -> None:
         return
     finally:
         if process.returncode is None:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
             await process.wait()
     await out.what_if(_told(process.returncode, text, trouble))
 

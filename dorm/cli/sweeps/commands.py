@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
+from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -71,7 +72,13 @@ def run_sweep(
     no_workdir: Annotated[bool, typer.Option("--no-workdir", help="Ship nothing; run in the current folder itself, or in the image's working directory.")] = False,
     folder: Annotated[str | None, typer.Option(help="Ship nothing; run in this folder: an absolute path on every node, or in the image.")] = None,
     engine: Annotated[str | None, typer.Option(help="The engine, such as torchrun; default: plain.", autocompletion=complete_engine)] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable; may be repeated.")] = None,
+    env: Env = None,
+    env_file: EnvFiles = None,
+    requirements: Requirements = None,
+    volume: Volumes = None,
+    max_runtime: MaxRuntime = None,
+    after: After = None,
+    change: Settings = None,
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
@@ -104,7 +111,8 @@ def run_sweep(
       dorm sweep run sweep.yaml --dry-run
     """
     typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
-             "workdir": workdir, "no_workdir": no_workdir, "engine": engine, "env": env, "retries": retries}  # fmt: skip
+             "workdir": workdir, "no_workdir": no_workdir, "engine": engine, "retries": retries, "set": change,
+             **Given(env, env_file, requirements, volume, max_runtime, after)._asdict()}  # fmt: skip
     given: dict[str, Any] = {
         "array": array,
         "sweep": parameters(param or []) or None,

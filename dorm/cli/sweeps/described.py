@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dorm.cli.authoring.fields import Given
 from dorm.cli.errors import WrongUsage
 from dorm.cli.terminal import say
 from events.spec import SpecError
@@ -89,9 +90,6 @@ def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
         raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
     if given["workdir"] is not None and (given["no_workdir"] or folder is not None):
         raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
-    for one in given["env"] or ():
-        if "=" not in one:
-            raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
     demand = {"cpu": given["cpu"] or "1", **({"memory": given["memory"]} if given["memory"] else {})}
     return Typed(
         words=tuple(words),
@@ -102,7 +100,8 @@ def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
         folder=folder or "",
         engine=given["engine"] or "plain",
         workdir="" if given["no_workdir"] or folder else (given["workdir"] or "."),
-        env=dict(one.split("=", 1) for one in given["env"] or ()),
+        fields=Given(*(given[field] for field in Given._fields)).fields(),
+        settings=tuple(given["set"] or ()),
         retries=given["retries"] or 0,
     )
 

@@ -55,8 +55,11 @@ def _running_generation(app: App) -> Generation:
         generation = app.generations[number]
         if any(one.state == "running" for one in generation.containers.values()):
             return generation
+    if app.ended:
+        how = "was cancelled" if app.ended == "cancelled" else f"has {app.ended}"
+        raise NotRunning(f"nothing of {app.name} runs: it {how}")
     why = f": {app.waiting.text}" if app.waiting is not None else ""
-    hint = "" if app.ended else f"; `dorm wait {app.name} --for running` waits until it does"
+    hint = f"; `dorm wait {app.name} --for running` waits until it does"
     raise NotRunning(f"nothing of {app.name} runs, it is {app.phase}{why}{hint}")
 
 

@@ -47,7 +47,9 @@ def limit_of(app: App) -> int:
 def same_run(app: App, other: App) -> bool:
     """Return whether two apps were submitted as parts of one group."""
     one, two = app.spec.group, other.spec.group
-    return one is not None and two is not None and (app.tenant, one.name, one.run) == (other.tenant, two.name, two.run)
+    if one is None or two is None or (one.name, one.run) != (two.name, two.run):
+        return False
+    return app.tenant == other.tenant  # Last, for it has to be computed.
 
 
 def _held_back(members: list[App], now: int) -> dict[str, Waiting]:

@@ -123,13 +123,18 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         adjustments=app.adjustments,
         failures=app.failures,
         age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
-        note=app.end_reason
-        if app.ended
-        else _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else _builds(app)),
+        note=note_of(app, now),
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
     )
+
+
+def note_of(app: App, now: int) -> str:
+    """Return what people should know of an app beside its figures: why it ended, waits, or has less than it could use."""
+    if app.ended:
+        return app.end_reason
+    return _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else _builds(app))
 
 
 def _early_end(app: App) -> str:

@@ -7,12 +7,14 @@ have threads of their own, claims are made in one too.  The script's thread call
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from dorm.elastic import arithmetic
 from dorm.elastic.collectives.messages import GroupMessage
 from dorm.elastic.errors import ContractError, ElasticError, LeftBehind, PeerError
 from dorm.elastic.network.links import Link, accept, dial
@@ -29,13 +31,16 @@ if TYPE_CHECKING:
     from dorm.elastic.contract import Announcement, Contract
     from dorm.elastic.ledger import Entry
 
-__all__ = ["PORT_TAKEN", "SILENT_S", "Group"]
+__all__ = ["PORT_TAKEN", "SILENT_S", "STOPPED", "Group"]
 
 SILENT_S = 1.5
 """Seconds without a byte after which a peer counts as dead."""
 _BEAT_S = 0.25
 _LOOK_S = 0.05
 """Seconds between two looks at announcement and peers."""
+_READ_S = 1.0
+"""Seconds after which the announcement is read again even if its file looks the same: two files that replace each other within
+a tick of the file system's clock may look alike."""
 _PAUSED_S = 0.75
 """If two looks are further apart, this process was paused itself and blames nobody for the silence."""
 _DRAIN_S = 2.0
@@ -43,6 +48,8 @@ _STRANGERS = 16
 """Callers that may prove themselves at the same time."""
 PORT_TAKEN = errno.EADDRINUSE
 """98: the exit code that says that another process listens on this worker's port."""
+STOPPED = 128 + signal.SIGTERM
+"""143: the exit code of a worker that was asked to stop, and did."""
 
 
 class Group:
@@ -58,9 +65,14 @@ class Group:
         self._waiting: dict[int, list[m.Message]] = {}
         """Messages for peers that are not connected yet."""
         self._announcement: Announcement | None = None
+        self._mark: tuple[int, int, int] | None = None
+        """That of the announcement's file, just before it was read."""
+        self._read_at = 0.0
         self._told = 0
         """The number of the membership that the member was told last."""
         self._groups: Groups | None = None
+        self._differs = False
+        """Whether a peer that rounds otherwise has been reported."""
         self._error: BaseException | None = None
         self._closing = threading.Event()
         self._listener: socket.socket | None = None
@@ -91,13 +103,16 @@ class Group:
         self._announce(announcement)
         self._ticker.start()
 
-    def join(self) -> m.State | None:
+    def join(self, asked: threading.Event) -> m.State | None:
         """Wait until this member may begin: the first state of those who train, or None where nobody does yet.
 
-        Raises LeftBehind where the others ended or continue without this member."""
+        Raises LeftBehind where the others ended or continue without this member, and SystemExit(143) where it is `asked` to
+        stop meanwhile: it has nothing to save."""
         with self._lock:
             while self._member.first_state is None:
                 self._check()
+                if asked.is_set():
+                    raise SystemExit(STOPPED)
                 announced = self._member.announced.members
                 if announced and self._contract.slot not in announced:
                     raise LeftBehind(
@@ -119,13 +134,14 @@ class Group:
         self._do(lambda: self._member.start(plan, step, used))
 
     def boundary(
-        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed]
+        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], asked: threading.Event
     ) -> v.Begin | v.Left | v.Stop:
-        """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind."""
+        """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind, and
+        SystemExit(143) where it is `asked` to stop before its first step; later the members agree on where to stop."""
         if self._member.wants == "first":
             self._supply("first", state)
         self._do(lambda: self._member.boundary(step, values=values))
-        answer = self._answer(state)
+        answer = self._answer(state, asked)
         assert isinstance(answer, (v.Begin, v.Left, v.Stop))
         return answer
 
@@ -246,7 +262,7 @@ class Group:
         if self._error is not None:
             raise self._error
 
-    def _answer(self, state: Callable[[bool], v.Packed] | None) -> v.Answer:
+    def _answer(self, state: Callable[[bool], v.Packed] | None, asked: threading.Event | None = None) -> v.Answer:
         answer = None
         while answer is None:
             with self._lock:
@@ -254,6 +270,8 @@ class Group:
                     self._check()
                     if state is not None and self._member.deserted:
                         return v.Left()
+                    if asked is not None and asked.is_set() and not self._member.has_trained:
+                        raise SystemExit(STOPPED)
                     if self._member.first_state is not None:  # Another leader asks; the script has warmed up already.
                         self._member.first_state = None
                     self._changed.wait(1.0)
@@ -297,10 +315,15 @@ class Group:
             self._do(self._member.tick)
 
     def _look(self) -> None:
-        if self._contract.members is None:
-            return
+        """Read the announcement where it may be new, and dial the members that are not connected yet."""
+        announcement = self._announcement
         try:
-            announcement = self._contract.announcement()
+            mark, now = self._contract.mark(), time.monotonic()
+            if mark is not None and (mark != self._mark or now - self._read_at >= _READ_S):
+                self._mark, self._read_at = mark, now
+                announcement = self._contract.announcement()
+        except FileNotFoundError:
+            return
         except (ContractError, OSError) as error:
             print(f"dorm.elastic: {error}", file=sys.stderr)
             return
@@ -346,11 +369,11 @@ class Group:
 
     def _dial(self, slot: int, address: tuple[str, int]) -> None:
         try:
-            connection = dial(address, self._contract.slot, slot, self._name, self._key)
+            connection, rounds = dial(address, self._contract.slot, slot, self._name, self._key)
         except (OSError, PeerError):
             time.sleep(_LOOK_S)  # It may not listen yet; the next look tries again.
         else:
-            self._add(slot, connection)
+            self._add(slot, connection, rounds)
         finally:
             with self._lock:
                 self._dialing.discard(slot)
@@ -385,15 +408,16 @@ class Group:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            peer = accept(connection, self._contract.slot, self._name, self._key)
+            peer, rounds = accept(connection, self._contract.slot, self._name, self._key)
         except (OSError, PeerError):
             connection.close()
         else:
-            self._add(peer, connection)
+            self._add(peer, connection, rounds)
         finally:
             self._strangers.release()
 
-    def _add(self, peer: int, connection: socket.socket) -> None:
+    def _add(self, peer: int, connection: socket.socket, rounds: str) -> None:
+        """Add a connection with a peer; `rounds` says how it rounds."""
         link = Link(peer, connection, self._receive, self._lost)
         with self._lock:
             if peer in self._links or peer in self._member.dead or self._closing.is_set():
@@ -403,6 +427,14 @@ class Group:
             link.start()
             for message in self._waiting.pop(peer, []):
                 link.send(message)
+            differs = rounds not in ("", arithmetic.digest()) and not self._differs
+            self._differs = self._differs or differs
+        if differs:
+            print(
+                f"dorm.elastic: slot {peer} rounds products otherwise than this worker (another CPU, or another NumPy), "
+                "so the model is not bit for bit that of one worker",
+                file=sys.stderr,
+            )
         if self._groups is not None:
             self._groups.connected(peer)
         self._do(lambda: self._member.connect(peer))

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from dorm.elastic import arithmetic
 from dorm.elastic.errors import PeerError
 from dorm.elastic.network.frames import read_frame, to_buffers
 from dorm.elastic.network.secret import proof
@@ -115,13 +116,15 @@ class Link:
             self._connection.shutdown(socket.SHUT_WR)
 
 
-def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) -> socket.socket:
-    """Connect with a peer and prove who this is.  Raises OSError, also where the peer is another than expected."""
+def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) -> tuple[socket.socket, str]:
+    """Connect with a peer and prove who this is; return the connection, and how the peer rounds (`arithmetic`; "" where it
+    does not say).  Raises OSError, also where the peer is another than expected."""
     connection = socket.create_connection(address, timeout=HANDSHAKE_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         mine = secrets.token_hex(16)
-        _say(connection, {"group": group, "slot": own, "to": peer, "challenge": mine})
+        greeting = {"group": group, "slot": own, "to": peer, "challenge": mine, "arithmetic": arithmetic.digest()}
+        _say(connection, greeting)
         answer = _hear(connection)
         if answer.get("proof") != proof(key, mine, group, peer, own):
             raise PeerError(f"{address[0]}:{address[1]} is not slot {peer} of this app", code="elastic.peer.stranger")
@@ -130,22 +133,24 @@ def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) 
     except BaseException:
         connection.close()
         raise
-    return connection
+    return connection, str(answer.get("arithmetic", ""))
 
 
-def accept(connection: socket.socket, own: int, group: str, key: bytes) -> int:
-    """Have a caller prove who it is, and return its slot.  Raises OSError."""
+def accept(connection: socket.socket, own: int, group: str, key: bytes) -> tuple[int, str]:
+    """Have a caller prove who it is; return its slot, and how it rounds (`arithmetic`; "" where it does not say).  Raises
+    OSError."""
     connection.settimeout(HANDSHAKE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     greeting = _hear(connection)
     peer, theirs, mine = greeting.get("slot"), str(greeting.get("challenge")), secrets.token_hex(16)
     if greeting.get("group") != group or greeting.get("to") != own or not isinstance(peer, int):
         raise PeerError("a caller looks for somebody else", code="elastic.peer.stranger")
-    _say(connection, {"proof": proof(key, theirs, group, own, peer), "challenge": mine})
+    answer = {"proof": proof(key, theirs, group, own, peer), "challenge": mine, "arithmetic": arithmetic.digest()}
+    _say(connection, answer)
     if _hear(connection).get("proof") != proof(key, mine, group, peer, own):
         raise PeerError(f"a caller is not slot {peer}", code="elastic.peer.stranger")
     connection.settimeout(None)
-    return peer
+    return peer, str(greeting.get("arithmetic", ""))
 
 
 def _say(connection: socket.socket, words: dict[str, Any]) -> None:

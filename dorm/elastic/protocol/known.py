@@ -107,6 +107,11 @@ class Known:
     finished: bool = False
 
     @property
+    def has_trained(self) -> bool:
+        """Whether this member has been part of a view that trains: a founder's own one does not."""
+        return self.view is not None and self.view.membership > 0
+
+    @property
     def prepared_number(self) -> int:
         return self.prepared.view if self.prepared is not None else 0
 

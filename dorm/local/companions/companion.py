@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -58,12 +59,13 @@ class Companion:
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+                os.kill(process.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(_END_S):
                     await process.wait()
             except TimeoutError:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
 
     async def wanted(self) -> None:

@@ -15,7 +15,7 @@ import { Sweep, Sweeps } from "./pages/sweeps.js";
 import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
-import { DECISIONS, FAILURES, arrived, connect, fillTail, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
+import { DECISIONS, FAILURES, arrived, connect, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
 const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
 const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
@@ -123,7 +123,6 @@ async function start() {
   place.textContent = "";
   render(html`<${Frame} />`, place);
   await connect();
-  fillTail();
   await load();
 }
 

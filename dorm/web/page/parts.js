@@ -52,6 +52,12 @@ export const Card = ({ title, extra, class: name = "", children, id }) => html`
     ${children}
   </section>`;
 
+/** Fields that most people leave alone.  It starts open where one of them is filled, and then obeys its reader. */
+export function Group({ title, filled, children }) {
+  const [open] = useState(Boolean(filled));
+  return html`<details class="group" open=${open}><summary>${title}</summary>${children}</details>`;
+}
+
 /** A part of a whole as a bar with an optional mark, such as a budget. */
 export function Meter({ value, max = 1, mark = null, tone = "accent", label }) {
   const place = useRef(null);

@@ -1,8 +1,9 @@
-// The policy and its parameters as a form: which policies there are, with the type, range and meaning of each parameter, comes
-// from the API.  The policy dialog and the what-if page use it.
+// The policy, its parameters and the cluster's times as a form: which policies there are, with the type, range and meaning of each
+// parameter, comes from the API.  The policy dialog and the what-if page use it.
 
 import { html } from "./vendor/preact.js";
 import { clean } from "./format.js";
+import { Group } from "./parts.js";
 import { store } from "./store.js";
 
 export const NOTHING = { policy: "", values: {} };
@@ -18,6 +19,10 @@ export async function loadSettings(at = null) {
   return { policies, now, inForce: Object.fromEntries(now.parameters.map((one) => [one.name, one.value])) };
 }
 
+/** Settings beside the policy's parameters, with how each is read.  How long ended apps are kept decides nothing. */
+const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s")).map((one) => [one, one.name === "weights"
+  ? { type: "string", choices: ["apps", "tenants"], default: one.default } : { type: one.name.endsWith("_ms") ? "integer" : "number", default: one.default }]);
+
 /** What a choice asks for: `request` changes the settings, `assumed` is the same for plans and forks, `wrong` says what cannot be read. */
 export function readSettings(found, choice) {
   const name = choice.policy || found.now.policy, other = name !== found.now.policy;
@@ -32,8 +37,16 @@ export function readSettings(found, choice) {
     if (read.error) wrong = `${key}: ${read.error}`;
     else if (JSON.stringify(read.value) !== JSON.stringify(before)) { set[key] = read.value; assumed[key] = read.value ?? schema.default; }
   }
-  const policy = other ? { policy: name } : {}, some = Object.keys(set).length > 0;
-  return { name, other, wrong, some: other || some, request: { ...policy, ...(some ? { set_params: set } : {}) }, assumed: { ...policy, ...assumed } };
+  const moved = {};
+  for (const [one, schema] of times(found)) {
+    const text = choice.values[one.name];
+    if (text === undefined) continue;
+    const read = valueOf(text, schema);
+    if (read.error) wrong = `${one.word}: ${read.error}`;
+    else if ((read.value ?? one.default) !== one.value) moved[one.name] = read.value ?? one.default;
+  }
+  const policy = other ? { policy: name } : {}, some = Object.keys(set).length > 0, all = { ...policy, ...assumed, ...moved };
+  return { name, other, wrong, some: Object.keys(all).length > 0, request: { ...policy, ...(some ? { set_params: set } : {}), ...moved }, assumed: all };
 }
 
 /** The choice that leads to `assumed`, as an address holds it. */
@@ -66,21 +79,29 @@ export function Settings({ found, choice, onchange }) {
   const fields = Object.entries(chosen?.schema.properties ?? {});
   return html`
     <label class="field"><span>Policy</span>
-      <select value=${name} onChange=${(event) => onchange({ policy: event.target.value === found.now.policy ? "" : event.target.value, values: {} })}>
+      <select value=${name} onChange=${(event) => onchange({ policy: event.target.value === found.now.policy ? "" : event.target.value, values: timesOf(found, choice) })}>
         ${found.policies.map((one) => html`<option key=${one.name} value=${one.name}>${clean(one.name)}${one.name === found.now.policy ? " (in force)" : ""}${one.plugin ? `, of ${clean(one.plugin)}` : ""}</option>`)}
       </select>
       <span class="about">${clean(chosen?.gist ?? "")}</span></label>
     ${fields.length > 0 ? html`<div class="params">${fields.map(([key, schema]) => html`<${Parameter} key=${`${name} ${key}`} name=${key} schema=${schema}
-        text=${choice.values[key] ?? written(other ? schema.default : found.inForce[key])} write=${(text) => write(key, text)} />`)}</div>` : html`<p class="note">This policy has no parameters.</p>`}`;
+        text=${choice.values[key] ?? written(other ? schema.default : found.inForce[key])} write=${(text) => write(key, text)} />`)}</div>` : html`<p class="note">This policy has no parameters.</p>`}
+    <${Group} title="Times, and what weights count against" filled=${Object.keys(timesOf(found, choice)).length > 0}><div class="params">${times(found).map(([one, schema]) => html`<${Parameter} key=${one.name}
+      name=${one.word} unit=${{ integer: "ms", number: "s" }[schema.type]} schema=${{ ...schema, description: one.meaning }} text=${choice.values[one.name] ?? written(one.value)} write=${(text) => write(one.name, text)} />`)}</div><//>`;
 }
 
-function Parameter({ name, schema, text, write }) {
+/** What a choice has of the times. */
+function timesOf(found, choice) {
+  const names = new Set(times(found).map(([one]) => one.name));
+  return Object.fromEntries(Object.entries(choice.values).filter(([name]) => names.has(name)));
+}
+
+function Parameter({ name, unit = "", schema, text, write }) {
   const numeric = schema.type === "number" || schema.type === "integer";
   const bounded = schema.minimum !== undefined ? `${schema.minimum} to ${schema.maximum.toLocaleString("en")}; ` : "";
-  const hint = `${bounded}default ${written(schema.default) || "none"}`;
-  const input = schema.type === "boolean"
-    ? html`<select value=${text} onChange=${(event) => write(event.target.value)}><option value="true">true</option><option value="false">false</option></select>`
+  const hint = `${bounded}default ${written(schema.default) || "none"}`, choices = schema.type === "boolean" ? ["true", "false"] : schema.choices;
+  const input = choices
+    ? html`<select value=${text} onChange=${(event) => write(event.target.value)}>${choices.map((one) => html`<option value=${one}>${one}</option>`)}</select>`
     : html`<input type=${numeric ? "number" : "text"} min=${schema.minimum} max=${schema.maximum} step=${numeric ? (schema.type === "integer" ? 1 : "any") : undefined}
         value=${text} onInput=${(event) => write(event.target.value)} spellcheck="false" placeholder=${written(schema.default)} />`;
-  return html`<label class="field"><span>${clean(name)}</span>${input}<span class="about">${schema.description ? `${clean(schema.description)} (${hint})` : hint}</span></label>`;
+  return html`<label class="field"><span>${clean(name)}${unit && ` (${unit})`}</span>${input}<span class="about">${schema.description ? `${clean(schema.description)} (${hint})` : hint}</span></label>`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useState } from "./vendor/preact.js";
 import { clock, comparePositions, msOf, short } from "./format.js";
 import { format, parse } from "./route.js";
 
-const TAIL = 400;
+const TAIL = 400, FILL_MS = 1000;
 
 export const store = {
   source: null,
@@ -188,6 +188,7 @@ export async function connect() {
   stop();
   try {
     set({ live: await store.source.view(null) });
+    fillTail();
   } catch (error) {
     set({ status: "reconnecting", error: error.message });
     setTimeout(connect, 2000);
@@ -197,10 +198,8 @@ export async function connect() {
   stop = store.source.follow(store.live, {
     change: (change) => {
       store.live.apply(change);
-      if (change.records?.length) {
-        store.tail.push(...change.records);
-        if (store.tail.length > TAIL * 2) store.tail = store.tail.slice(-TAIL);
-      }
+      list(change.records ?? []);
+      if (change.more_records) fillTail();  // It leaves out the earliest of many.
       for (const each of watchers) each(change);
       redraw();
     },
@@ -209,13 +208,29 @@ export async function connect() {
   });
 }
 
-export async function fillTail() {
-  try {
-    const found = await store.source.events({ limit: 40, kind: NOTABLE });
-    const seen = new Set(store.tail.map((one) => one.position));
-    store.tail = [...found.items.filter((one) => !seen.has(one.position)), ...store.tail];
-    redraw();
-  } catch { /* The tail starts empty, and fills with what follows. */ }
+let filling = null;
+let again = false;
+
+/** Takes the latest events from the log: those before the page was opened, and those that a change left out.  One request at a time. */
+export function fillTail() {
+  again = Boolean(filling);
+  filling ??= (async () => {
+    try {
+      list((await store.source.events({ limit: 40, kind: NOTABLE })).items);
+      redraw();
+    } catch { /* The next change or connection brings them. */ }
+    await new Promise((done) => { setTimeout(done, FILL_MS); });
+  })().finally(() => {
+    filling = null;
+    if (again) fillTail();
+  });
+}
+
+/** Adds events to those that the first page lists: notable ones, each once, in the log's order. */
+function list(records) {
+  const seen = new Set(store.tail.map((one) => one.position));
+  const fresh = records.filter((one) => NOTABLE.includes(one.kind) && !seen.has(one.position));
+  if (fresh.length) store.tail = [...store.tail, ...fresh].sort((a, b) => comparePositions(a.position, b.position)).slice(-TAIL);
 }
 
 // --- preferences ----------------------------------------------------------------------------------------------------------

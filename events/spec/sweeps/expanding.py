@@ -35,6 +35,8 @@ MOST = 1000
 """Apps of one sweep, unless more are allowed by name."""
 INDEX = "index"
 """The placeholder of an app's number."""
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of the specs of all apps: each repeats what the document says once."""
 _DIGITS = 4
 _MOST_PARAMETERS = 64
 _Parameters = dict[str, Setting]
@@ -69,7 +71,7 @@ def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
     if "group" in base:
         raise SpecError("group: a sweep makes the groups of its apps; leave it out", code="sweep.group")
     digest = digest_of(document)
-    specs = []
+    specs, size = [], 0
     for index, parameters in enumerate(rows):
         group = Group(name=name, run=digest, index=index, count=count, parallel=parallel, parameters=parameters)
         if not index:
@@ -78,6 +80,14 @@ def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
         values = {INDEX: str(index), **{key: as_text(value) for key, value in parameters.items()}}
         made = {**filled(base, values), "name": app_name(name, index), "group": msgspec.to_builtins(group)}
         specs.append(check_spec(made))
+        size += len(msgspec.msgpack.encode(specs[-1]))
+        each = size // (index + 1)
+        if count * each > _MOST_BYTES:
+            text = (
+                f"the specs of its {count:,} apps have about {each:,} bytes each; at most {_MOST_BYTES:,} in all are taken; "
+                "put what they share into a file of the project folder"
+            )
+            raise SpecError(text, code="sweep.too_large")
     return Sweep(name, tuple(specs), digest)
 
 

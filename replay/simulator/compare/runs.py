@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _TELL_EVERY = 200
 """Records between two checks of whether the caller still wants the run."""
 _POLL_S = 0.2
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables by which users limit the threads of a process; what they say stands."""
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
 
 
@@ -209,7 +211,7 @@ def _work_off(
 
     def send() -> None:
         for job in left:
-            with _no_interrupts():
+            with _no_interrupts(), _one_thread():
                 running[pool.submit(_job, *job)] = job[0]
             return
 
@@ -239,6 +241,19 @@ def _no_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Give processes that start meanwhile one thread for linear algebra: the matrices are small, and on cores that other
+    runs use its threads spend up to a hundred times what they save on waiting for each other."""
+    unset = [name for name in _THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
 
 
 def _told(tell: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: int) -> None:

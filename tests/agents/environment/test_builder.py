@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -123,3 +125,20 @@ def test_the_app_may_write_anything_where_it_reports(tmp_path: Path) -> None:
     file.unlink()
     file.symlink_to("/etc/passwd")
     assert built_in(tmp_path) is None
+
+
+def test_packages_that_cannot_be_installed_are_named_by_a_short_command(tmp_path: Path) -> None:
+    """The end of what it prints is why the app failed: paths of the node would leave no room for the cause."""
+    (tmp_path / "environment").mkdir()
+    spec = check_spec(document(command=["true"], requirements=["no-such-package-of-anyone==1"]))
+    command = made(tmp_path, "one", spec, environment=tmp_path / "environment")
+    nowhere = {**os.environ, "PIP_NO_INDEX": "1", "UV_NO_INDEX": "1", "UV_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere)
+    assert done.returncode == builder.FAILED
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"dorm: the environment can't be built: `(uv|python -m) pip install -r requirements.txt` ended with exit code \d+",
+        last,
+    ), last
+    assert "no-such-package-of-anyone" in done.stderr
+    assert str(tmp_path) not in done.stdout

@@ -13,11 +13,12 @@ from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
 from agents.progress.file import ProgressFile
+from agents.progress.watermarks import Watermarks
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import MOST_READERS, Reporter
+from agents.reporting.reporter import MOST_READERS, Reporter, Watched
 from agents.reporting.usage import Usage
-from agents.runtime.interface import PROGRESS_FILE, Key
+from agents.runtime.interface import PROGRESS_FILE, Key, Seen
 from events.codec import decode
 from events.kinds import AppCheckpointed
 from events.log.memory import MemoryLog
@@ -124,3 +125,46 @@ async def test_20000_checkpoints_become_few_records(node: Node) -> None:
     told = await node.told()
     assert told[-1] == ("app", 19_999)
     assert len(told) <= 3
+
+
+def test_a_container_is_watched_closely_while_it_starts_and_changes(tmp_path: Path) -> None:
+    watched = Watched(ProgressFile(Key("app", 1, 0), tmp_path / "progress", 1.0), Watermarks())
+    watched.note(1, now=100.0)
+    assert watched.hurries(100.0)
+    watched.note(1, now=129.0)
+    assert watched.hurries(129.9)
+    assert not watched.hurries(130.0)
+    watched.note(2, now=500.0)
+    assert watched.hurries(529.9)
+    assert not watched.hurries(530.0)
+
+
+async def test_progress_is_looked_at_while_a_container_runs_and_at_no_other_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    seen = asyncio.Event()
+
+    async def progress(key: Key, *, final: bool) -> None:
+        nonlocal looks
+        looks += 1
+        if looks % 3 == 0:
+            seen.set()
+
+    monkeypatch.setattr("agents.reporting.reporter._PROGRESS_POLL_S", 0.0)
+    monkeypatch.setattr(node.reporter, "progress", progress)
+    watching = asyncio.create_task(node.reporter.watch_progress())
+    try:
+        for _ in range(2):
+            before = looks
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert looks == before
+            node.reporter.look([Seen(key=Key("app", 1, 0), state="running", spec_hash="")])
+            seen.clear()
+            await seen.wait()
+            node.reporter.look([Seen(key=Key("app", 1, 0), state="exited", spec_hash="")])
+            await asyncio.sleep(0)  # A look that had begun ends.
+            await asyncio.sleep(0)
+    finally:
+        watching.cancel()

@@ -146,6 +146,44 @@ async def test_the_spec_that_it_prints_can_be_submitted(cluster: Up, project: Pa
     assert (code, out[:17]) == (0, "written completed"), err
 
 
+async def test_variables_of_a_file_an_environment_and_settings_need_no_spec_file(cluster: Up, project: Path) -> None:
+    (project / ".env").write_text("FROM_FILE=read\n")
+    (project / "found.py").write_text(
+        "import os, sys\nprint(os.environ['FROM_FILE'], os.environ['LR'], os.environ['VIRTUAL_ENV'] == sys.prefix)\n"
+    )
+    options = [
+        "--env-file",
+        ".env",
+        "--env",
+        "LR=0.1",
+        "--set",
+        "setup=['true']",
+        "--set",
+        "weight=2",
+        "--max-runtime",
+        "1h",
+    ]
+    code, out, err = await dorm_in(project, cluster.home, "run", *options, "--", "python3", "found.py")
+    assert code == 0, err
+    assert out.splitlines()[-1] == "read 0.1 True"
+    async with cluster.client() as client:
+        spec = named(await client.state(), "found").spec
+    assert (spec.weight, spec.max_runtime, spec.command) == (2, "1h", ["python3", "found.py"])
+
+
+async def test_what_nodes_do_not_offer_and_settings_that_are_none_are_refused(cluster: Up, project: Path) -> None:
+    for options, error in (
+        (("--volume", "datasets:/data"), "[spec.volumes.not_offered]"),
+        (("--set", "weigt=2"), "[spec.unknown_field]"),
+        (("--set", "weight"), "[usage.set.malformed]"),
+        (("--after", "nothing"), "[spec.after.unknown]"),
+        (("--requirements", "none.txt"), "[system.enoent]"),
+    ):
+        code, out, err = await dorm_in(project, cluster.home, "run", *options, "--", "python3", "train.py")
+        assert (code > 0, out) == (True, ""), err
+        assert err.splitlines()[-1].endswith(error), err
+
+
 async def test_detached_it_runs_on_and_an_interruption_without_a_terminal_cancels(cluster: Up, project: Path) -> None:
     code, out, _ = await dorm_in(project, cluster.home, "run", "-d", "--cpu", "250m", "--", "python3", "loop.py")
     assert code == 0

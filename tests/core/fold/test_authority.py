@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from dorm.core.app import App
 from dorm.core.fold.trust.authority import _RULES, _SCOPED
 from dorm.core.snapshot import copy, restore
 from events import kinds as k
 from tests.core.fold.test_identities import Said, trusting
 from tests.core.records import document, joined
-
-if TYPE_CHECKING:
-    from dorm.core.state import App
 
 WHO = ("ann", "mallory", "rea", "op", "root", "n1", "n2", "nobody", "master")
 """Users of two tenants, a reader, an operator, an admin, two nodes, and names that the cluster does not know."""
@@ -132,6 +130,18 @@ def test_the_author_is_the_subject() -> None:
     assert (other.user, other.tenant, other.submission) == ("mallory", "mallory", "mallory//ann//1")
     assert said.by("mallory", k.AppSubmitted(spec={**document("more"), "user": "ann"})) == "submission.user.not_own"
     assert said.state.find_app("app", "ann") is app
+
+
+def test_requests_about_unknown_apps_cost_no_look_at_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose each app is has to be computed: for all of many apps and every record, that would be the master's whole time."""
+    said, _ = cluster()
+    looked: list[str] = []
+    tenant: Any = App.tenant.fget  # type: ignore[attr-defined]  # It is a property.
+    monkeypatch.setattr(App, "tenant", property(lambda app: (looked.append(app.id), tenant(app))[1]))
+    said.by("mallory", k.AppCancelRequested(app="no-such-app"))
+    assert looked == []
+    said.by("mallory", k.AppCancelRequested(app="app"))
+    assert set(looked) == {said.bench.app().id}
 
 
 def test_a_guessed_submission_id_takes_nothing() -> None:

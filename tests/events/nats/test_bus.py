@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
+    from nats.aio.msg import Msg
+
     from events.log.interface import Answerer, Bus
     from events.log.records import Record
 
@@ -324,3 +326,42 @@ async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses
             asking.cancel()
             await asyncio.wait({asking})
         assert await answer(buses[0], b"still there") == [b"still there"]
+
+
+@pytest.mark.nats
+async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server: NatsServer) -> None:
+    cluster = "bus-shares"
+    connections = [await Connection.open(nats_server.url, cluster, create=True) for _ in range(2)]
+    asker, agent = connections
+    pattern, mine, others = (subjects.session(cluster, "n1", "session", tenant, "x") for tenant in ("*", "a", "b"))
+    begun: list[str] = []
+
+    def answerer_of(subject: str) -> Answerer:
+        async def answer(question: bytes) -> AsyncIterator[bytes]:
+            begun.append(subject)
+            yield question
+
+        return answer
+
+    answers = asyncio.create_task(agent.bus.answer_each(pattern, answerer_of))
+    try:
+        client = asker.bus._client  # type: ignore[attr-defined]
+        refused = asyncio.Event()
+
+        async def hear(message: Msg) -> None:  # It acknowledges no piece.
+            if "Dorm-Refused" in (message.headers or {}):
+                refused.set()
+
+        inbox = client.new_inbox()
+        await client.subscribe(inbox, cb=hear)
+        async with asyncio.timeout(60):
+            while not refused.is_set():
+                await client.publish(mine, b"question", reply=inbox)
+                await asyncio.sleep(0.001)
+            async with aclosing(asker.bus.ask(others, b"question")) as pieces:
+                assert [piece async for piece in pieces] == [b"question"]
+        assert begun.count(mine) == nats_bus._MOST_ANSWERS // 2
+    finally:
+        answers.cancel()
+        for connection in connections:
+            await connection.close()

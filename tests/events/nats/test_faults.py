@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.nats.connection import Connection
-from events.nats.reader import BATCH_BYTES
+from events.nats.reader import BATCH_BYTES, Reader
 from events.nats.settings.limits import LARGEST_RECORD
 from tests.errors import raises
 from tests.events.log.conformance import fill, follow_until
@@ -176,6 +176,40 @@ async def test_a_reader_whose_request_expires_asks_again(
         finally:  # What still reads can't be closed, and that would hide what failed.
             waiting.cancel()
             await asyncio.wait({waiting})
+
+
+async def test_a_heartbeat_comes_whatever_is_left_of_the_requests(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other request asks for heartbeats.  Records use the requests up in many ways, and one with heartbeats is always
+    among those that are left."""
+    monkeypatch.setattr("events.nats.reader.BATCH", 4)
+    monkeypatch.setattr("events.nats.reader._HEARTBEAT_S", 0.02)
+    beats = asyncio.Event()
+    on_status = Reader._on_status
+
+    def noted(reader: Reader, header: bytes) -> None:
+        if header.startswith(b"NATS/1.0 100"):
+            beats.set()
+        on_status(reader, header)
+
+    monkeypatch.setattr(Reader, "_on_status", noted)
+    seen: list[int] = []
+    async with asyncio.timeout(60), aclosing(connection.log.read(follow=True)) as batches:
+        for count in (1, 1, 1, 1, 2, 3, 4, 5, 7, 9, 16, 1, 4, 4):
+            await fill(connection.log, count)
+            while len(seen) < await connection.log.end():
+                seen += [record.seq for record in await anext(batches)]
+            waiting = asyncio.ensure_future(anext(batches))
+            try:
+                beats.clear()
+                await beats.wait()
+                await fill(connection.log, 1)
+                seen += [record.seq for record in await waiting]
+            finally:
+                waiting.cancel()
+                await asyncio.wait({waiting})
+    assert seen == list(range(1, len(seen) + 1))
 
 
 async def test_a_slow_reader_is_sent_no_more_than_it_asked_for(

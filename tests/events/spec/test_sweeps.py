@@ -70,6 +70,7 @@ def test_the_same_document_is_the_same_sweep() -> None:
     [
         ({"array": 1001}, "sweep.too_many"),
         ({"array": 10**30}, "sweep.too_many"),
+        ({"array": 1000, "command": ["x", "{index}" + "a" * 100_000]}, "sweep.too_large"),
         ({"sweep": {name: {"range": 10} for name in "abcdef"}}, "sweep.too_many"),
         ({"sweep": {f"p{number}": {"range": 2**50} for number in range(60)}}, "sweep.too_many"),
         ({"sweep": {"a": {"range": 2**52}}, "mode": "list"}, "sweep.too_many"),

@@ -219,3 +219,14 @@ def test_an_app_that_fails_again_and_again() -> None:
     assert "slot 0 on n1 ended with exit code 3 (1 of 1 retry used up)" in failed.text
     assert failed.totals is not None
     assert (failed.totals.generations, failed.totals.failures, failed.totals.waited_s) == (2, 1, 2)
+
+
+def test_a_loss_that_is_no_number_is_the_last_one() -> None:
+    bench = Bench(n1=4)
+    app = bench.running("app")
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=1, loss=0.5))
+    bench.wait(5)
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=9, loss_is="nan"))
+    bench.all_exited()
+    bench.settle()
+    assert "it worked from step 1 to 9 (1.6 steps/s), loss nan" in told(bench)[-1].text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -93,6 +94,27 @@ def test_what_one_run_raises_ends_the_others() -> None:
     with raises(SimulationError, "simulation.outage.unknown_node"):
         run_all([long_scenario(), wrong], workers=2)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_processes_have_one_thread_for_linear_algebra_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    seen: set[tuple[str | None, str | None]] = set()
+
+    def look(done: int, total: int) -> None:
+        for child in multiprocessing.active_children() if done else ():
+            environ = psutil.Process(child.pid).environ()
+            seen.add((environ.get("OMP_NUM_THREADS"), environ.get("OPENBLAS_NUM_THREADS")))
+        if seen:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all([long_scenario()] * 2, workers=2, tell=look)
+    assert seen == {("3", "1")}
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from dorm.core.query.planning.plans import MOST_ROUNDS, plan
 from dorm.local.spec_files import parse
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated
+from events.quantities import resource
 from events.spec import check_spec
 from replay.simulator.forks.starting import Start, forecast
 
@@ -34,6 +35,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 Names = Name | Annotated[list[Name], msgspec.Meta(max_length=_MOST)]
 Text = Annotated[str, msgspec.Meta(max_length=1 << 18)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+Quantity = Annotated[str, msgspec.Meta(max_length=80)]
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,11 +51,17 @@ class PlannedNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes that join, of one shape."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    capacity: dict[Name, Amount] = {}
-    """In base units; with `like` only the differences."""
+    capacity: dict[Name, Amount | Quantity] = {}
+    """In base units, or as text with a unit (`"8"` cores, `"64GiB"`); with `like` only the differences."""
     labels: dict[Name, str] = {}
     like: Annotated[str, msgspec.Meta(max_length=512)] = ""
     """A node whose capacity and labels they have."""
+
+    def amounts(self) -> dict[str, int]:
+        """Return the capacity in base units.  Raises QuantityError."""
+        return {
+            name: resource(name, given) if isinstance(given, str) else given for name, given in self.capacity.items()
+        }
 
 
 class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +82,7 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Parameters of the policy; `policy` names another one."""
 
     def assumed(self) -> Assumed:
-        """Raises SpecError."""
+        """Raises SpecError, QuantityError."""
         one = parse(self.submit) if isinstance(self.submit, str) else self.submit
         specs = self.submit if isinstance(self.submit, list) else [one] if one is not None else []
         updates: tuple[AppUpdated, ...] = ()
@@ -83,7 +91,7 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             updates = (AppUpdated(app=change.app, weight=change.weight, n_min=change.n_min, n_max=change.n_max),)
         return Assumed(
             settings=self.policy or {},
-            joins=tuple(NewNodes(one.count, one.capacity, one.labels, one.like) for one in self.nodes),
+            joins=tuple(NewNodes(one.count, one.amounts(), one.labels, one.like) for one in self.nodes),
             removed=_names(self.without),
             drained=_names(self.drain),
             undrained=_names(self.undrain),

@@ -120,5 +120,5 @@ const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline
 export function Tail({ most = 12 }) {
   const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
-    ${items.length === 0 && html`<p class="note">${store.source.embedded ? "No such events are in this recording." : "Nothing has happened since this page was opened."}</p>`}`;
+    ${items.length === 0 && html`<p class="note">${store.source.embedded ? "No such events are in this recording." : "No such events are on the log yet."}</p>`}`;
 }

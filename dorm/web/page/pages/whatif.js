@@ -1,5 +1,5 @@
-// What if: the log played on from the moment of the page in the simulator, with another policy or other parameters, next to what
-// happened.  The change is part of the address, so a link shows the same fork.
+// What if: the log played on from the moment of the page in the simulator, with other settings, nodes or apps, next to what
+// happened.  The change is part of the address, so a link shows the same fork: settings as `change`, all else as `also`.
 
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { clean, length, moment, msOf, number, percent, plural, span } from "../format.js";
@@ -7,6 +7,7 @@ import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, Failed, Link, useLoaded } from "../parts.js";
 import { Settings, choiceOf, loadSettings, readSettings } from "../settings.js";
 import { go, shown, store } from "../store.js";
+import { Supposed, formOf, readSupposed } from "../supposed.js";
 
 const SETTLE_MS = 700, HEIGHT = 300;
 
@@ -24,42 +25,46 @@ function Unplayed() {
 }
 
 function Fork() {
-  const at = store.route.at, asked = store.route.q.change ?? "", model = shown();
+  const at = store.route.at, { change = "", also = "" } = store.route.q, model = shown();
   const { value: found, error } = useLoaded(() => loadSettings(at), `settings ${at}`);
-  const [choice, choose] = useState(() => choiceOf(parsed(asked)));
-  const read = found && readSettings(found, choice);
+  const [choice, choose] = useState(() => choiceOf(parsed(change)));
+  const [form, fill] = useState(() => formOf(parsed(also)));
+  const read = found && readSettings(found, choice), more = readSupposed(form);
   const [state, take] = useState({ fork: null, error: "", busy: false });
 
   useEffect(() => {
-    if (!asked) { take({ fork: null, error: "", busy: false }); return undefined; }
+    if (!change && !also) { take({ fork: null, error: "", busy: false }); return undefined; }
     const stop = new AbortController();
     take((before) => ({ ...before, error: "", busy: true }));
     const timer = setTimeout(async () => {
       try {
-        const fork = await store.source.whatif(at, { policy: parsed(asked), width: 1200 }, stop.signal);
+        const fork = await store.source.whatif(at, { ...parsed(also), policy: parsed(change), width: 1200 }, stop.signal);
         take({ fork, error: "", busy: false });
       } catch (problem) {
         if (problem.name !== "AbortError") take({ fork: null, error: problem.message, busy: false });
       }
     }, SETTLE_MS);
     return () => { clearTimeout(timer); stop.abort(); };
-  }, [asked, at]);
+  }, [change, also, at]);
 
-  const ready = Boolean(read?.some && !read.wrong);
+  const wrong = read?.wrong || more.wrong, ready = Boolean(read && (read.some || more.some) && !wrong);
   const play = (event) => {
     event.preventDefault();
-    if (ready) go({ at: at ?? String(model.position).split(".")[0], q: { change: JSON.stringify(read.assumed) } });
+    if (!ready) return;
+    const q = { change: read.some ? JSON.stringify(read.assumed) : "", also: Object.keys(more.body).length ? JSON.stringify(more.body) : "" };
+    go({ at: at ?? String(model.position).split(".")[0], q });
   };
   return html`
     <${Card} id="whatif" title="What if" extra=${html`<span class="small dim">from ${at ? html`<b>${moment(model.at)}</b>` : html`<b>now</b>`}, position ${model.position}; the slider chooses another moment</span>`}>
       <form onSubmit=${play}>
-        <p class="small dim">The log is played on from this moment in the simulator, as it was and with the change. What apps do comes from the log.</p>
+        <p class="small dim">The simulator plays the log on from this moment twice: as it was, and with your changes. How apps behave comes from the log.</p>
         <${Failed} text=${error} />
-        ${found && html`<div class="whatifform"><${Settings} found=${found} choice=${choice} onchange=${choose} /></div>`}
-        ${read?.wrong && html`<p class="note bad" role="alert">${clean(read.wrong)}</p>`}
+        ${found && html`<div class="whatifform"><${Settings} found=${found} choice=${choice} onchange=${choose} />
+          <${Supposed} form=${form} model=${model} onchange=${fill} /></div>`}
+        ${wrong && html`<p class="note bad" role="alert">${clean(wrong)}</p>`}
         <div class="actions">
-          ${state.busy && html`<span class="note" role="status">Simulating …</span><button type="button" onClick=${() => go({ q: { change: "" } })}>Stop</button>`}
-          <button type="submit" class="primary" disabled=${!ready || state.busy}>Play it on</button>
+          ${state.busy && html`<span class="note" role="status">Simulating …</span><button type="button" onClick=${() => go({ q: { change: "", also: "" } })}>Stop</button>`}
+          <button type="submit" class="primary" disabled=${!ready || state.busy} title=${ready ? undefined : "Change something first"}>Play it on</button>
         </div>
       </form>
       ${state.error && html`<p class="note bad" role="alert">${clean(state.error)}</p>`}
