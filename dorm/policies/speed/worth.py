@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DIGITS = 9
 """Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
+MOST_PAUSE_S = 1e12
+"""A longer pause is an error of measurement, and clipped."""
 
 
 class Worth:
@@ -112,7 +114,7 @@ class Worth:
 def _pause_s(app: AppDemand, assumed_s: float) -> float:
     """Return what a change of the app costs: as measured, else as usual on this cluster, else as assumed."""
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
-    return next((seconds for seconds in known if 0 <= seconds < math.inf), assumed_s)
+    return min(next((seconds for seconds in known if 0 <= seconds < math.inf), assumed_s), MOST_PAUSE_S)
 
 
 def _weight(weight: float) -> float:
