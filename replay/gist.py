@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.cloudevents import rfc3339
+from events.quantities import humanize
 
 if TYPE_CHECKING:
     from events.kinds import Event
@@ -20,17 +21,38 @@ _CHANGES = 40
 """Changes of a decision that are named."""
 _HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission"))
 """The line already has the time, and people can't read the others."""
+_INTERNAL = frozenset(("checkpoints", "identity", "process"))
+"""Ids of folders, machines and processes."""
+_NOTHING = object()
 _MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
 """UTC nanoseconds; 0 for none."""
 
 
 def gist(event: Event, *, whole: bool = False) -> str:
-    """Return one line; `whole` cuts no value."""
+    """Return one line: fields that differ from their defaults; `whole` has all fields, and cuts no value."""
     return _WORDS.get(type(event).__name__, _fields)(event, whole)
 
 
+_KNOWN: dict[type[Event], dict[str, Any]] = {}
+
+
+def _defaults(kind: type[Event]) -> dict[str, Any]:
+    """Return the fields of a kind that say nothing while they have these values."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = {
+            one.name: one.default for one in msgspec.structs.fields(kind) if one.default is not msgspec.NODEFAULT
+        }
+    return _KNOWN[kind]
+
+
 def _fields(event: Any, whole: bool) -> str:
-    fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in _HIDDEN}
+    usual = {} if whole else _defaults(type(event))
+    hidden = _HIDDEN if whole else _HIDDEN | _INTERNAL
+    fields: dict[str, Any] = {
+        name: value
+        for name in event.__struct_fields__
+        if name not in hidden and (value := getattr(event, name)) != usual.get(name, _NOTHING)
+    }
     spec = fields.pop("spec", None)
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
@@ -100,11 +122,31 @@ def _refused(event: Any, whole: bool) -> str:
     return _short("; ".join([*reasons, *more]), whole)
 
 
+def _joined(event: Any, whole: bool) -> str:
+    if whole:
+        return _fields(event, whole)
+    has = ", ".join(humanize(name, amount) for name, amount in event.capacity.items())
+    return f"node={event.node} address={event.address} with {has}, {event.build}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_plain(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_plain(one) for one in value)}]"
+    return str(value)
+
+
 _WORDS = {
     "AppPlanned": _planned,
     "AppRestarted": _restarted,
     "AppRevised": _revised,
     "MembershipChanged": _membership,
+    "NodeJoined": _joined,
     "PolicyFailed": _policy_failed,
     "RecordsRefused": _refused,
     "Resized": _resized,
@@ -112,7 +154,5 @@ _WORDS = {
 
 
 def _short(value: Any, whole: bool) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
+    text = _plain(value)
     return text if whole or len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

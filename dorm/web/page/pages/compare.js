@@ -27,7 +27,7 @@ export function Compare() {
     <${Card} id="figures" title="Figures"><table class="plain figures"><thead><tr><td></td><th class="num">${moment(left.at)}</th><th class="num">${store.route.at ? moment(right.at) : "now"}</th></tr></thead>
       <tbody>${figures.map(([name, read]) => html`<tr><th scope="row">${clean(name)}</th><td class="num">${read(left)}</td><td class="num">${read(right)}</td></tr>`)}</tbody></table><//>
     <${Card} id="differs" title="What differs" extra=${html`<span class="small dim">${rows.length}</span>`}>
-      <div class="scrollbox"><table class="plain"><thead><tr><th>What</th><th>then</th><th>${store.route.at ? "later" : "now"}</th><th>why</th></tr></thead><tbody>
+      <div class="scrollbox"><table class="plain differs"><thead><tr><th>What</th><th>then</th><th>${store.route.at ? "later" : "now"}</th><th>why</th></tr></thead><tbody>
       ${rows.slice(0, 400).map((row) => html`<tr key=${row.what + row.id}><td>${row.what === "app" ? html`<${AppLink} id=${row.id} name=${row.name} />` : html`<${NodeLink} id=${row.id} />`}</td><td>${row.was}</td><td>${row.is}</td><td class="why">${clean(row.text)}</td></tr>`)}
       </tbody></table>${rows.length === 0 && html`<p class="note">Nothing differs.</p>`}</div>
     <//>`;

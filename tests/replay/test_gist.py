@@ -1,0 +1,24 @@
+"""What lists of events say of one, in one line."""
+
+from __future__ import annotations
+
+from events.kinds import ContainerExited, ContainerUsed, GenerationReleased, NodeDrainRequested, NodeJoined
+from replay.gist import gist
+
+
+def test_what_is_as_usual_is_left_out() -> None:
+    released = GenerationReleased(app="a", generation=4, previous=3, checkpoints="f" * 32)
+    assert gist(released) == "app=a generation=4 previous=3"
+    assert "resume=False" in gist(released, whole=True)
+    assert f"checkpoints={'f' * 32}" in gist(released, whole=True)
+    assert gist(NodeDrainRequested(node="n1", reason="a worn fan")) == "node=n1 reason=a worn fan"
+    assert gist(NodeDrainRequested(node="n1", drain=False)) == "node=n1 drain=False"
+
+
+def test_amounts_are_those_that_people_write() -> None:
+    joined = NodeJoined(
+        node="n1", address="10.0.0.1", capacity={"cpu": 2000, "memory": 2**31}, ports=(1, 9), build="dorm 1"
+    )
+    assert gist(joined) == "node=n1 address=10.0.0.1 with 2 cores, 2 GiB, dorm 1"
+    exited = ContainerExited(app="a", generation=1, slot=0, node="n1", exit_code=3, usage=ContainerUsed(0.25, 7, 1.5))
+    assert gist(exited).endswith("exit_code=3 usage={cpu_s: 0.25, memory: 7, over_s: 1.5}")
