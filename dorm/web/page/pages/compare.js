@@ -9,7 +9,7 @@ import { go, shown, store } from "../store.js";
 
 export function Compare() {
   const right = shown(), left = store.other;
-  if (!left) return html`<${Card} title="Two moments"><p class="note">${store.route.vs ? "Loading the other moment …" : "Choose a moment below, then “Compare with now”."}</p>
+  if (!left) return html`<${Card} title="Two moments"><p class="note">${store.route.vs ? "Loading the other moment …" : "Choose a moment below, then compare it."}</p>
     ${!store.route.vs && html`<p><button type="button" onClick=${() => go({ vs: String(Math.max(1, Number(String(right.position).split(/[.~]/)[0]) - 50)) })}>Compare with 50 records ago</button></p>`}<//>`;
   const rows = differences(left, right);
   const figures = [["Apps", (one) => one.cluster.apps], ["Waiting", (one) => one.cluster.waiting], ["Nodes", (one) => one.cluster.nodes],
@@ -18,7 +18,7 @@ export function Compare() {
   return html`
     <div class="pair">
       ${[[left, "left", store.route.vs], [right, "right", store.route.at ?? "now"]].map(([model, side]) => html`
-        <${Card} id=${side} title=${`${side === "right" && !store.route.at ? "Now" : moment(model.at)}`} extra=${html`<span class="small dim">position ${model.position}</span>`}>
+        <${Card} id=${side} title=${`${side === "right" && !store.route.at && store.source.actions ? "Now" : moment(model.at)}`} extra=${html`<span class="small dim">position ${model.position}</span>`}>
           <${Grid} model=${model} height=${280} onfocus=${(name) => go({ q: { focus: name || null } })} focus=${store.route.q.focus ?? ""} label=${`Nodes at ${model.position}`} />
         <//>`)}
     </div>
