@@ -164,7 +164,7 @@ async def test_archives_that_are_gone_or_altered(rotating: Rotating, tmp_path: P
 async def test_an_archive_that_is_not_in_its_store_stops_rotation(rotating: Rotating, tmp_path: Path) -> None:
     await rotating.rotator(most=50).step(ALL)
     (tmp_path / "archives" / "sealed").rename(tmp_path / "elsewhere")
-    with raises(RotationError, "rotation.other_place"):
+    with raises(RotationError, "rotation.other_place", "gone from"):
         await rotating.rotator().step(ALL)
 
 
