@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,10 +21,10 @@ from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from dorm.core.state import App
+    from dorm.core.state import App, State
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -62,7 +62,7 @@ class Lab:
         app = await self.client.submit({**words, "n_min": 1, "n_max": 2})
         return (await self.until(app.id, lambda one: one.step >= 5, "it trains")).apps[app.id]
 
-    async def until(self, app: str, holds: Any, what: str) -> Any:
+    async def until(self, app: str, holds: Callable[[App], bool], what: str) -> State:
         return await until(self.client, lambda s: holds(s.apps[app]), what, timeout=PATIENCE_S)
 
     async def end(self, app: str) -> None:
