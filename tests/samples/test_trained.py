@@ -32,6 +32,7 @@ def undisturbed(module: str, steps: int, folder: Path) -> float:
         "DORM_PROGRESS": str(folder / "progress"),
         "DORM_CHECKPOINT_DIR": str(folder),
         "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",  # As a container of half a core has it.
     }
     command = [sys.executable, "-m", module, "--steps", str(steps)]
     subprocess.run(command, env=env, cwd=REPOSITORY, check=True, timeout=200)
