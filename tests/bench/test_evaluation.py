@@ -88,6 +88,17 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     assert "Plotly.newPlot" in (tmp_path / "to" / "report.html").read_text()
 
 
+def test_parts_can_be_left_out_and_the_report_says_so(traces: Path, tmp_path: Path) -> None:
+    whole = plan(quick=True, traces=traces, without=("elastic_apps", "variations", "philly", "pollux"))
+    assert [part.key for part in whole.traces] == ["alibaba", "pollux_tuned"]
+    assert [sweep.part.key for sweep in whole.sweeps] == ["restart_cost"]
+    wanted = msgspec.structs.replace(whole, paper=few(whole.paper), traces=(), sweeps=(), crash_loop=None)
+    evaluate(wanted, tmp_path, workers=1)
+    text = (tmp_path / "report.md").read_text()
+    assert "left out (`--without`): variations, philly, pollux, elastic_apps." in text
+    assert "How far that depends" not in text
+
+
 def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     whole = evaluation_paper.whole(2, 2)
     wanted = Plan(few(whole, "static", "app-level"), ())

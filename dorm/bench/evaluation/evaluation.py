@@ -33,7 +33,7 @@ from replay.simulator.compare import page, plots, report
 from replay.simulator.compare.runs import run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from dorm.bench.evaluation.parts import Part
@@ -45,10 +45,13 @@ if TYPE_CHECKING:
 SEEDS = 5
 """Of the paper's workload; a variation has the first `VARIED` of them."""
 VARIED = 3
+OPTIONAL = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
+"""Parts that can be left out."""
 
 
-def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None) -> Plan:
-    """Return the runs to make.  `quick` only checks that everything works: few apps, one seed, three variations.
+def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None, without: Collection[str] = ()) -> Plan:
+    """Return the runs to make, `without` some of the `OPTIONAL` parts.  `quick` only checks that everything works: few apps,
+    one seed, three variations.
 
     Raises BenchError if the folder does not exist, and for a trace that exists and can't be read."""
     apps = 8 if quick else None
@@ -67,8 +70,11 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
             found.append(part)
     with _refusals():
         sweeps = () if traces is None else tuple(sweep for build in SWEEPS if (sweep := build(traces, quick)))
-    variations = variations[:3] if quick else variations
-    return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps)
+    variations = () if "variations" in without else variations[:3] if quick else variations
+    found = [part for part in found if part.key not in without]
+    sweeps = tuple(sweep for sweep in sweeps if sweep.part.key not in without)
+    left_out = tuple(name for name in OPTIONAL if name in without)
+    return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps, left_out)
 
 
 def run_plan(

@@ -19,6 +19,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Traces that were not found, or not requested."""
     crash_loop: Part | None = None
     sweeps: tuple[Sweep, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Parts that were not wanted."""
 
     @property
     def digest(self) -> str:

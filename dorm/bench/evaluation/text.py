@@ -67,11 +67,12 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
         found += sweep_block(sweep, comparisons[sweep.part.key])
     found += _adjustments(wanted, comparisons)
     found += _finish_times(wanted, comparisons)
+    if wanted.missing or wanted.left_out:
+        found.append(Heading("Not run"))
     if wanted.missing:
-        found += [
-            Heading("Not run"),
-            Text(f"Traces that were not given: {', '.join(wanted.missing)}."),
-        ]
+        found.append(Text(f"Traces that were not given: {', '.join(wanted.missing)}."))
+    if wanted.left_out:
+        found.append(Text(f"Parts that were left out (`--without`): {', '.join(wanted.left_out)}."))
     return found
 
 
@@ -220,7 +221,7 @@ def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Co
         return
     yield Heading("How far that depends on what was chosen")
     yield Text(
-        "Each row changes one thing in the paper's workload and runs it anew, on fewer seeds. Ratios are against "
+        "Each row changes one thing in the paper's workload and runs it again, on fewer seeds. Ratios are against "
         "static in the same row; the contender is Dorm but where a row names another."
     )
     rows = []

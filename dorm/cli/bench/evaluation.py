@@ -10,7 +10,7 @@ import typer
 
 from dorm.cli.bench.report import show_figures
 from dorm.cli.bench.running import wrong_usage
-from dorm.cli.errors import FAILED, Fail
+from dorm.cli.errors import FAILED, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, show_document, solver_prints_elsewhere
 from dorm.cli.program_logs import Verbose, configure
 from dorm.cli.source import progress_of
@@ -25,6 +25,7 @@ def evaluation(
     traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Folder of real traces: philly_2017, alibaba_openb_2023, pollux_workloads with " "pollux_profiles; missing ones are skipped.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds of the paper's workload.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
+    without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, restart_cost or elastic_apps; may be repeated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -43,11 +44,14 @@ def evaluation(
       dorm bench evaluation --to evaluation --traces ~/traces -o json
     """
     from dorm.bench import BenchError
-    from dorm.bench.evaluation.evaluation import check_folder, evaluate, plan
+    from dorm.bench.evaluation.evaluation import OPTIONAL, check_folder, evaluate, plan
 
+    for one in without or ():
+        if one not in OPTIONAL:
+            raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {', '.join(OPTIONAL)}")
     configure(verbose, False, quiet_level=logging.ERROR)
     with wrong_usage():
-        wanted = plan(seeds=seeds, quick=quick, traces=traces)
+        wanted = plan(seeds=seeds, quick=quick, traces=traces, without=without or ())
         check_folder(to)
     try:
         with solver_prints_elsewhere(), progress_of("apps that have ended") as tell:

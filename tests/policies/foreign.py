@@ -1,0 +1,165 @@
+"""A simulator that shares nothing with Dorm's but the profiles of jobs: rounds, tuned batches, a restart charged by model.
+
+    python -m tests.policies.foreign dorm-speed,caution=6 --traces DIR --workloads 6,2,8 --work 1.7
+
+It calls a policy as docs/policies.md says, and charges each change as Sia's public simulator does (SOSP 2023,
+`siasosp23/artifacts`, `sia-simulator`), including moves between equal nodes.  `--work` makes all jobs longer by a factor, so
+that the cluster is as full as in Sia's workloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dorm.policies import AppDemand, Batch, NodeRoom, Problem, policy
+from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate
+from replay.simulator.workloads import by_name
+from replay.simulator.workloads.pollux import packed
+from replay.simulator.workloads.traces.pollux import bounded
+from replay.simulator.workloads.tuned import Tuned, after, seconds_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROUND_S = 60.0
+RESTARTS_S = {"cifar10": 50.0, "deepspeech2": 25.0, "bert": 120.0, "yolov3": 80.0, "imagenet": 250.0, "ncf": 15.0}
+"""What a start or a restart takes, by model, as in Sia's simulator."""
+USUAL_S = 30.0
+NODES = tuple(NodeRoom(f"node-{i:02}", {"gpu": 4}) for i in range(16))
+GPUS = 64
+
+
+@dataclass
+class Job:
+    name: str
+    at_s: float
+    speed: Tuned
+    declared: tuple[tuple[int, float], ...]
+    accepts: Batch
+    steps: float
+    most: int
+    longer: float
+    """Each epoch takes so many times its work."""
+    done: float = 0.0
+    where: dict[str, int] = field(default_factory=dict)
+    batch: int = 0
+    pause_s: float = 0.0
+    restarts: int = 0
+    served_s: float = 0.0
+    lost_s: float = 0.0
+    ended_s: float = math.inf
+
+    @property
+    def work(self) -> float:
+        return self.speed.work * self.longer
+
+    @property
+    def restart_s(self) -> float:
+        return RESTARTS_S.get(self.name.rpartition("-")[0], USUAL_S)
+
+    def demand(self, now_s: float) -> AppDemand:
+        noise = self.speed.noise(min(self.done / self.longer, self.speed.work * 0.999999), self.batch)
+        batch = Batch(
+            self.accepts.initial, self.accepts.least, self.accepts.most, self.accepts.per_container, noise=noise
+        )
+        return AppDemand(
+            self.name, {"gpu": 1}, 1.0, 1, self.most, dict(self.where),
+            adjust_s=self.restart_s, adjustments=self.restarts, age_s=now_s - self.at_s, served_s=self.served_s,
+            remaining_steps=self.steps * (1 - self.done / self.work), speed=self.declared, batch=batch,
+        )  # fmt: skip
+
+    def change(self, where: dict[str, int]) -> None:
+        if where == self.where:
+            return
+        if self.where:
+            self.restarts += 1
+            self.lost_s += sum(where.values()) * self.restart_s
+        self.where, self.pause_s = dict(where), self.restart_s if where else 0.0
+
+    def run(self, from_s: float, seconds: float) -> None:
+        if not self.where:
+            return
+        waits = min(self.pause_s, seconds)
+        self.pause_s -= waits
+        course = self.speed.course(tuple(self.where[node] for node in sorted(self.where)), self.batch)
+        needs_s = seconds_until(course, self.done / self.longer, self.speed.work) * self.longer
+        works_s = min(needs_s, seconds - waits)
+        self.served_s += sum(self.where.values()) * (waits + works_s)
+        if needs_s <= seconds - waits:
+            self.ended_s, self.done = from_s + waits + needs_s, self.work
+        else:
+            self.done = after(course, self.done / self.longer, works_s / self.longer) * self.longer
+
+
+def jobs_of(file: Path, profiles: Path, longer: float = 1.0) -> list[Job]:
+    """Return the jobs of one of Pollux's workloads, which accept any batch size that was measured."""
+    found = []
+    for app in by_name.load(f"pollux:{file},profiles={profiles},batches=tuned").apps:
+        spec = bounded(app, "wide").spec
+        assert isinstance(app.speed, Tuned)
+        assert spec.batch is not None
+        assert spec.steps is not None
+        accepts = Batch(spec.batch.initial, spec.batch.least, spec.batch.most, spec.batch.per_container, noise=0.0)
+        found.append(
+            Job(
+                spec.name, app.at_s, app.speed, tuple((n, rate) for n, rate in spec.speed or ()), accepts,
+                spec.steps * longer, spec.n_max, longer, batch=accepts.initial,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda job: job.at_s)
+
+
+def simulate(jobs: Sequence[Job], name: str, params: dict[str, Any]) -> None:
+    decides, waiting, here, now_s = policy(name), list(jobs), [], 0.0
+    while waiting or here:
+        while waiting and waiting[0].at_s <= now_s:
+            here.append(waiting.pop(0))
+        answer = decides.allocate(Problem(NODES, tuple(job.demand(now_s) for job in here), at_s=now_s), params)
+        for job in here:
+            job.batch = answer.batches.get(job.name, job.batch)
+            job.change(answer.counts[job.name])
+            job.run(now_s, ROUND_S)
+        now_s += ROUND_S
+        here = [job for job in here if job.ended_s == math.inf]
+
+
+def finish_ratios(jobs: Sequence[Job]) -> list[float]:
+    """Return ρ of each job: against a fair part of the cluster with its first batch size."""
+    times = [(round(job.at_s * 1e9), round(job.ended_s * 1e9)) for job in jobs]
+    found = []
+    for job, others in zip(jobs, contention(*zip(*times, strict=True)), strict=True):
+        containers = fair_containers(1 / GPUS, job.most, float(others))
+        rate = fair_rate(lambda n, speed=job.speed: speed.rate(packed(n)), containers)  # type: ignore[misc]
+        found.append((job.ended_s - job.at_s) / (job.work / rate))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("policy")
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--workloads", default="6")
+    parser.add_argument("--work", type=float, default=1.0)
+    given = parser.parse_args()
+    name, *pairs = given.policy.split(",")
+    params = {key: float(value) for key, value in (pair.split("=") for pair in pairs)}
+    for which in given.workloads.split(","):
+        file = given.traces / "pollux_workloads" / "workloads" / f"workload-{which}.csv"
+        jobs = jobs_of(file, given.traces / "pollux_profiles", given.work)
+        simulate(jobs, name, params)
+        hours = sum(job.ended_s - job.at_s for job in jobs) / len(jobs) / 3600
+        restarts = sum(job.restarts for job in jobs) / len(jobs)
+        lost = sum(job.lost_s for job in jobs) / sum(job.served_s for job in jobs)
+        print(
+            f"{given.policy}, workload {which}: mean completion {hours:.3f} h, {restarts:.2f} restarts, "
+            f"{lost:.1%} lost to them, worst ρ {max(finish_ratios(jobs)):.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
