@@ -78,6 +78,15 @@ async def test_a_fork_is_drawn_beside_what_happened(records: list[Record]) -> No
         late = [one for one in changed["apps"] if one["name"] in ("sixth", "seventh")]
         assert [max(span[2] for span in one["spans"]) for one in late] == [2, 2]
 
+        # Amounts as people write them are those of the log.
+        for capacity in ({"cpu": "1.5", "memory": "4GiB"}, {"cpu": 1500, "memory": 4 * 2**30}):
+            planned = await api.send("POST", f"/v1/plan?at={seq}", {"nodes": [{"count": 2, "capacity": capacity}]}, 200)
+            assert planned["assumed"] == ["2 more nodes of 1.5 cores, 4 GiB (new-1 to new-2)"]
+        for body in ({"cpu": "eight"}, {"cpu": "1" * 40}):
+            wrong = await api.send("POST", f"/v1/plan?at={seq}", {"nodes": [{"capacity": body}]}, 422)
+            assert wrong["code"].startswith("quantity.")
+            await api.send("POST", f"/v1/whatif?at={seq}", {"nodes": [{"capacity": body}]}, 422)
+
         present = await api.send("POST", "/v1/whatif", STATIC, 422)
         assert present["code"] == "whatif.no_apps"
         wrong = await api.send("POST", f"/v1/whatif?at={seq}", {"policy": {"policy": "statik"}}, 422)

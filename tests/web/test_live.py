@@ -179,7 +179,7 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
         await visit(tab, "#/cluster")
         async with opened(browser, address, strict=False) as other:
             await other.get_by_role("button", name="Policy").click()
-            await other.locator("dialog .params").wait_for()
+            await other.locator("dialog .params").first.wait_for()
             assert await violations(other) == []
 
 
@@ -216,8 +216,12 @@ async def test_drain_update_and_policy(tmp_path: Path) -> None:
 
         await tab.get_by_role("button", name="Policy").click()
         await tab.get_by_label("theta2").fill("0.5")
+        await tab.locator("dialog summary", has_text="Times").click()
+        await tab.get_by_label("idle (s)").fill("45")
+        await tab.locator(".preview", has_text="idle = 45s").wait_for()
         await tab.get_by_role("button", name="Change the policy").click()
         await until(cluster.client, lambda now: now.settings.params.get("theta2") == 0.5, "the policy is changed")
+        assert (await cluster.client.state()).settings.idle_s == 45
 
         await tab.get_by_role("button", name="Policy").click()
         dialog = tab.locator("dialog")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from PIL import Image
 
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes
@@ -20,7 +21,7 @@ from replay.page.recording import record
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
 from tests.tries import tries
-from tests.web import vendored
+from tests.web import picture, vendored
 from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
@@ -139,6 +140,13 @@ async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(tmp_path: Pa
             await visit(tab, place)
             await tab.wait_for_timeout(100)
             assert (place, await violations(tab)) == (place, [])
+
+
+async def test_the_picture_of_the_documentation_can_be_taken_again(tmp_path: Path) -> None:
+    await picture.take(tmp_path / "dashboard.png")
+    with Image.open(tmp_path / "dashboard.png") as drawn, Image.open("docs/dashboard.png") as there:
+        assert drawn.size == there.size == picture.SIZE
+        assert len(drawn.convert("RGB").getcolors(1 << 24) or []) > 50
 
 
 def test_the_page_is_small() -> None:

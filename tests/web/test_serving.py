@@ -157,8 +157,9 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
             for part in ("quiet_limit = 700ms", "2 more nodes of 1 core", "n1", "eighth"):
                 assert part in said
             there = tab.url
-        async with opened(browser, there) as tab:
+        async with opened(browser, there, theme="dark", strict=False) as tab:
             await title_of(tab, said)
+            assert await violations(tab) == []
             assert await tab.get_by_label("They are like").input_value() == "n0"
             assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
