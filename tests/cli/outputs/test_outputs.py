@@ -131,8 +131,8 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
     typed += ["--image", image] if image else []
     code, out, err = await dorm(home, "run", *typed, *where, "--", "python3", "-c", listing)
     assert (code, out) == (0, "['extra', 'step-10.pt']\n"), err
-    for origin, code in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
-        with raises(Refused, code):
+    for origin, refusal in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
+        with raises(Refused, refusal):
             await client.submit({**spec(image), "name": "none", "from": origin})
 
 
