@@ -34,7 +34,7 @@ def test_one_that_is_loaded_already_is_left_alone() -> None:
 
 
 async def test_a_websocket_transport_finds_it() -> None:
-    transport = WebSocketTransport()  # type: ignore[no-untyped-call]
+    transport = WebSocketTransport()
     try:
         assert type(transport._client).__module__ == "aiohttp.client"
     finally:
