@@ -64,7 +64,7 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
     plain += [
         {
             "name": row.name, "user": row.user, "phase": next(iter(row.phases)), "size": row.containers,
-            "age": ago(row.age_s), "note": f"sweep of {row.count}: {phases_of(row)}",
+            "age": ago(row.age_s), "note": f"sweep of {row.count}: {phases_of(row)}" + (f" ({row.waits})" if row.waits else ""),
         }
         for row in sweeps
     ]  # fmt: skip

@@ -17,6 +17,13 @@
     inspection/    how servers, streams and processes are
     integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
+    websockets     what nats-py needs for WebSockets is loaded when it is used
 
 Start with `connection`.  Imports the vocabulary and `events.log`.
 """
+
+from __future__ import annotations
+
+from events.nats.websockets import load_when_used
+
+load_when_used("aiohttp")  # Before any module here imports nats-py.

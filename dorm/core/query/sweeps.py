@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.apps.groups import limit_of
+from dorm.core.query.gates import reason_of
 from dorm.core.query.reported import shown
 from dorm.core.query.views import sizes
 from events.quantities import SECOND
@@ -37,6 +38,8 @@ class SweepRow(msgspec.Struct, frozen=True):
     """How many of its apps are in which phase."""
     containers: int
     age_s: float
+    waits: str = ""
+    """What the first of its waiting apps waits for, while none has a place."""
 
 
 class SweptRow(msgspec.Struct, frozen=True):
@@ -100,7 +103,15 @@ def sweep_row(apps: Sequence[App], now: int) -> SweepRow:
         phases=dict(sorted(phases.items(), key=lambda one: _ORDER.get(one[0], len(_ORDER)))),
         containers=sum(sum(sizes(app).values()) for app in apps),
         age_s=round(max(0, end - min(app.submitted_at for app in apps)) / SECOND, 3),
+        waits=_waits(apps, now),
     )
+
+
+def _waits(apps: Sequence[App], now: int) -> str:
+    live = [app for app in apps if not app.ended]
+    if any(app.phase != "waiting" for app in live):
+        return ""
+    return next((reason.text for app in live if (reason := reason_of(app, now)) is not None), "")
 
 
 _PHASES = (
@@ -132,7 +143,7 @@ def _row(app: App, now: int, newest: Mapping[str, Reported] | None) -> SweptRow:
         container_s=round(app.served_until(app.ended_at or now) / SECOND, 3),
         adjustments=app.adjustments,
         failures=app.failures,
-        note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        note=app.end_reason if app.ended else (reason.text if (reason := reason_of(app, now)) is not None else ""),
     )
 
 

@@ -129,10 +129,10 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
     typed = ["--name", "typed", "--from", "leaves@10", "--cpu", "250m", "--no-workdir"]
     listing = "import os; print(sorted(os.listdir(os.environ['DORM_CHECKPOINT_DIR'])))"
     typed += ["--image", image] if image else []
-    code, out, err = await dorm(home, "run", *typed, *where, "--", "python3", "-c", listing)
-    assert (code, out) == (0, "['extra', 'step-10.pt']\n"), err
-    for origin, refusal in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
-        with raises(Refused, refusal):
+    ended_with, out, err = await dorm(home, "run", *typed, *where, "--", "python3", "-c", listing)
+    assert (ended_with, out) == (0, "['extra', 'step-10.pt']\n"), err
+    for origin, code in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
+        with raises(Refused, code):
             await client.submit({**spec(image), "name": "none", "from": origin})
 
 

@@ -230,6 +230,21 @@ def test_a_sweep_is_a_line_and_a_table() -> None:
     assert end_one.ended_at - end_one.submitted_at == 10 * SECOND
 
 
+def test_a_sweep_that_waits_says_for_what() -> None:
+    bench = Bench(a=8)
+    bench.submit("prep")
+    bench.settle()
+    submit(bench, 2, 0, after=["prep"])
+    bench.settle()
+    (apps,) = sweeps(bench.state).values()
+    row = sweep_row(apps, bench.now)
+    assert (row.phases, row.waits) == ({"waiting": 2}, "waits for prep to complete")
+    assert [one.note for one in swept_rows(apps, bench.now)] == ["waits for prep to complete"] * 2
+    end(bench, "prep")
+    bench.settle()
+    assert sweep_row(apps, bench.now).waits == ""
+
+
 def test_a_name_is_used_again_by_a_later_sweep() -> None:
     bench = Bench(a=8)
     submit(bench, 3, 0)

@@ -1,0 +1,41 @@
+"""What nats-py needs for WebSockets alone is not loaded by commands that use none, and is there for those that do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from nats.aio.transport import WebSocketTransport
+
+_PROGRAM = """
+import sys
+import events.nats.connection
+assert "aiohttp.client" not in sys.modules, "loaded though nothing uses it"
+{use}
+assert "aiohttp.client" in sys.modules
+"""
+
+
+def loads(use: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM.format(use=use)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_is_loaded_by_its_first_use() -> None:
+    loads("import aiohttp.web; aiohttp.web.Application()")
+    loads("from aiohttp import web; web.Application()")
+    loads("import aiohttp; aiohttp.ClientTimeout(total=1)")
+
+
+def test_one_that_is_loaded_already_is_left_alone() -> None:
+    program = "import aiohttp; before = aiohttp.ClientSession; import events.nats; import sys; "
+    program += "assert sys.modules['aiohttp'].ClientSession is before"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_a_websocket_transport_finds_it() -> None:
+    transport = WebSocketTransport()
+    try:
+        assert type(transport._client).__module__ == "aiohttp.client"
+    finally:
+        await transport._client.close()
