@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,7 @@ from agents.outputs import folders, origins
 from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
+from agents.runtime.long_work import LongWork
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ class Actions:
         self.prepared: dict[Key, str] = {}
         """Containers for which all preparation before the release is done, with the reason if they were not
         created."""
-        self._bringing = asyncio.Lock()
+        self._copying = LongWork("checkpoints of other apps", of_one=1)
+        self._removing = LongWork("files of ended apps", of_one=1)
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -186,7 +189,8 @@ class Actions:
         of it does this on the shared folder, so they may be gone already."""
         known = self._desired.apps.get(app)
         if app in self._desired.ended or (known is not None and known.ended_at):
-            await asyncio.to_thread(folders.remove, self._config.checkpoints, app)
+            owner = self._desired.owner_of(app) or ""
+            await self._removing.run(owner, partial(folders.remove, self._config.checkpoints, app))
             self._desired.forget(app)
 
     async def _launch(self, key: Key) -> None:
@@ -237,8 +241,8 @@ class Actions:
         NotShared, OSError, Unavailable."""
         if app.spec.origin and app.resume:
             await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
-            async with self._bringing:
-                digest = await asyncio.to_thread(origins.bring, self._config.checkpoints, name, app.spec.origin)
+            bring = partial(origins.bring, self._config.checkpoints, name, app.spec.origin)
+            digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
@@ -264,7 +268,7 @@ class Actions:
 
     async def _have_environment(self, app: DesiredApp) -> None:
         environment = self._environments.of(app.spec, app.owner)
-        await self._environments.have(environment, self._runtime.owner_of(app.owner))
+        await self._environments.have(environment, app.owner, self._runtime.owner_of(app.owner))
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
         """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.

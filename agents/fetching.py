@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from agents.desired import DesiredApp
     from agents.runtime.workdir.cache import BlobCache
     from events.log.files import Files
-    from events.workdir import Limits, Manifest
+    from events.workdir import Manifest
 
 _WAIT_S = 15.0
 """Seconds that one call may take."""
 _AT_ONCE = 8
+_MOST_CHECKED = 10_000
 _LOOKS, _PAUSE_S = 6, 0.5
 """How often a blob is looked for, and seconds in between: of several servers, one may be a moment behind."""
 
@@ -39,6 +40,8 @@ class Fetching:
         self._files = files
         self._cache = cache
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._checked: dict[str, None] = {}
+        """Folders that are within the limits: once laid out, they need no server."""
 
     async def have(self, app: DesiredApp) -> None:
         """Return once the cache holds the folder that the app's containers start in; at once if there is none.  Raises
@@ -51,6 +54,7 @@ class Fetching:
         try:
             async with asyncio.timeout(_WAIT_S), turn:
                 manifest = await self._manifest(app.owner, name)
+                await self._check_size(name, manifest)
                 await self._blobs(app.owner, manifest)
                 await asyncio.to_thread(self._cache.trim)
         except TimeoutError:
@@ -82,11 +86,27 @@ class Fetching:
             ) from None
         return manifest
 
+    async def _check_size(self, name: str, manifest: Manifest) -> None:
+        """Raises Refused: the client checks the same, but a manifest may come from another program.  A few bytes in the cache
+        may be a folder of terabytes, since files share parts of blobs."""
+        if name in self._checked:
+            return
+        limits = await self._files.limits()
+        if manifest.size > limits.total or len(manifest.entries) > limits.count:
+            raise Refused(
+                "spec",
+                f"its project folder has {len(manifest.entries):,} entries and {manifest.size:,} bytes; the cluster takes "
+                f"{limits.count:,} and {limits.total:,} (`dorm files limits`)",
+                code="workdir.too_large",
+            )
+        self._checked[name] = None
+        while len(self._checked) > _MOST_CHECKED:
+            del self._checked[next(iter(self._checked))]
+
     async def _blobs(self, tenant: str, manifest: Manifest) -> None:
         missing = await asyncio.to_thread(lambda: [name for name in manifest.names() if not self._cache.has(name)])
         if not missing:
             return
-        _check_size(manifest, await self._files.limits())
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def fetch(name: str) -> None:
@@ -116,15 +136,4 @@ class Fetching:
             f"a part of its project folder is no longer in the cluster's store ({name[:12]}): submit it again from its "
             "folder, which ships what is missing",
             code="workdir.gone",
-        )
-
-
-def _check_size(manifest: Manifest, limits: Limits) -> None:
-    """Raises Refused: the client checks the same, but a manifest may come from another program."""
-    if manifest.size > limits.total or len(manifest.entries) > limits.count:
-        raise Refused(
-            "spec",
-            f"its project folder has {len(manifest.entries):,} entries and {manifest.size:,} bytes; the cluster takes "
-            f"{limits.count:,} and {limits.total:,} (`dorm files limits`)",
-            code="workdir.too_large",
         )

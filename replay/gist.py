@@ -21,48 +21,50 @@ _CHANGES = 40
 """Changes of a decision that are named."""
 _HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission"))
 """The line already has the time, and people can't read the others."""
+_INTERNAL = frozenset(
+    ("abilities", "checkpoints", "identity", "key", "ledger", "offers", "prepares", "process", "public_key")
+)
+"""What programs compare and people cannot read: ids of folders, machines and processes, keys, digests."""
+_NOTHING = object()
 _MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
 """UTC nanoseconds; 0 for none."""
-_MACHINES = frozenset(
-    ("abilities", "checkpoints", "identity", "key", "ledger", "offers", "prepares", "process", "public_key", "digest")
-)
-"""What programs compare and people don't: left out unless the whole event is wanted."""
-_USUAL = frozenset(("asked", "environment_s", "killed", "lease_s", "lost_steps", "omitted", "prepare_s", "previous"))
-"""Left out where they are zero or false, unless the whole event is wanted."""
-_AMOUNTS = frozenset(("capacity", "demand"))
-"""Amounts in base units by kind of resource."""
 
 
 def gist(event: Event, *, whole: bool = False) -> str:
-    """Return one line for people; with `whole` all fields, and no value cut."""
+    """Return one line: fields that differ from their defaults; `whole` has all fields, and cuts no value."""
     return _WORDS.get(type(event).__name__, _fields)(event, whole)
 
 
+_KNOWN: dict[type[Event], dict[str, Any]] = {}
+
+
+def _defaults(kind: type[Event]) -> dict[str, Any]:
+    """Return the fields of a kind that say nothing while they have these values."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = {
+            one.name: one.default for one in msgspec.structs.fields(kind) if one.default is not msgspec.NODEFAULT
+        }
+    return _KNOWN[kind]
+
+
 def _fields(event: Any, whole: bool) -> str:
-    fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in _HIDDEN}
+    usual = {} if whole else _defaults(type(event))
+    hidden = _HIDDEN if whole else _HIDDEN | _INTERNAL
+    fields: dict[str, Any] = {
+        name: value
+        for name in event.__struct_fields__
+        if name not in hidden and (value := getattr(event, name)) != usual.get(name, _NOTHING)
+    }
     spec = fields.pop("spec", None)
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
     return " ".join(
-        f"{name}={_value(name, value, whole)}" for name, value in fields.items() if _says(name, value, whole)
+        f"{name}={rfc3339(value)[:-7] + 'Z' if name in _MOMENTS else _short(value, whole)}"
+        for name, value in fields.items()
+        if value not in (None, "", [], {})
+        and not (name in _MOMENTS and value == 0)
+        and not (name in ("kill", "maintenance") and value is False)
     )
-
-
-def _says(name: str, value: Any, whole: bool) -> bool:
-    """Return whether a field belongs into the line."""
-    if value in (None, "", [], {}) or (name in _MOMENTS and value == 0):
-        return False
-    if value is False and name in ("kill", "maintenance"):
-        return False
-    return whole or not (name in _MACHINES or (name in _USUAL and not value))
-
-
-def _value(name: str, value: Any, whole: bool) -> str:
-    if name in _MOMENTS:
-        return rfc3339(value)[:-7] + "Z"
-    if name in _AMOUNTS and isinstance(value, dict) and not whole:
-        return _short(", ".join(humanize(kind, amount) for kind, amount in value.items()), whole)
-    return _short(value, whole)
 
 
 def _resized(event: Any, whole: bool) -> str:
@@ -131,12 +133,32 @@ def _refused(event: Any, whole: bool) -> str:
     return _short("; ".join([*reasons, *more]), whole)
 
 
+def _joined(event: Any, whole: bool) -> str:
+    if whole:
+        return _fields(event, whole)
+    has = ", ".join(humanize(name, amount) for name, amount in event.capacity.items())
+    return f"node={event.node} address={event.address} with {has}, {event.build}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_plain(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_plain(one) for one in value)}]"
+    return str(value)
+
+
 _WORDS = {
     "AppPlanned": _planned,
     "AppRestarted": _restarted,
     "AppRevised": _revised,
     "MembersReleased": _members_released,
     "MembershipChanged": _membership,
+    "NodeJoined": _joined,
     "PolicyFailed": _policy_failed,
     "RecordsRefused": _refused,
     "Resized": _resized,
@@ -144,7 +166,5 @@ _WORDS = {
 
 
 def _short(value: Any, whole: bool) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
+    text = _plain(value)
     return text if whole or len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -8,21 +8,29 @@ longest.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import errno
 import fcntl
+import math
 import os
-import shutil
+import secrets
 import sys
+import time
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from agents.environment import plan
 from agents.environment.plan import Environment
-from agents.runtime.interface import Unavailable
+from agents.runtime.disk_use import taken
+from agents.runtime.interface import ENVIRONMENT_MOUNT, Unavailable
+from agents.runtime.long_work import LongWork, Remains
+from agents.runtime.run_dirs import delete
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from events.spec import AppSpec
@@ -32,6 +40,8 @@ MOST_BYTES: Final = 32 * 1024**3
 """Of all environments of a node together, as far as they are not in use."""
 MOST: Final = 64
 """Environments that are kept."""
+_AHEAD_S: Final = 60.0
+"""Seconds by which a file's time may be ahead of the agent's clock."""
 _BASE = f"{sys.version_info.major}.{sys.version_info.minor} {sys.base_prefix}"
 
 
@@ -44,7 +54,9 @@ class Environments:
         self._mounted = mounted
         self._most_bytes = most_bytes
         self._most = most
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, float] = {}
+        self._work = LongWork("environments")
+        self._remains = Remains(delete)
 
     def of(self, spec: AppSpec, owner: str) -> Environment | None:
         """Return the environment of an app's containers, None if it needs none."""
@@ -52,15 +64,15 @@ class Environments:
             return None
         key = plan.key_of(spec, owner, spec.image if self._mounted else _BASE)
         source = str(self.root / key)
-        return Environment(key, source, plan.INSIDE if self._mounted else source, site_packages=self._mounted)
+        return Environment(key, source, ENVIRONMENT_MOUNT if self._mounted else source, site_packages=self._mounted)
 
-    async def have(self, environment: Environment | None, owner: tuple[int, int] | None) -> None:
-        """Create the folder of an environment, owned by `owner` (uid, gid; None for the agent's own user), and remove
-        others if there are too many. Raises Unavailable."""
+    async def have(self, environment: Environment | None, tenant: str, owner: tuple[int, int] | None) -> None:
+        """Create the folder of a tenant's environment, owned by `owner` (uid, gid; None for the agent's own user), and
+        remove others if there are too many. Raises Unavailable."""
         if environment is None:
             return
         try:
-            await asyncio.to_thread(self._have, environment.key, owner)
+            await self._work.run(tenant, partial(self._have, environment.key, owner))
         except OSError as error:
             raise Unavailable(
                 f"the environments' folder {self.root} cannot be written: {error.strerror}",
@@ -69,6 +81,7 @@ class Environments:
 
     def _have(self, key: str, owner: tuple[int, int] | None) -> None:
         folder = self.root / key
+        self._sizes.pop(key, None)  # Its containers may write to it.
         if folder.is_dir():
             return
         self.root.mkdir(parents=True, exist_ok=True, mode=0o711)
@@ -82,53 +95,67 @@ class Environments:
         """Remove the environments that were not used for longest, of those that are not in use, until the rest is within the
         bounds; return their keys.  Blocks."""
         for left in self.root.glob(".*"):
-            shutil.rmtree(left, ignore_errors=True)
-        kept = sorted(self.root.iterdir(), key=_used_at, reverse=True)
-        size, removed = 0, []
+            self._remains.put(left)
+        kept = sorted(self.root.glob("[!.]*"), key=_used_at, reverse=True)
+        size, removed = 0.0, []
         for number, folder in enumerate(kept):
             size += self._size(folder)
-            if (number >= self._most or size > self._most_bytes) and _remove(folder):
+            if (number >= self._most or size > self._most_bytes) and self._remove(folder):
                 removed.append(folder.name)
                 self._sizes.pop(folder.name, None)
         if removed:
             _log.info("environments are removed", folder=str(self.root), keys=removed)
         return removed
 
-    def _size(self, folder: Path) -> int:
-        """Return the bytes of one that is built, measured once."""
-        if folder.name not in self._sizes:
-            measured = sum(_blocks(name, descriptor) for _, _, names, descriptor in os.fwalk(folder) for name in names)
-            if not (folder / "ready").exists():
-                return measured
-            self._sizes[folder.name] = measured
-        return self._sizes[folder.name]
+    def _size(self, folder: Path) -> float:
+        """Return the bytes of one, measured once where no container can write to it."""
+        if folder.name in self._sizes:
+            return self._sizes[folder.name]
+        last = deque(taken([folder]), maxlen=1)
+        size = math.inf if last and last[0].too_deep else last[0].size if last else 0
+        with _held(folder) as unused:
+            if unused:
+                self._sizes[folder.name] = size
+        return size
+
+    def _remove(self, folder: Path) -> bool:
+        """Remove one that no container uses; return whether that is so.  It is renamed first, so that none begins to use
+        it."""
+        gone = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+        try:
+            with _held(folder) as unused:
+                if not unused:
+                    return False
+                folder.rename(gone)
+        except OSError:
+            return False
+        self._remains.put(gone)
+        return True
 
 
 def _used_at(folder: Path) -> float:
+    """Return when an environment was used last.  Its containers may give files any time: one that is still to come is that of
+    none."""
     for path in (folder / "ready", folder):
         with contextlib.suppress(OSError):
-            return path.stat().st_mtime
+            used = path.stat(follow_symlinks=False).st_mtime
+            return used if used <= time.time() + _AHEAD_S else 0.0
     return 0.0
 
 
-def _blocks(name: str, folder: int) -> int:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
-    except OSError:
-        return 0
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Hold an environment meanwhile; yield whether no container uses it.  What holds none, because there is no lock, or
+    something that its containers have put in its place, is used by nobody."""
+    with contextlib.ExitStack() as held:
+        try:
+            lock = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            held.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            yield error.errno in _NO_LOCK
+            return
+        yield True
 
 
-def _remove(folder: Path) -> bool:
-    """Remove one that no container uses; return whether it is gone.  It is renamed first, so that none begins to use it."""
-    gone = folder.with_name(f".{folder.name}")
-    try:
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(FileNotFoundError):  # No container has used it.
-                lock = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                held.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            folder.rename(gone)
-    except OSError:
-        return False
-    shutil.rmtree(gone, ignore_errors=True)
-    return not gone.exists()
+_NO_LOCK = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.ENOTDIR)

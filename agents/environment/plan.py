@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
 
 PROGRAM: Final = "dorm-environment.py"
-INSIDE: Final = "/dorm/environment"
-"""Where a Docker container finds its environment."""
 _SOURCE: Final = Path(builder.__file__).read_text()
 """The builder's source, read once when the agent starts."""
 

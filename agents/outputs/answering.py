@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -18,6 +18,7 @@ from agents.outputs import reading, uploads
 from agents.outputs.folders import APPS, is_app, owner_of
 from agents.outputs.opening import FilesError
 from agents.runtime.interface import Key, RuntimeFault
+from agents.runtime.long_work import LongWork
 from agents.runtime.run_dirs import work_beside
 from agents.runtime.secrets import PREFIX
 from events import subjects
@@ -55,9 +56,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _THREADS: Final = 4
-"""Threads of this agent that read and write files for clients: a file server that hangs holds these, and no others."""
+"""Threads of this agent that read and write files of one tenant for clients."""
 _AT_ONCE: Final = 16
-"""Questions that are answered at once; others wait."""
+"""Questions about one tenant's files that are answered at once; others wait."""
 _STEP_S: Final = 60.0
 """Seconds that one step, such as a block, may take."""
 _COMMIT_S: Final = 3600.0
@@ -88,20 +89,23 @@ async def answer_files(bus: Bus, cluster: str, runtime: Runtime, desired: Desire
 
 
 class _Pool:
-    """The threads that touch files, made with the first question."""
+    """What the tenants have of the threads that touch files, each for itself: a file server that hangs, and a file that takes
+    hours to read, holds those of one tenant and no others."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
-        self.turns = asyncio.Semaphore(_AT_ONCE)
+        self._work = LongWork("files", of_one=_THREADS)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def run(self, work: Callable[[], T], seconds: float = _STEP_S) -> T:
+    def turn(self, tenant: str) -> asyncio.Semaphore:
+        """Return what to hold while a question about this tenant's files is answered."""
+        return self._turns.setdefault(tenant, asyncio.Semaphore(_AT_ONCE))
+
+    async def run(self, tenant: str, work: Callable[[], T], seconds: float = _STEP_S) -> T:
         """Return the result of `work`. Raises its errors, and FilesError if it takes too long; its thread keeps
         running."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                return await self._work.run(tenant, work)
         except TimeoutError:
             raise FilesError(
                 "the folder does not answer; look at its mount and its server, and try again", code="files.unavailable"
@@ -121,7 +125,7 @@ class _Answerer:
         self._tenant = tenant
 
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
-        async with self._pool.turns:
+        async with self._pool.turn(self._tenant or ""):
             try:
                 async with contextlib.aclosing(self._answer(question)) as pieces:
                     async for piece in pieces:
@@ -136,7 +140,7 @@ class _Answerer:
 
     async def _root(self, place: Place) -> tuple[Path, str]:
         """Return the folder of an area, and how files in it begin that are not shown.  Raises FilesError."""
-        if not is_app(place.app) or not await self._pool.run(lambda: self._may(place.app)):
+        if not is_app(place.app) or not await self._run(lambda: self._may(place.app)):
             raise self._unknown(place.app)
         if place.area == "work":
             try:
@@ -144,14 +148,17 @@ class _Answerer:
             except RuntimeFault as error:
                 raise FilesError(str(error), code=error.code) from None
             copied = work_beside(run)
-            return (copied, "") if await self._pool.run(copied.is_dir) else (run, PREFIX)
-        if not await self._pool.run(self._folder.shared):
+            return (copied, "") if await self._run(copied.is_dir) else (run, PREFIX)
+        if not await self._run(self._folder.shared):
             raise FilesError(
                 f"node {self._desired.node} does not have the cluster's folder of checkpoints; mount it there",
                 code="files.not_mounted",
             )
         root = self._folder.path
         return (root / place.app if place.area == "checkpoints" else root / APPS / place.app / "outputs"), ""
+
+    async def _run(self, work: Callable[[], T], seconds: float = _STEP_S) -> T:
+        return await self._pool.run(self._tenant or "", work, seconds)
 
     def _may(self, app: str) -> bool:
         """Return whether the app is the tenant's.  Blocks."""
@@ -179,13 +186,13 @@ class FileAnswerer(_Answerer):
         match asked:
             case ListFiles(place):
                 entries = reading.listed(root, place.path, hidden=hidden)
-                while (some := await self._pool.run(lambda: next(entries, None))) is not None:
+                while (some := await self._run(lambda: next(entries, None))) is not None:
                     yield Listing(some)
             case ReadFile():
                 with contextlib.closing(reading.Reader(root, asked, hidden=hidden)) as reader:
-                    await self._pool.run(reader.open, _COMMIT_S)
+                    await self._run(reader.open, _COMMIT_S)
                     while True:
-                        match await self._pool.run(reader.next):
+                        match await self._run(reader.next):
                             case int(blocks):
                                 yield Zeros(blocks)
                             case bytes(data):
@@ -206,13 +213,13 @@ class UploadAnswerer(_Answerer):
             )
         root, _ = await self._root(asked.place)
         incoming = self._folder.path / APPS / asked.place.app / "incoming"
-        if not await self._pool.run(lambda: root.is_dir() and incoming.parent.is_dir()):
+        if not await self._run(lambda: root.is_dir() and incoming.parent.is_dir()):
             raise FilesError(
                 f"{asked.place.app} has no folder for files yet; it gets one when its first container starts",
                 code="files.app_unknown",
             )
         match asked:
             case WriteBlock():
-                yield Stored(await self._pool.run(lambda: uploads.write(incoming, asked)))
+                yield Stored(await self._run(lambda: uploads.write(incoming, asked)))
             case CommitUpload():
-                yield Stored(await self._pool.run(lambda: uploads.commit(root, incoming, asked), _COMMIT_S))
+                yield Stored(await self._run(lambda: uploads.commit(root, incoming, asked), _COMMIT_S))

@@ -25,6 +25,7 @@ from agents.outputs.opening import FilesError, opened
 from agents.outputs.reading import listed
 from agents.runtime.interface import Refused
 from agents.runtime.run_dirs import delete
+from events.copying.blocks import BLOCK, blocks_of, write_at
 from events.spec.origin import origin_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NOTE = "origin"
-_AT_ONCE = 64 * 1024 * 1024
 
 
 def bring(root: Path, app: str, text: str) -> str:
@@ -131,13 +131,23 @@ def _copy(source: Path, copy: Path, entry: FileEntry) -> None:
     if entry.kind == "folder":
         target.mkdir(exist_ok=True)
         return
-    # The folder is the other app's, which may put links into it at any moment.
+    # The folder is the other app's, which may put links into it at any moment, and may write without end.
     with opened(source, entry.path) as file:
         made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            while os.sendfile(made, file, None, _AT_ONCE):
-                pass
+            at = 0
+            for found in blocks_of(file, entry.size):
+                if isinstance(found, int):  # A hole, which stays one: it may be larger than the disk.
+                    at += found * BLOCK
+                else:
+                    write_at(made, found, at)
+                    at += len(found)
+            if os.fstat(file).st_size < entry.size:
+                raise EOFError
+            os.ftruncate(made, entry.size)
             os.utime(made, ns=(entry.modified, entry.modified))
             os.fchmod(made, 0o700 if entry.executable else 0o600)
+        except EOFError:
+            raise FilesError(f"{entry.path} changed while it was copied", code="files.changed") from None
         finally:
             os.close(made)

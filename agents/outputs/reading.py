@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from agents.outputs.opening import MOST_NAMES, FilesError, opened
@@ -55,7 +56,8 @@ def _check_count(count: int) -> None:
 def _in_folder(root: Path, path: str, inner: str, hidden: str) -> list[FileEntry]:
     try:
         with opened(root, f"{path}/{inner}" if path else inner) as folder, os.scandir(folder) as names:
-            found = sorted(one.name for one in names)
+            # Names without end would fill the agent's memory; as many are too many for a listing already.
+            found = sorted(one.name for one in islice(names, MOST_FILES + 1))
             if not path and not inner and hidden:
                 found = [name for name in found if not name.startswith(hidden)]
             return [_looked(root, path, f"{inner}/{name}" if inner else name, folder, hidden) for name in found]

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agents.outputs.opening import FilesError, folder_for, names_of
-from events.copying.blocks import BLOCK, digest_of
+from events.copying.blocks import BLOCK, digest_of, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +38,7 @@ def write(incoming: Path, asked: WriteBlock) -> int:
     with _guarded(asked.place.path):
         file = _open(incoming, asked)
         try:
-            written = 0
-            while written < len(asked.data):
-                written += os.pwrite(file, asked.data[written:], asked.at + written)
+            write_at(file, asked.data, asked.at)
             return os.fstat(file).st_size
         finally:
             os.close(file)

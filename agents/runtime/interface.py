@@ -121,6 +121,10 @@ class _WithWorkdir(_Hashed, frozen=True):
     """Hash of the shipped folder in whose copy it starts, which has to be among the runtime's `blobs`; "" for none."""
 
 
+ENVIRONMENT_MOUNT: Final = "/dorm/environment"
+"""Where a container finds its environment, if it sees that at a path of its own."""
+
+
 class Mount(msgspec.Struct, frozen=True):
     """A folder of the node that a container sees at another path."""
 

@@ -30,9 +30,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agents import lease
-from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Unavailable, key_name
+from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
+from agents.runtime.long_work import LongWork, Remains
 from agents.runtime.workdir.cache import FOLDER, BlobCache
 from agents.runtime.workdir.placing import place
+from events.workdir import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +56,9 @@ class RunDirs:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.blobs = BlobCache(self.root / FOLDER)
+        self.work = LongWork("containers' folders")
+        """For what `make` does, by tenant."""
+        self._remains = Remains(delete)
         self._lock = -1
 
     def open(self) -> None:
@@ -72,7 +77,7 @@ class RunDirs:
             )
         self._lock = lock
         for left in self.root.glob(".*-*"):
-            delete(left)
+            self._remains.put(left)
 
     def check(self) -> None:
         """Raises `Displaced` if the root was removed or replaced since it was opened: then containers missing below it may
@@ -210,7 +215,8 @@ class RunDirs:
     ) -> bool:
         """Create one container's folder with `files` in its private directory, let `fill` put records in it, lay out the
         shipped folder with the hash `workdir`, then make it visible.  The directories are `owner`'s (uid, gid), None for the
-        agent's own user; any other requires root.  Return False if it existed.  Raises OSError."""
+        agent's own user; any other requires root.  Return False if it existed.  Raises OSError, and Refused ("spec") for a
+        shipped folder that can't be laid out."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
@@ -218,13 +224,13 @@ class RunDirs:
         try:
             _make_run(new / "run", files or {}, owner or _own())
             if workdir:
-                place(self.blobs, workdir, new / "work", owner or _own())
+                _place(self.blobs, workdir, new / "work", owner or _own())
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
-        except OSError:
-            delete(new)
-            if final.is_dir():
+        except (OSError, Refused) as failure:
+            self._remains.put(new)
+            if final.is_dir() and isinstance(failure, OSError):
                 return False
             raise
         return True
@@ -260,11 +266,11 @@ class RunDirs:
             os.close(folder)
 
     def remove(self, key: Key) -> None:
-        """Delete one container's folder; a missing one is no error."""
+        """Delete one container's folder; a missing one is no error.  What the app has written is removed later."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
-        delete(gone)
+        self._remains.put(gone)
 
 
 def _locked(descriptor: int) -> bool:
@@ -307,6 +313,14 @@ def _make_run(run: Path, files: Mapping[str, str], owner: tuple[int, int]) -> No
 def _give(path: Path, owner: tuple[int, int]) -> None:
     if owner != _own():
         os.chown(path, *owner)
+
+
+def _place(blobs: BlobCache, workdir: str, target: Path, owner: tuple[int, int]) -> None:
+    try:
+        place(blobs, workdir, target, owner)
+    except ManifestError as error:
+        text = f"its project folder {workdir[:12]} can't be laid out: {error}"
+        raise Refused("spec", text, code=error.code) from None
 
 
 def _put(folder: int, name: str, content: bytes) -> None:

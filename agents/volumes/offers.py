@@ -113,12 +113,11 @@ class Offers:
     async def _look(self) -> None:
         if not self._volumes:
             return
-        if self._looking is None:
-            self._looking = asyncio.create_task(asyncio.to_thread(self._look_at_all))
-        await asyncio.wait([self._looking], timeout=_PATIENCE_S)
-        if self._looking.done():
-            self._looking = None
-        else:
+        looking = self._looking
+        if looking is None or looking.done():
+            looking = self._looking = asyncio.create_task(asyncio.to_thread(self._look_at_all))
+        await asyncio.wait([looking], timeout=_PATIENCE_S)  # Others may wait for the same look.
+        if not looking.done():
             self._missing[self._at] = True
 
     def _look_at_all(self) -> None:

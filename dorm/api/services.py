@@ -29,7 +29,7 @@ from dorm.api.following.recent import RecentLog
 from dorm.api.following.reports import Reports
 from dorm.api.following.requester import Requester
 from dorm.api.following.tenant import TenantCluster
-from dorm.api.following.threads import Heavy
+from dorm.api.following.threads import Heavy, Turns
 from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _MOST_TENANTS = 32
 """Tenants that have services at once: each has a state of its own."""
+_WAITING_WRITES = 4096
 _READY_S = 10.0
 _log = Logger(__name__)
 
@@ -59,7 +60,13 @@ class Services:
     """Made once; `run` keeps all of it up to date."""
 
     def __init__(
-        self, connection: Cluster, options: Options, clock: Callable[[], int], *, beside: Services | None = None
+        self,
+        connection: Cluster,
+        options: Options,
+        clock: Callable[[], int],
+        *,
+        beside: Services | None = None,
+        tenant: str = "",
     ) -> None:
         """`beside`: the services of the whole log, where these are of one tenant's view.  Who may do what, and the bounds on
         expensive work, are theirs."""
@@ -74,8 +81,8 @@ class Services:
             beside.door if beside else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
         )
         self.recent = RecentLog(self.follower)
-        self.heavy: Heavy = beside.heavy if beside else Heavy(limits.heavy, limits.heavy_waiting)
-        self.forks: Heavy = beside.forks if beside else Heavy(1, 4)
+        self.heavy: Heavy = beside.heavy.of(tenant) if beside else Heavy(limits.heavy, limits.heavy_waiting)
+        self.forks: Heavy = beside.forks.of(tenant) if beside else Heavy(1, 4)
         """What-if simulations: one at a time, beside the other work, since each may take a minute."""
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
@@ -95,7 +102,9 @@ class Services:
         self.event_pages = EventPages(self.follower, self.recent, self.encoded.of)
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
-        self.writes: asyncio.Semaphore = beside.writes if beside else asyncio.Semaphore(limits.writes)
+        self.writes: Turns = (
+            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=limits.writes // 2)
+        )
         self._beside = beside
         self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear, self.pasts.forget]
 
@@ -149,7 +158,9 @@ class Tenants:
             _, (old, running) = self._made.popitem(last=False)
             _end(old, running)
         own = self._services
-        services = Services(TenantCluster(own.connection, self._views, tenant), own.options, own.clock, beside=own)
+        services = Services(
+            TenantCluster(own.connection, self._views, tenant), own.options, own.clock, beside=own, tenant=tenant
+        )
         self._made[tenant] = found = services, asyncio.create_task(_unless_it_fails(services), name=f"view of {tenant}")
         return found
 

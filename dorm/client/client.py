@@ -33,7 +33,7 @@ from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
-from dorm.core.apps.admission import app_id
+from dorm.core.apps.admission import app_id, check_room
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
@@ -324,13 +324,15 @@ class Client:
         if app.ended:
             raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
+        lower = n_min if n_min is not None else app.n_min
         try:
             check_gang(app.next_spec.gang, **given)
             if n_min is not None:
                 check_roles(app.next_spec, n_min)
+            if lower > app.n_min:
+                await self.look(lambda state: check_room(state, app.next_spec, lower, app.tenant))
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
-        lower = n_min if n_min is not None else app.n_min
         upper = n_max if n_max is not None else app.n_max
         if lower > upper:
             text = f"n_min would be {lower} and n_max {upper}; n_min can't be the larger"

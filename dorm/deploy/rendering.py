@@ -103,14 +103,24 @@ def _file(path: str, template: str, **values: str) -> File:
 def _unit(name: str, settings: Deployment, **values: str) -> File:
     hardening = (TEMPLATES / "hardening.in").read_text().strip()
     environment = f"EnvironmentFile={settings.archives.environment}" if settings.archives.environment else ""
+    owned = f"ExecStartPre=+/bin/chown -h dorm:dorm {' '.join(_secrets(name))}" if settings.trust else ""
     return _file(
         f"{layout.UNITS}/{name}",
         name,
         cluster=settings.cluster,
         hardening=hardening,
         environment=environment,
+        owned=owned,
         **values,
     )
+
+
+def _secrets(unit: str) -> list[str]:
+    """Return the keys that a unit reads.  They are written by root, and systemd-tmpfiles gives no file of root's in a folder
+    of another user to that user, so the unit does."""
+    part = {"dorm-nats.service": "NATS server", "dorm-master.service": "master", "dorm-api.service": "API"}
+    folder, names = layout.SECRETS.get({**part, "dorm-backup.service": "backup"}.get(unit, ""), ("", ()))
+    return [f"{folder}/{name}" for name in names]
 
 
 def _words(*paths: str | None) -> str:
@@ -305,9 +315,6 @@ def _folders(settings: Deployment, named: set[str]) -> str:
     for part, paths in folders.items():
         if part in named:
             lines += [f"d {path} 0700 dorm dorm -" for path in paths]
-    for part, (folder, names) in layout.SECRETS.items():
-        if part in named and settings.trust:
-            lines += [f"z {folder}/{name} 0600 dorm dorm -" for name in names]
     if "node" in named:
         lines.append(f"d {layout.NODE} 0755 root root -")
     return "\n".join(lines)

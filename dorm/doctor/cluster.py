@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dorm.client.masters import Leader
     from dorm.core.state import Node, State
     from dorm.doctor.findings import Finding
+    from events.kinds import RotationFailed
     from events.nats.inspection.servers import ClockState
     from events.requests import AgentStatus, MasterStatus
 
@@ -27,6 +28,8 @@ MOST_BEHIND = 10_000
 _SILENT_S = 30.0
 _MARGIN = 0.5
 """The part of a node's lease that is to be left between two heartbeats."""
+_ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
+"""Somebody asked for a rotation where none was to be."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -164,6 +167,14 @@ def judge_settings(state: State) -> Iterator[Finding]:
             f"a change of settings was refused: {last.reason}",
             "`dorm policy show` says what is in force",
         )
+
+
+def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
+    """Judge the newest failure of a rotation, record `at`, beside the newest cut, record `rotated` (0 for none)."""
+    if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
+        return
+    todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"
+    yield f.wrong("rotation", "log", f"the log was not rotated: {failed.reason}", todo)
 
 
 def judge_clocks(about: Sequence[tuple[str, ClockState]]) -> Iterator[Finding]:

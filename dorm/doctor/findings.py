@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from events.quantities import MEMORY, humanize
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,8 +21,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     level: Level
     check: str
-    """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`, `mount`, `ports`,
-    `engine`, `folder`."""
+    """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
+    `rotation`, `mount`, `ports`, `engine`, `folder`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str
@@ -52,7 +54,7 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
 def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
     """Judge a file system.  The log, agents and checkpoints all stop on a full one."""
     share = free / total if total else 0.0
-    text = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB are free at {path}"
+    text = f"{humanize(MEMORY, free)} of {humanize(MEMORY, total)} are free at {path}"
     if share < SCARCE and free < PLENTY:
         return wrong(check, about, text, "make room there, or move the folder to a larger disk")
     return ok(check, about, text)

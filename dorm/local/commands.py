@@ -138,7 +138,7 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
 def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
     """Refuse a command where a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
     files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
-    usable = [node for node in nodes if not node.gone]
+    usable = sorted((node for node in nodes if not node.gone), key=lambda node: node.id)
     engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]
     if engines and not typed.image:
         raise CommandRefused(

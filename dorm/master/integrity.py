@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog, ReadableLog
 
 _log = structlog.get_logger(__name__)
+_SAY_AFTER_S = 3.0
 _EVERY_S = 5.0
 _LARGEST = 1000
 """Bytes; a longer file is not a witness."""
@@ -88,9 +89,7 @@ class Integrity:
         """Return the log's end, which must not be before a record that was seen.  Raises LogAltered, LogDamaged,
         LogUnavailable."""
         end = await log.end()
-        if seen > end:
-            _log.warning("the log ends before what was seen of it; it is asked again", end=end, seen=seen)
-        if seen > end and not await _reaches(log, seen):
+        if seen > end and not await _reaches_in_time(log, end, seen):
             self._altered, self._sightings = f"the log ends at record {end}, and record {seen} was there before", []
             self.check()
         return end
@@ -137,6 +136,19 @@ class Integrity:
                     written = seq
         finally:
             _write(self._witness, Sighting(self._cluster, *seen()))  # Inline: an ending task can't wait for a thread.
+
+
+async def _reaches_in_time(log: ReadableLog, end: int, seq: int) -> bool:
+    """As `_reaches`, and say that it takes its time."""
+
+    def say() -> None:
+        _log.warning("the log ends before what was seen of it; it is asked again", end=end, seq=seq)
+
+    soon = asyncio.get_running_loop().call_later(_SAY_AFTER_S, say)
+    try:
+        return await _reaches(log, seq)
+    finally:
+        soon.cancel()
 
 
 async def _reaches(log: ReadableLog, seq: int) -> bool:

@@ -184,6 +184,7 @@ def _counters(tally: Tally) -> Iterator[Metric]:
     yield counter("dorm_elections_total", tally.elections)
     yield counter("dorm_nodes_lost_total", tally.nodes_lost)
     yield counter("dorm_node_leases_ended_total", tally.leases_ended)
+    yield counter("dorm_rotations_total", tally.rotations)
     yield counter("dorm_adjustments_total", tally.adjustments)
     yield histogram(
         "dorm_adjustment_phase_seconds",

@@ -47,6 +47,7 @@ PHASES_OF: dict[str, tuple[str, ...]] = {
 }
 """By the kind of an adjustment that was carried out, its phases in order."""
 OUTCOMES = ("applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable")
+ROTATIONS = ("done", "failed")
 MOST_RESOURCES = 16
 """Kinds of resources with a series of their own, by name; the metrics leave out the rest."""
 
@@ -103,6 +104,12 @@ CLUSTER = (
     Family("dorm_elections_total", "counter", "Elections of a master."),
     Family("dorm_nodes_lost_total", "counter", "Times a node was silent for longer than node_grace."),
     Family("dorm_node_leases_ended_total", "counter", "Times a node was silent for longer than its lease."),
+    Family(
+        "dorm_rotations_total",
+        "counter",
+        "Archives of the log's past, and rotations that failed, by outcome.",
+        ("outcome",),
+    ),
     Family(
         "dorm_adjustments_total",
         "counter",

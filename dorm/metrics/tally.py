@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.costs import first_step_at
-from dorm.metrics.families import ADJUSTMENTS, ENDS, FAILURES, OTHER, OUTCOMES, PHASES_OF, TRIGGERS
+from dorm.metrics.families import ADJUSTMENTS, ENDS, FAILURES, OTHER, OUTCOMES, PHASES_OF, ROTATIONS, TRIGGERS
 from events import kinds as k
 from events.quantities import SECOND
 
@@ -92,6 +92,7 @@ class Tally(msgspec.Struct):
     elections: int = 0
     nodes_lost: int = 0
     leases_ended: int = 0
+    rotations: dict[str, int] = msgspec.field(default_factory=_zeros(ROTATIONS))
     adjustments: dict[str, int] = msgspec.field(default_factory=_zeros(PHASES_OF))
     phases: dict[str, Histogram] = msgspec.field(default_factory=_phases)
     """By kind and phase, as `restart.stop`."""
@@ -188,6 +189,12 @@ class Tally(msgspec.Struct):
     def _observe(self, kind: str, phase: str, began: int, ended: int) -> None:
         self.phases[f"{kind}.{phase}"].observe((ended - began) / SECOND)
 
+    def _rotated(self, state: State, event: k.LogRotated) -> None:
+        self.rotations["done"] += 1
+
+    def _rotation_failed(self, state: State, event: k.RotationFailed) -> None:
+        self.rotations["failed"] += 1
+
     # --- rounds ---------------------------------------------------------------------------------------------------------
 
     def _round(self, state: State, event: k.Round) -> None:
@@ -279,6 +286,8 @@ _OF_RECORDS: dict[type, Callable[[Tally, State, Any], None]] = {
     k.AppProgressed: Tally._worked,
     k.AppCheckpointed: Tally._worked,
     k.MembershipChanged: Tally._member_changed,
+    k.LogRotated: Tally._rotated,
+    k.RotationFailed: Tally._rotation_failed,
     k.Round: Tally._round,
 }
 _OF_FACTS: dict[type, Callable[[Tally, State, Any], None]] = {

@@ -55,7 +55,7 @@ SPEED = {
         86_400.0,
         "seconds that an app stands still at a change where none was measured, of no app on the cluster",
     ),
-    "caution": Parameter(2.0, 0.0, 1000.0, "a change has to save the app so many times the pause that it costs"),
+    "caution": Parameter(6.0, 0.0, 1000.0, "a change has to save the app so many times the pause that it costs"),
     "full_pause_s": Parameter(
         30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
     ),

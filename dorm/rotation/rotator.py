@@ -103,11 +103,7 @@ class Rotator:
             return None
         name = name_of(cut.archive)
         if name is None or name not in await self._store.names():
-            raise RotationError(
-                f"the log's last archive, {cut.archive[:100]}, is not at {self._store.place}; move the log's archives there "
-                f"(they were put into {cut.place[:200] or 'another place'}), or name the place where they are with --archives",
-                code="rotation.other_place",
-            )
+            raise self._not_there(cut)
         if await self._log.stream.start() >= cut.upto and await self._has_snapshot(cut):
             return cut
         archive = await open_archive_of(self._store, name, self._cluster)
@@ -121,6 +117,18 @@ class Rotator:
             return await self.finish()
         _log.info("records were removed from the stream", upto=cut.upto, archive=cut.archive)
         return cut
+
+    def _not_there(self, cut: LogRotated) -> RotationError:
+        what = f"the log's last archive, {cut.archive[:100]}, is "
+        if cut.place == self._store.place:
+            what += f"gone from {cut.place[:200]}; mount that folder again, or put the archive back from a copy"
+        else:
+            there = cut.place[:200] or "another place"
+            what += (
+                f"not at {self._store.place}; move the log's archives there (they were put into {there}), or name the place "
+                "where they are with --archives"
+            )
+        return RotationError(what, code="rotation.other_place")
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[Path]:

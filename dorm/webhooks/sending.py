@@ -100,10 +100,16 @@ class Sender:
             return "the URL is malformed"
         if parts.scheme not in ("http", "https") or not host:
             return "the URL is not one of HTTP"
+        # What is looked at here has to be what is connected to: aiohttp reads digits of other alphabets as digits, and takes
+        # what looks like an address for one, though it may be written as no parser here reads it.
+        if not host.isascii() or ("%" in host and ":" not in host):
+            return f"the host {host[:100]!r} holds other characters than a host's; write a foreign name as xn--..."
+        if ":" not in host and not host.replace(".", "").isdigit():
+            return ""
         try:
             ipaddress.ip_address(host.split("%")[0])
         except ValueError:
-            return ""
+            return f"the host {host[:100]!r} is no address, and no name has digits alone"
         return (
             ""
             if permitted(host, self._allowed)

@@ -38,12 +38,21 @@ _OPEN = 4
 """Archives that are kept open: a reader goes from one to the next, and a search by time tries some."""
 
 
-async def open_archive_of(store: ArchiveStore, name: Name, cluster: str) -> SegmentLog:
-    """Open an archive of a store, whose bytes are compared with its name.  Raises StoreError, and LogDamaged for a file that
-    is truncated, altered, or of another log."""
+Checked = dict[Name, tuple[int, ...]]
+"""Archives whose bytes were compared with their names, and the files that held them then."""
+
+
+async def open_archive_of(
+    store: ArchiveStore, name: Name, cluster: str, *, checked: Checked | None = None
+) -> SegmentLog:
+    """Open an archive of a store, whose bytes are compared with its name, unless that was done: a file that is in `checked`
+    and has not been touched since.  Raises StoreError, and LogDamaged for a file that is truncated, altered, or of another
+    log."""
     file = await store.fetch(name)
+    checked = {} if checked is None else checked
     try:
-        digest = await asyncio.to_thread(digest_of, file)
+        touched = _touched(file)
+        digest = name.digest if checked.get(name) == touched else await asyncio.to_thread(digest_of, file)
     except OSError as error:
         os.close(file)
         raise StoreError(f"the archive {name} in {store.place} can't be read: {error.strerror}") from None
@@ -54,6 +63,7 @@ async def open_archive_of(store: ArchiveStore, name: Name, cluster: str) -> Segm
             "from a copy",
             code="archive.altered",
         )
+    checked[name] = touched
     archive = await asyncio.to_thread(SegmentLog.of_file, file, f"archive {name}")
     header = archive.header
     if header.cluster != cluster or (header.start, await archive.end()) != (name.after, name.upto) or header.sparse:
@@ -66,6 +76,12 @@ async def open_archive_of(store: ArchiveStore, name: Name, cluster: str) -> Segm
     return archive
 
 
+def _touched(file: int) -> tuple[int, ...]:
+    """Return which file this is, and when it was last written."""
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 class Archives:
     """The archives up to one cut, in one store."""
 
@@ -75,6 +91,7 @@ class Archives:
         self._last = last
         self._names: list[Name] | None = None
         self._opened: OrderedDict[Name, SegmentLog] = OrderedDict()
+        self._checked: Checked = {}
 
     @property
     def place(self) -> str:
@@ -117,7 +134,7 @@ class Archives:
         name = names[min(bisect_left([one.upto for one in names], seq), len(names) - 1)]
         found = self._opened.get(name)
         if found is None:
-            found = await open_archive_of(self._store, name, self._cluster)
+            found = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
             self._opened[name] = found
         self._opened.move_to_end(name)
         while len(self._opened) > _OPEN:
@@ -129,7 +146,7 @@ class Archives:
         whoever else uses these."""
         while after < self.upto:
             name = (await self.names())[bisect_left([one.upto for one in await self.names()], after + 1)]
-            archive = await open_archive_of(self._store, name, self._cluster)
+            archive = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
             try:
                 async with contextlib.aclosing(archive.read(after=after, subjects=subjects)) as batches:
                     async for batch in batches:

@@ -82,6 +82,13 @@ def _knows_holes(file: int) -> bool:
     return True
 
 
+def write_at(file: int, data: bytes, at: int) -> None:
+    """Write all of some bytes into an open file.  Blocks.  Raises OSError."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(file, data[written:], at + written)
+
+
 def blocks_of(file: int, size: int, *, upto: int | None = None) -> Iterator[bytes | int]:
     """Yield the blocks of an open file from its start, holes as numbers of whole blocks.  Blocks.  Raises OSError, and
     EOFError if the file is shorter than `size` by now."""

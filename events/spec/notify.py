@@ -62,6 +62,8 @@ def url_fault(url: str) -> tuple[str, str] | None:
     del port
     if parts.scheme not in ("http", "https") or not parts.hostname or len(url) > LONGEST_URL or not url.isprintable():
         return f"{short(url)} is no URL; write https://HOST/PATH", "malformed"
+    if not parts.hostname.isascii():
+        return f"the host of {short(url)} holds other than ASCII characters; write it as xn--...", "malformed"
     if " " in url or "\\" in url:
         return f"{short(url)} holds a space or a backslash; write them as %20 and %5C", "malformed"
     if parts.username is not None or parts.password is not None:

@@ -14,7 +14,7 @@ from dorm.api.errors import Missing, Unavailable
 from dorm.api.following import follower as follower_module
 from dorm.api.following.follower import Follower
 from dorm.api.following.moments import Moments
-from dorm.api.following.threads import Heavy, Thread
+from dorm.api.following.threads import Heavy, Thread, Turns
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
@@ -143,6 +143,36 @@ async def test_too_much_that_waits_is_refused() -> None:
             pass
     over.set()
     await asyncio.gather(*tasks)
+
+
+async def test_who_asks_without_end_delays_nobody_else() -> None:
+    turns, over, had = Turns(4, 100, of_one=2), asyncio.Event(), list[str]()
+
+    async def work(party: str) -> None:
+        async with turns.turn(party):
+            had.append(party)
+            await over.wait()
+
+    tasks = [asyncio.create_task(work("mallory")) for _ in range(200)]
+    await asyncio.sleep(0)
+    refused = [one for one in tasks if one.done()]
+    assert len(refused) == 98
+    assert had == ["mallory"] * 2
+    alice = [asyncio.create_task(work("alice")) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert had == ["mallory"] * 2 + ["alice"] * 2
+    bob, carol = (asyncio.create_task(work(name)) for name in ("bob", "carol"))
+    await asyncio.sleep(0)
+    for task in (tasks[0], tasks[3], carol):  # One that has a turn, and two that wait, go.
+        task.cancel()
+    over.set()
+    await asyncio.gather(*tasks, *alice, bob, carol, return_exceptions=True)
+    assert "bob" in had[4:6], "though many others have waited for longer"
+    assert sorted(had[4:]) == ["bob", *["mallory"] * 99]
+    for _ in range(2):  # Nothing is lost or left over.
+        async with turns.turn("mallory"), turns.turn("mallory"), turns.turn("alice"), turns.turn("bob"):
+            pass
 
 
 async def test_short_work_needs_no_thread_and_long_work_never_meets_it() -> None:

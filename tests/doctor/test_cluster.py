@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dorm.client.masters import Leader
-from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_settings, judge_versions
+from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_rotation, judge_settings, judge_versions
 from events import kinds as k
 from events.nats.inspection.servers import ClockState
 from events.requests import AgentStatus, Disk, MasterStatus
@@ -70,6 +70,21 @@ def agent(**fields: Any) -> dict[str, Asked[AgentStatus]]:
 )  # fmt: skip
 def test_masters(row: Leader, masters: list[Asked[MasterStatus]] | None, expected: list[tuple[str, str, str]]) -> None:
     assert bad(list(judge_masters(row, masters))) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "rotated", "expected"),
+    [
+        ("archive.not_written", 90, 0, [("wrong", "rotation", "log")]),
+        ("archive.not_written", 90, 50, [("wrong", "rotation", "log")]),
+        ("archive.not_written", 90, 120, []),  # A later one did its work.
+        ("rotation.nothing_due", 90, 50, []),  # Somebody asked too early.
+    ],
+)
+def test_a_rotation_that_failed(code: str, at: int, rotated: int, expected: list[tuple[str, str, str]]) -> None:
+    failed = k.RotationFailed(id="f", by="m1", code=code, reason="no room")
+    assert bad(list(judge_rotation(failed, at, rotated))) == expected
+    assert list(judge_rotation(None, 0, rotated)) == []
 
 
 @pytest.mark.parametrize(

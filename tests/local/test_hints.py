@@ -38,6 +38,13 @@ def test_a_training_for_torchrun_that_was_run_plainly(engine: str, reason: str, 
     assert ("--engine torchrun" in hint_for(failed(reason, engine=engine))) is wanted
 
 
+def test_memory_that_was_too_little() -> None:
+    reason = "slot 0 on node-1 ran out of memory"
+    app = failed(reason, demand={"cpu": 1, "memory": "128MiB"})
+    assert hint_for(app).startswith("a container may use 128 MiB of memory: --memory ")
+    assert hint_for(failed(reason, demand={"cpu": 1})) == ""
+
+
 def test_a_module_that_is_not_there() -> None:
     reason = "slot 0 on node-1 ended with exit code 1: ModuleNotFoundError: No module named 'einops'"
     assert "--requirements FILE" in hint_for(failed(reason))

@@ -26,6 +26,7 @@ FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
         "10m",
         {"severity": "critical"},
     ),
+    ("DormRotationFails", {'dorm_rotations_total{outcome="failed"}': "0 0 1x100"}, "60m", {"severity": "warning"}),
     (
         "DormBackupOld",
         {'dorm_backup_time_seconds{cluster="lab"}': "0x4320"},
@@ -39,6 +40,8 @@ QUIET: dict[str, str] = {
     "dorm_log_up": "1x4320",
     "dorm_log_size_bytes": "70x4320",
     "dorm_log_limit_bytes": "100x4320",
+    'dorm_rotations_total{outcome="failed"}': "3x4320",
+    'dorm_rotations_total{outcome="done"}': "0+1x4320",
     'dorm_backup_time_seconds{cluster="lab"}': "0+60x4320",
 }
 """A cluster that is well for three days."""

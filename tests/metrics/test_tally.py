@@ -13,7 +13,8 @@ from dorm.metrics.cluster import LogFigures, cluster_metrics, exposition, log_me
 from dorm.metrics.families import CLUSTER, LOG, OTHER
 from dorm.metrics.tally import Tally
 from events import kinds as k
-from events.codec import decode
+from events import subjects
+from events.codec import decode, encode
 from events.nats.settings.limits import Room
 from events.quantities import SECOND
 from tests.metrics.scrapes import series, values
@@ -103,6 +104,17 @@ def test_ends_are_counted() -> None:
     assert sum(tally.turnarounds.counts) == sum(tally.ended.values()) > 0
     assert tally.rejected == len(all_facts(story.records, k.AppRejected)) > 0
     assert tally.elections == story.epoch
+
+
+def test_rotations_are_counted() -> None:
+    story = two_apps()
+    story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
+    story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
+    hash = "0" * 64
+    cut = k.LogRotated(id="cut", by="master", after=0, upto=2, chain=hash, snapshot=hash, archive="a", bytes=1)
+    story.store(subjects.rotations("story"), encode(cut), cut.id)
+    assert counted(story.records)[1].rotations == {"done": 1, "failed": 2}
+    assert counted(story.records, restarts=(len(story.records) - 2,))[1].rotations == {"done": 1, "failed": 2}
 
 
 def test_waits_end_with_a_release() -> None:

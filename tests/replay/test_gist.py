@@ -1,33 +1,35 @@
-"""What one line says of an event: all of it for programs and the curious, and what people can read otherwise."""
+"""What lists of events say of one, in one line."""
 
 from __future__ import annotations
 
-from events.kinds import GenerationReleased, MembersReleased, NodeJoined, Placed
+from events.kinds import (
+    ContainerExited,
+    ContainerUsed,
+    GenerationReleased,
+    MembersReleased,
+    NodeDrainRequested,
+    NodeJoined,
+    Placed,
+)
 from replay.gist import gist
 
-JOINED = NodeJoined(
-    node="n1", address="10.0.0.1", capacity={"cpu": 1500, "memory": 2**31, "gpu": 2}, ports=(26000, 26099),
-    identity="ab" * 16, checkpoints="cd" * 16, abilities=["edits"], prepares=True,
-)  # fmt: skip
+
+def test_what_is_as_usual_is_left_out() -> None:
+    released = GenerationReleased(app="a", generation=4, previous=3, checkpoints="f" * 32)
+    assert gist(released) == "app=a generation=4 previous=3"
+    assert "resume=False" in gist(released, whole=True)
+    assert f"checkpoints={'f' * 32}" in gist(released, whole=True)
+    assert gist(NodeDrainRequested(node="n1", reason="a worn fan")) == "node=n1 reason=a worn fan"
+    assert gist(NodeDrainRequested(node="n1", drain=False)) == "node=n1 drain=False"
 
 
-def test_a_line_has_what_people_can_read() -> None:
-    assert gist(JOINED) == (
-        "node=n1 address=10.0.0.1 capacity=1.5 cores, 2 GiB, 2 gpu ports=(26000, 26099) runtime=process"
+def test_amounts_are_those_that_people_write() -> None:
+    joined = NodeJoined(
+        node="n1", address="10.0.0.1", capacity={"cpu": 2000, "memory": 2**31}, ports=(1, 9), build="dorm 1"
     )
-
-
-def test_the_whole_line_leaves_nothing_out() -> None:
-    line = gist(JOINED, whole=True)
-    for part in ("identity=abab", "checkpoints=cdcd", "abilities=['edits']", "'memory': 2147483648"):
-        assert part in line
-
-
-def test_zeros_that_are_usual_are_left_out_and_others_are_not() -> None:
-    assert gist(GenerationReleased(app="a-1", generation=1, previous=0)) == (
-        "app=a-1 generation=1 resume=False stop_s=0 wait_s=0"
-    )
-    assert "lost_steps=7" in gist(GenerationReleased(app="a-1", generation=2, previous=1, lost_steps=7))
+    assert gist(joined) == "node=n1 address=10.0.0.1 with 2 cores, 2 GiB, dorm 1"
+    exited = ContainerExited(app="a", generation=1, slot=0, node="n1", exit_code=3, usage=ContainerUsed(0.25, 7, 1.5))
+    assert gist(exited).endswith("exit_code=3 usage={cpu_s: 0.25, memory: 7, over_s: 1.5}")
 
 
 def test_members_are_named_by_slot_and_node() -> None:

@@ -11,7 +11,8 @@ import pytest
 from dorm.core.state import digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest
-from events.archive.stores.interface import StoreError
+from events.archive import whole
+from events.archive.stores.interface import StoreError, digest_of
 from events.archive.whole import WholeLog
 from events.chain.cuts import signed
 from events.codec import encode
@@ -161,10 +162,34 @@ async def test_archives_that_are_gone_or_altered(rotating: Rotating, tmp_path: P
         await records_of(rotating.whole)
 
 
+async def test_archives_are_compared_with_their_names_until_they_are_touched(
+    rotating: Rotating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while await rotating.rotator(most=50).step(ALL) is not None:
+        pass
+    names, hashed = await rotating.store.names(), list[int]()
+
+    def counting(file: int) -> str:
+        hashed.append(file)
+        return digest_of(file)
+
+    monkeypatch.setattr(whole, "digest_of", counting)
+    log = rotating.whole
+    found = await records_of(log)
+    assert await records_of(log) == found
+    assert len(hashed) == len(names) > 1
+    file = tmp_path / "archives" / "sealed" / str(names[0])
+    body = bytearray(file.read_bytes())
+    body[len(body) // 2] ^= 1
+    file.write_bytes(body)
+    with raises(LogDamaged, "archive.altered"):
+        await records_of(log)
+
+
 async def test_an_archive_that_is_not_in_its_store_stops_rotation(rotating: Rotating, tmp_path: Path) -> None:
     await rotating.rotator(most=50).step(ALL)
     (tmp_path / "archives" / "sealed").rename(tmp_path / "elsewhere")
-    with raises(RotationError, "rotation.other_place"):
+    with raises(RotationError, "rotation.other_place", "gone from"):
         await rotating.rotator().step(ALL)
 
 

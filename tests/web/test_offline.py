@@ -14,7 +14,8 @@ from dorm.core.query.views import sizes
 from dorm.core.state import State
 from dorm.web.files import ASSETS, read
 from dorm.web.offline import LinkError, link, page
-from events.kinds import AppSubmitted, ContainerExited, NodeJoined
+from events.codec import decode
+from events.kinds import AppProgressed, AppSubmitted, ContainerExited, NodeJoined
 from replay.page.recording import record
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
@@ -85,6 +86,21 @@ async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tm
         seen = await tab.inner_text("main")
         async with opened(browser, tab.url) as other:
             assert await other.inner_text("main") == seen
+
+
+async def test_progress_at_a_moment_is_what_was_reported_by_then(tmp_path: Path) -> None:
+    records = busy_log(700, apps=9, nodes=5)
+    reports = [one for one in map(decode, records) if isinstance(one, AppProgressed)]
+    app = reports[-1].app
+    middle = next(record.seq for record in records[300:] if isinstance(decode(record), AppProgressed))
+    steps = "[...document.querySelectorAll('canvas')].find((one) => /^Steps/.test(one.ariaLabel))?.ariaLabel ?? ''"
+    async with chrome() as browser, opened(browser, await offline(records, tmp_path)) as tab:
+        for upto in (len(records), middle):
+            told = [
+                one.step for one in map(decode, records[:upto]) if isinstance(one, AppProgressed) and one.app == app
+            ]
+            await visit(tab, f"#/app/{app}?at={upto}")
+            await holds(tab, f"({steps}).endsWith('to {told[-1]:,}')")
 
 
 async def test_hostile_names_are_text(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dorm.webhooks import asking, choosing
 from dorm.webhooks.addresses import NetworkError, parse_networks, permitted
 from dorm.webhooks.endpoints import MOST, Endpoints
 from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
+from dorm.webhooks.sending import Sender
 from dorm.webhooks.waiting import overdue
 from events import subjects
 from events.codec import decode, encode
@@ -33,6 +34,7 @@ from events.quantities import SECOND
 from replay.export.anonymize import anonymized
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
+from tests.webhooks.receiver import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +55,23 @@ def test_addresses_that_are_not_public(address: str) -> None:
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
 def test_public_addresses(address: str) -> None:
     assert permitted(address, ())
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1.", "0", "localhost", "[::1]",
+        "[::ffff:7f00:1]", "[::ffff:127.0.0.1]", "\uff11\uff12\uff17.0.0.1", "127\u30020\u30020\u30021",
+        "\u2460\u2461\u2466.0.0.1", "%31%32%37.0.0.1", "\u217c\u2134calhost", "localhos\u1d57",
+    ],
+)  # fmt: skip
+async def test_however_it_is_written_this_machine_is_not_called(host: str) -> None:
+    async with Receiver() as receiver, Sender((), timeout_s=5.0) as sender:
+        outcome = await sender.send(receiver.url.replace("127.0.0.1", host), {"webhook-id": "x"}, b"{}")
+        assert not outcome.delivered
+        assert receiver.requests == []
+        async with Sender(parse_networks(["loopback"])) as allowed:  # The control.
+            assert (await allowed.send(receiver.url, {"webhook-id": "x"}, b"{}")).delivered
 
 
 def test_networks_that_are_allowed() -> None:
@@ -90,7 +109,17 @@ def test_a_file_of_keys_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://a/b", "https://", "https://a:b@c/d", "https://a/\n", "https://a:99999/", "x" * 3000]
+    "url",
+    [
+        "",
+        "https://\uff11.0.0.1/",
+        "ftp://a/b",
+        "https://",
+        "https://a:b@c/d",
+        "https://a/\n",
+        "https://a:99999/",
+        "x" * 3000,
+    ],
 )
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(asking.WebhookError):

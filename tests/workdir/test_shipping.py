@@ -13,7 +13,8 @@ import pytest
 
 from agents.desired import DesiredApp
 from agents.fetching import Fetching
-from agents.runtime.interface import Refused, Unavailable
+from agents.runtime.interface import Key, Refused, Unavailable
+from agents.runtime.run_dirs import RunDirs
 from agents.runtime.workdir.cache import BlobCache
 from agents.runtime.workdir.placing import Incomplete, place
 from dorm.core.app import App
@@ -27,7 +28,8 @@ from events.log.files import MemoryFiles
 from events.log.records import LogUnavailable
 from events.quantities import SECOND
 from events.spec import AppSpec, Workdir
-from events.workdir import File, Limits, Link, Manifest, encode, seal_blob
+from events.workdir import File, Limits, Link, Manifest, Part, encode, hash_of, seal_blob
+from events.workdir.limits import BLOB
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -170,6 +172,30 @@ async def test_a_hostile_list_of_files_and_one_beyond_the_limits_fail_the_app(
         await files.set_limits(limits)
         with raises(Refused, code):
             await Fetching(files, BlobCache(tmp_path / "cache")).have(desired(Workdir(hash=name)))
+
+
+async def test_a_list_that_repeats_what_the_node_has_is_within_the_limits_too(
+    files: MemoryFiles, tmp_path: Path, clock: Clock
+) -> None:
+    blob, cache = bytes(BLOB), BlobCache(tmp_path / "cache")
+    cache.put(hash_of(blob), seal_blob(blob))
+    name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], [File("all", False, [Part(0, 0, BLOB)] * 4096)]))
+    assert len(content) < 64 * 1024
+    await files.put(TENANT, name, seal_blob(content))
+    with raises(Refused, "workdir.too_large"):
+        await Fetching(files, cache).have(desired(Workdir(hash=name)))
+
+
+def test_a_list_that_names_more_of_a_blob_than_there_is_is_no_trouble_of_the_node(tmp_path: Path) -> None:
+    dirs = RunDirs(tmp_path / "node")
+    blob, key = b"short", Key("app", 1, 0)
+    name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], [File("file", False, [Part(0, 0, 6)])]))
+    dirs.root.mkdir()
+    for one in (blob, content):
+        dirs.blobs.put(hash_of(one), seal_blob(one))
+    with raises(Refused, "workdir.malformed"):  # Trouble of the node would be tried again, without end.
+        dirs.make(key, workdir=name)
+    assert dirs.found() == []
 
 
 def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:

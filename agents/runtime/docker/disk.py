@@ -1,23 +1,22 @@
 """Stops containers that write more to the node's disk than they may.
 
 Engines limit the disk of a container only with few storage drivers and file systems, and never that of a mounted directory.
-So each container's private directory and its copy of a shipped folder are measured from time to time, and its own layer of the
-image where that is writable.  One that is over the bound is killed, with a note beside its directory: its end is the app's own
-failure.  The folder of checkpoints is not measured here, since all nodes share it.
+So each container's private directory, its copy of a shipped folder and its environment are measured from time to time, and its
+own layer of the image where that is writable.  One that is over the bound is killed, with a note beside its directory: its end
+is the app's own failure.  The folder of checkpoints is not measured here, since all nodes share it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from agents.runtime.disk_use import DEEPEST, taken
 from agents.runtime.docker import config
-from agents.runtime.interface import Unavailable
+from agents.runtime.interface import ENVIRONMENT_MOUNT, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,34 +30,19 @@ STOPPED: Final = "disk"
 _INTERVAL_S: Final = 5.0
 _MOST_FILES: Final = 1_000_000
 """Files without content fill a disk as well."""
-_DEEPEST: Final = 100
-"""Each level takes a file descriptor of the agent's while it is measured."""
 _GIB: Final = 1024**3
 
 
 def measured(folders: Iterable[Path], most_bytes: int, most_files: int = _MOST_FILES) -> str:
-    """Return why these folders together are too large, "" if they are not.  Blocks.  It follows no links, and files
-    that disappear during the scan do not count."""
-    size = count = 0
-    for folder in folders:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for path, inside, names, descriptor in os.fwalk(folder):
-                if path.count("/") - str(folder).count("/") > _DEEPEST:
-                    return f"it nested more than {_DEEPEST} folders on the node's disk"
-                count += len(inside) + len(names)
-                size += sum(_size(name, descriptor) for name in names)
-                if size > most_bytes:
-                    return f"it wrote more than {most_bytes / _GIB:.3g} GiB to the node's disk (dorm agent --container-disk)"
-                if count > most_files:
-                    return f"it made more than {most_files:,} files on the node's disk"
+    """Return why these folders together are too large, "" if they are not.  Blocks."""
+    for size, files, too_deep in taken(folders):
+        if too_deep:
+            return f"it nested more than {DEEPEST} folders on the node's disk"
+        if size > most_bytes:
+            return f"it wrote more than {most_bytes / _GIB:.3g} GiB to the node's disk (dorm agent --container-disk)"
+        if files > most_files:
+            return f"it made more than {most_files:,} files on the node's disk"
     return ""
-
-
-def _size(name: str, folder: int) -> int:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
-    except OSError:
-        return 0
 
 
 class DiskWatch:
@@ -84,7 +68,8 @@ class DiskWatch:
             key = config.key_of(summary["Labels"])
             if key is None or summary["State"] != "running":
                 continue
-            folders = [self._dirs.run_dir(key), self._dirs.work_dir(key), *await self._layer(summary["Id"])]
+            folders = [self._dirs.run_dir(key), self._dirs.work_dir(key), *_environment(summary)]
+            folders += await self._layer(summary["Id"])
             reason = await asyncio.to_thread(measured, folders, self._host().profile.disk)
             if reason:
                 _log.warning("a container is stopped", node=self._host().node, key=key, reason=reason)
@@ -106,3 +91,9 @@ class DiskWatch:
             return (container_dir / STOPPED).read_text()
         except OSError:
             return ""
+
+
+def _environment(summary: Json) -> list[Path]:
+    """Return the folder of the container's environment, which it shares with others of its tenant and may write to."""
+    mounts = summary.get("Mounts") or ()
+    return [Path(mount["Source"]) for mount in mounts if mount.get("Destination") == ENVIRONMENT_MOUNT]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,7 +20,7 @@ from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
@@ -51,7 +52,7 @@ class Launcher:
         if found.state == "created":
             owner = host.profile.user_of(spec.tenant)
             for shared in (spec.checkpoint_dir, spec.outputs_dir):
-                await asyncio.to_thread(checkpoints.give, shared, host.checkpoint_root, owner)
+                await self._dirs.work.run(spec.tenant, partial(checkpoints.give, shared, host.checkpoint_root, owner))
             found = await self._start(name, spec, files, wanted, info, host)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
@@ -103,15 +104,13 @@ class Launcher:
         return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
-        await self._on_disk(
-            spec.key,
-            lambda: self._dirs.make(spec.key, files=spec.files, owner=owner, workdir=spec.workdir),
-        )
+        make = partial(self._dirs.make, spec.key, files=spec.files, owner=owner, workdir=spec.workdir)
+        await self._on_disk(spec.key, self._dirs.work.run(spec.tenant, make))
 
-    async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
-        """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
+    async def _on_disk(self, key: Key, work: Awaitable[object]) -> None:
+        """Wait for `work`.  Raises `Unavailable` if the node's disk refuses the write."""
         try:
-            await asyncio.to_thread(work)
+            await work
         except OSError as failure:
             raise Unavailable(
                 f"{key}: its folder cannot be written: {failure.strerror}", code="container.folder.not_writable"
@@ -156,7 +155,7 @@ class Launcher:
             again = await self._engine.inspect(name)
             if again is not None and config.seen(key, again).state != "created":
                 return config.seen(key, again)
-        await self._on_disk(key, lambda: note.write_text(info["Id"]))
+        await self._on_disk(key, asyncio.to_thread(note.write_text, info["Id"]))
         await self._dirs.check_lease()  # The last thing before the start: a pull alone may have outlasted the lease.
         try:
             await self._engine.start(name)

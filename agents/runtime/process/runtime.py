@@ -183,7 +183,7 @@ class ProcessRuntime:
 
     async def _make(self, spec: ContainerSpec, wanted: str) -> None:
         try:
-            await asyncio.to_thread(self._prepare, spec, wanted)
+            await self._dirs.work.run(spec.tenant, lambda: self._prepare(spec, wanted))
         except OSError as failure:
             raise Unavailable(
                 f"{spec.key}: its folder cannot be made: {failure.strerror}", code="container.folder.not_writable"

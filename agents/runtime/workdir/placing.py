@@ -12,6 +12,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from events.quantities import short
 from events.workdir import File, Link, ManifestError, decode
 from events.workdir.limits import BLOB, UNPACKED_MANIFEST
 
@@ -43,11 +44,8 @@ def read_manifest(cache: BlobCache, name: str) -> Manifest | None:
 
 def place(cache: BlobCache, name: str, target: Path, owner: tuple[int, int]) -> None:
     """Lay out the folder with this hash at `target`, which must not exist, for `owner` (uid, gid).  Blocks.  Raises
-    Incomplete, OSError."""
-    try:
-        manifest = read_manifest(cache, name)
-    except ManifestError as error:
-        raise OSError(errno.EINVAL, f"its project folder can't be laid out: {error}") from None
+    Incomplete, OSError, and ManifestError for one that can never be laid out."""
+    manifest = read_manifest(cache, name)
     if manifest is None:
         raise Incomplete
     target.mkdir(mode=0o700)
@@ -112,11 +110,11 @@ class _Blobs:
         self._read: dict[int, bytes] = {}
 
     def of(self, file: File) -> Iterator[bytes]:
-        """Yield a file's content.  Raises Incomplete."""
+        """Yield a file's content.  Raises Incomplete, ManifestError."""
         for part in file.parts:
             content = self._blob(part.blob)
             if part.offset + part.size > len(content):
-                raise OSError(errno.EINVAL, f"{file.path}: its list of files names more of a blob than there is")
+                raise ManifestError(f"{short(file.path)} names more of a blob than there is")
             yield content[part.offset : part.offset + part.size]
 
     def _blob(self, number: int) -> bytes:

@@ -31,8 +31,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.asynccontextmanager
 async def requester(call: Call[Any, Any]) -> AsyncIterator[Requester]:
-    """Yield a client for the request's user, once it is its turn."""
-    async with call.services.writes:
+    """Yield a client for the request's user, once it is its turn.  Raises Unavailable."""
+    async with call.services.writes.turn(call.user):
         yield call.services.requester(call.user)
 
 

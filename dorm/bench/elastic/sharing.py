@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
-import sys
 import time
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +35,7 @@ from dorm.bench.elastic.workers import ROOT
 from events.kinds import MembershipChanged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from dorm.bench.report import Tell
@@ -60,8 +59,8 @@ _STEPS = 20
 class Amounts(NamedTuple):
     """How much is measured."""
 
-    rounds: int = 5
-    turns: int = 30
+    rounds: int = 8
+    turns: int = 25
     """Turns of each worker in a round."""
     live: int = 6
     restarts: int = 4
@@ -137,7 +136,7 @@ async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: 
 
 
 def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[str, Any]:
-    command = ["python3", "-P", script("training.py"), kind, "--data", str(data), "--records", str(log)]
+    command = _command(kind, log, data)
     return {
         "name": name,
         "engine": "elastic",
@@ -148,6 +147,10 @@ def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[st
         "retries": {"limit": 0},
         **fields,
     }
+
+
+def _command(kind: str, log: Path, data: Path) -> list[str]:
+    return ["python3", "-P", script("training.py"), kind, "--data", str(data), "--records", str(log)]
 
 
 # --- at rest ------------------------------------------------------------------------------------------------------------
@@ -181,13 +184,14 @@ async def _at_rest(
 
 async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, list[float]]:
     """Start bare workers beside the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
-    bare = {name: _bare(logs[name], data) for name in _BARE}
+    await _makes(logs["shared"], 1, _STEPS)
+    inside = _workers(logs["shared"])
+    if len(inside) != 1:
+        raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
+    bare = {name: _bare(logs[name], data, inside[0].environ()) for name in _BARE}
     try:
         for log in logs.values():
             await _makes(log, 1, _STEPS)
-        inside = _workers(logs["shared"])
-        if len(inside) != 1:
-            raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
         processes = {"shared": inside[0], **{name: psutil.Process(one.pid) for name, one in bare.items()}}
         used = await _in_turns(processes, logs, turns)
         processes["shared"].resume()
@@ -222,11 +226,12 @@ async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path],
     return used
 
 
-def _bare(log: Path, data: Path) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
+def _bare(log: Path, data: Path, inside: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the program of the partition without one.  `inside` is the environment there: one variable that chooses BLAS's
+    kernels would make all the difference."""
     return subprocess.Popen(
-        [sys.executable, "-P", script("training.py"), "compute", "--data", str(data), "--records", str(log)],
-        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        _command("compute", log, data),
+        env={name: value for name, value in inside.items() if not name.startswith("DORM_")},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

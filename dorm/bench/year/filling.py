@@ -17,6 +17,9 @@ import msgspec
 
 from dorm.bench import BenchError
 from events.nats.link import Link, as_log_errors
+from events.nats.stream_state import api_request
+from events.nats.streams import log_stream
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -72,6 +75,15 @@ class Filler:
                 f"record {expected:,} was stored as {found:,}: the server dropped some before it",
                 code="bench.wrong_answer",
             )
+
+    async def forget_ids_after(self, cluster: str, seconds: float) -> None:
+        """Have the server remember messages' ids for so long, and not for ten minutes: here a million records come in a
+        minute, and a server takes some 200 bytes for each id that it remembers.  Raises LogUnavailable, LogRefused."""
+        stream = log_stream(cluster)
+        with as_log_errors("shortening the time for which ids are remembered"):
+            info = await api_request(self._link, f"STREAM.INFO.{stream}", {}, _PATIENCE_S)
+            config = {**info["config"], "duplicate_window": round(seconds * SECOND)}
+            await api_request(self._link, f"STREAM.UPDATE.{stream}", config, _PATIENCE_S)
 
     def take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         """Take an acknowledgement: they come in the order of the windows."""

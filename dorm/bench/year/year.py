@@ -6,7 +6,8 @@ moves what is sealed, and a reader with a new connection starts, and looks at mo
 
 The server gives the records its own time, so here hours of the history pass in a second.  Ended apps are therefore kept for
 five seconds of that, and not for a day: with the usual retention all of them would still be in the state, as if a year's
-apps had ended since yesterday.
+apps had ended since yesterday.  For the same reason the server remembers messages' ids for five seconds, and not for ten
+minutes, which would be those of the last ten million records.
 
 A year of a busy cluster has 6 × 10^8 records.  What is measured goes as far as `records`; that figures do not grow from the
 first chunk to the last is the statement about a year.  Only the archives' size is extrapolated, by their bytes per record.
@@ -189,6 +190,7 @@ async def _grow(
         subject = subjects.fact(_CLUSTER, PolicyChanged.__name__, "bench")
         first = await connection.log.append(subject, encode(retention), msg_id=retention.id)
         await _read(connection, grown, first.seq)
+        await filler.forget_ids_after(_CLUSTER, _RETENTION_S)
         due = chunk
         for batch in records_of(one, records):
             began = time.perf_counter()

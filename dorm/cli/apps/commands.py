@@ -69,6 +69,7 @@ def submit(
       dorm submit app.yaml --name second --wait
 
       dorm submit app.yaml --dry-run
+
       dorm submit app.yaml --hold && dorm release app
 
       dorm submit train.yaml prep.yaml

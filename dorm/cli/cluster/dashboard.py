@@ -85,7 +85,7 @@ def dashboard(
             console.print(Text(f"the dashboard at {where} opens in your browser"), soft_wrap=True)
             return
         once = "; the address is valid once, within a minute" if secret else ""
-        console.print(Text(f"open this in a browser{once}:\n"), soft_wrap=True)
+        console.print(Text(f"open this in a browser{once}:"), soft_wrap=True)
         console.print(Text(f"  {address}"), soft_wrap=True)
 
     run(work())

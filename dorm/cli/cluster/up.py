@@ -290,7 +290,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
         ),
         *served,
         *(_open_to_all(fresh) if cluster.keys is None else []),
-        "run a command with `dorm run -- python train.py`, look at it with `dorm ps`;",
+        f"run a command with `dorm run {_image_of(cluster)}-- python train.py`, look at it with `dorm ps`;",
         f"{_how_to_stop()} stops everything gracefully",
     ):
         console.print(Text(line), soft_wrap=True)
@@ -301,6 +301,11 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
         console.print(
             Text(f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n  export {reach}")
         )
+
+
+def _image_of(cluster: LocalCluster) -> str:
+    """Return what `dorm run` needs where containers are made from images."""
+    return "" if cluster.runtime_name == "process" else "--image IMAGE "
 
 
 def _open_to_all(fresh: bool) -> list[str]:

@@ -152,6 +152,7 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     by_node = {one.status.node: one for one in agents} if agents is not None else None
     looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
     looked += cluster.judge_settings(state)
+    looked += await _rotation(connection)
     answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
     looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
@@ -166,6 +167,27 @@ async def _endangered(connection: Connection) -> list[Finding]:
     except LogError as error:
         return [unknown("quorum", "log", f"whether the log's copies are compressed is not known: {error}")]
     return [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
+
+
+async def _rotation(connection: Connection) -> list[Finding]:
+    """Look at the newest rotation that failed, which a later one may have made up for."""
+    from dorm.doctor.cluster import judge_rotation
+    from dorm.doctor.findings import unknown
+    from events import subjects
+    from events.codec import decode
+    from events.kinds import RotationFailed
+
+    try:
+        last = await connection.stream.last_on(
+            subjects.fact(connection.cluster, RotationFailed.__name__, subjects.MASTER)
+        )
+        cut = await connection.stream.last_on(subjects.rotations(connection.cluster))
+    except LogError as error:
+        return [unknown("rotation", "log", f"whether the last rotation failed is not known: {error}")]
+    failed = decode(last) if last is not None else None
+    if last is None or not isinstance(failed, RotationFailed):
+        return []
+    return list(judge_rotation(failed, last.seq, cut.seq if cut is not None else 0))
 
 
 async def _leader(connection: Connection, state: State) -> Leader:

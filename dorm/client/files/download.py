@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dorm.client.files.asking import FilesRefused
-from events.copying.blocks import BLOCK, FileDigest, digest_of
+from events.copying.blocks import BLOCK, FileDigest, digest_of, write_at
 from events.copying.messages import Block, ReadFile, Tail, Zeros
 from events.log.records import LogUnavailable
 
@@ -101,9 +101,7 @@ class _Copy:
         return self.at
 
     def write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._file, data[written:], self.at + written)
+        write_at(self._file, data, self.at)
         self._digest.add(data)
         self.at += len(data)
 

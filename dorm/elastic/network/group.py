@@ -98,6 +98,7 @@ class Group:
             time.sleep(_LOOK_S)
         if self._contract.members is not None or len(announcement.members) > 1:
             self._key = key_of(self._contract.shared, self._contract.app, self._contract.generation)
+            arithmetic.digest()  # Here and now: the first product in a thread takes long, and a newcomer's would be in a step.
             if self._contract.slot in announcement.members:
                 self._listen(*announcement.members[self._contract.slot])
         self._announce(announcement)

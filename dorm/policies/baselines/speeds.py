@@ -1,13 +1,12 @@
 """How fast an app is with n containers, and how much work it has left, as `srtf`, `gavel` and `themis` ask.
 
-What is measured or declared may be nonsense: points whose count or rate is not positive and finite are left out.  The rate
-is linear between two points, proportional below the first, and flat beyond the last.  Without any point, n containers are
-taken to be n times as fast as one, and work is counted in container-seconds.
+What is measured or declared may be nonsense: points whose count or rate is not positive, or beyond any sense, are left out.
+The rate is linear between two points, proportional below the first, and flat beyond the last.  Without any point, n
+containers are taken to be n times as fast as one, and work is counted in container-seconds.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 LONGEST_S = 1e12
 """Times are clipped here, so that sums and ratios of them stay finite."""
+MOST_RATE = 1e300
+"""Rates beyond this or below its inverse are nonsense, and parts of them would be zero."""
 
 
 class Speed(NamedTuple):
@@ -46,7 +47,7 @@ UNKNOWN = Speed(np.zeros(0), np.zeros(0))
 def speed(app: AppDemand, kind: str | None = None) -> Speed:
     """Return the app's speed, on nodes of one type if given."""
     points = app.speed if kind is None else app.speed_on.get(kind, app.speed)
-    sound = sorted({n: rate for n, rate in points if 0 < n < 2**53 and 0 < rate < math.inf}.items())
+    sound = sorted({n: rate for n, rate in points if 0 < n < 2**53 and 1 / MOST_RATE < rate < MOST_RATE}.items())
     if not sound:
         return UNKNOWN
     counts, rates = zip((0, 0.0), *sound, strict=True)

@@ -71,7 +71,7 @@ class PolluxPolicy:
     """
 
     name = "pollux"
-    version = 1
+    version = 2
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, PARAMETERS))
@@ -113,12 +113,13 @@ def _table(points: throughput.Points, app: AppDemand, most: int, gang: int, here
 
 
 def _batches(instance: Instance, rows: Rows, tables: list[Goodputs]) -> dict[str, int]:
-    """Return the best batch size of each app that has a range of them and gets containers."""
+    """Return the best batch size of each app that has a range of them and gets containers, where its speed is known."""
     found = {}
     for i, app in enumerate(instance.apps):
         n = min(sum(rows[i].values()), tables[i].batches.shape[1] - 1)
-        if app.batch is not None and n:
-            found[app.id] = int(tables[i].batches[int(len(rows[i]) > 1), n])
+        size = int(tables[i].batches[int(len(rows[i]) > 1), n])
+        if app.batch is not None and n and size:
+            found[app.id] = size
     return found
 
 

@@ -61,7 +61,7 @@ class SiaPolicy:
     """
 
     name = "sia"
-    version = 1
+    version = 2
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         found = read_numbers(self.name, params, PARAMETERS)
@@ -136,7 +136,8 @@ def _rows(instance: Instance, found: Types, offered: Configurations, useful: Int
 def _placed(
     instance: Instance, found: Types, offered: Configurations, chosen: Ints
 ) -> tuple[list[dict[int, int]], dict[str, int]]:
-    """Return the chosen configurations on nodes, and the batch sizes of the apps that have a range of them."""
+    """Return the chosen configurations on nodes, and the batch sizes of the apps that have a range of them, where their speed
+    is known."""
     wanted, units = np.full(len(instance.apps), -1), np.zeros(len(instance.apps), np.int64)
     wanted[offered.app[chosen]], units[offered.app[chosen]] = offered.type[chosen], offered.units[chosen]
     stays = np.zeros(len(instance.apps), np.bool_)
@@ -146,6 +147,7 @@ def _placed(
     batches = {}
     for place in chosen.tolist():
         app = instance.apps[int(offered.app[place])]
-        if app.batch is not None and placing.rows[int(offered.app[place])]:
-            batches[app.id] = int(offered.batch[place])
+        size = int(offered.batch[place])
+        if app.batch is not None and placing.rows[int(offered.app[place])] and size:
+            batches[app.id] = size
     return placing.rows, batches

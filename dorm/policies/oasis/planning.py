@@ -183,7 +183,7 @@ class Planner:
     def _left(self, app: int) -> float:
         one, settings = self.instance.apps[app], self.settings
         left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
-        return min(left_s, MOST_WORK_S) / settings.slot_s
+        return min(left_s if left_s == left_s else settings.assumed_s, MOST_WORK_S) / settings.slot_s
 
     def workers(self, app: int, gangs: int) -> int:
         """Return how many workers are among so many gangs."""

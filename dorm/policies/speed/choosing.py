@@ -1,4 +1,4 @@
-"""One count for each app, by a linear program over all choices: the multiple-choice knapsack problem, relaxed.
+"""One count for each app, by a linear program over all choices: the multiple-choice knapsack problem.
 
     max  Σ worth x      Σ_c x_ic = 1          for each app
                         Σ demand x ≤ room     for each kind of resource, the cluster treated as one machine
@@ -7,8 +7,8 @@
 
 (Sinha and Zoltners, "The Multiple-Choice Knapsack Problem", Operations Research 27, 1979.)  The choice that the draft makes
 for an app is left out of the program: it is what remains of the one.  So no row is an equation, and doing nothing is a
-feasible start.  A basic solution has few apps between two choices: no more than there are rows beside the first.  The
-program sees no nodes; `resizing` places what it can of the answer.
+feasible start.  Few choices are made in whole.  Many are relaxed: a basic solution has few apps between two choices, no more
+than there are rows beside the first.  The program sees no nodes; `resizing` places what it can of the answer.
 
 Where types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
 and there is a row of room for each set of types that some choice is bound to.  An app that stays as it is takes its room where
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.policies.integer import counts_of
-from dorm.policies.speed.columns import maximize
+from dorm.policies.speed.columns import WHOLE, in_whole, maximize
 from dorm.policies.speed.types import MOST_SETS
 from dorm.policies.speed.worth import DIGITS, counts_up_to
 
@@ -263,7 +263,9 @@ def _solve(instance: Instance, offered: Choices, left: float, loss_budget: float
     others = np.setdiff1d(np.arange(rows), base)
     apart = member[others]
     gain = (offered.worth - offered.worth[base][member])[others]
+    uses = (limits - limits[base][member])[others]
+    whole = in_whole(gain, uses, apart, rest, len(base)) if 0 < len(others) <= WHOLE else None
     x = np.zeros(rows)
-    x[others] = maximize(gain, (limits - limits[base][member])[others], apart, rest, len(base))
+    x[others] = maximize(gain, uses, apart, rest, len(base)) if whole is None else whole
     x[base] = 1.0 - np.bincount(apart, weights=x[others], minlength=len(base))
     return x

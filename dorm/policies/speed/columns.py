@@ -2,19 +2,23 @@
 
     max  gain · x - EXCESS ξ      uses · x ≤ rest, the last one + ξ      Σ x ≤ 1 for each app      x ≥ 0
 
-A column that is left out counts as 0.  The duals of the rest price every column: where none of those that are left out gains
-more than it costs at these prices, the answer is that of the whole program, else those that do are added.  (Column generation:
-Dantzig and Wolfe, "Decomposition Principle for Linear Programs", Operations Research 8, 1960.)
+With few columns the program is solved in whole choices (`in_whole`): among few apps, a part of a choice is a large part of
+the cluster, and rounding it leaves that part as it was.
+
+Otherwise it is relaxed.  A column that is left out counts as 0.  The duals of the rest price every column: where none of those
+that are left out gains more than it costs at these prices, the answer is that of the whole program, else those that do are
+added.  (Column generation: Dantzig and Wolfe, "Decomposition Principle for Linear Programs", Operations Research 8, 1960.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, csr_array, hstack, vstack
 
-from dorm.policies.dorm.counts import SolverFailed, solved
+from dorm.policies.dorm.counts import GUARD_S, SolverFailed, solved
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Ints
@@ -28,6 +32,38 @@ FIRST = 2_000
 """Columns to start with, beside those that disturb nothing."""
 SMALLEST = 1e-9
 """Gains beyond the prices that are smaller are none."""
+WHOLE = 1_000
+"""With fewer columns they are chosen in whole."""
+GAP = 1e-4
+"""The search for whole choices ends this close to the optimum, relatively."""
+SEARCH = 20_000
+"""Columns × nodes of that search, at most: a bound that is the same on every machine."""
+
+
+def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) -> Floats | None:
+    """Return 1 for each column that is chosen, and 0 for the others; None where the solver finds no answer."""
+    matrix = _matrix(uses, member, len(rest), apps)
+    options: Any = {"node_limit": max(1, SEARCH // len(gain)), "mip_rel_gap": GAP, "time_limit": GUARD_S}
+    try:
+        found = milp(
+            np.append(-gain, EXCESS),
+            integrality=np.append(np.ones(len(gain), np.int64), 0),
+            bounds=Bounds(np.zeros(len(gain) + 1), np.append(np.ones(len(gain)), np.inf)),
+            constraints=LinearConstraint(matrix.tocsc(), ub=np.concatenate([rest + SMALLEST, np.ones(apps)])),
+            options=options,
+        )
+    except Exception:  # A solver that raises costs quality, never the round.
+        return None
+    if found.x is None or not np.isfinite(found.x).all():
+        return None
+    return np.asarray(np.rint(found.x[:-1]), np.float64)
+
+
+def _matrix(uses: Floats, of: Ints, rest: int, apps: int) -> coo_array:
+    """Return the rows of the program: what is used, one for each app; the last column is ξ."""
+    ones = csr_array((np.ones(len(of)), (of, np.arange(len(of)))), shape=(apps, len(of)))
+    excess = csr_array(([-1.0], ([rest - 1], [0])), shape=(rest + apps, 1))
+    return coo_array(hstack([vstack([csr_array(uses.T), ones]), excess], format="coo"))
 
 
 def maximize(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int, few: int = FEW) -> Floats:
@@ -60,12 +96,9 @@ def _solve(
     columns = np.flatnonzero(taken)
     there = np.arange(apps) if len(columns) == len(gain) else np.unique(member[columns])
     of = np.searchsorted(there, member[columns])
-    ones = csr_array((np.ones(len(columns)), (of, np.arange(len(columns)))), shape=(len(there), len(columns)))
-    excess = csr_array(([-1.0], ([len(rest) - 1], [0])), shape=(len(rest) + len(there), 1))
-    matrix = coo_array(hstack([vstack([csr_array(uses[columns].T), ones]), excess], format="coo"))
     answer = solved(
         np.append(-gain[columns], EXCESS),
-        matrix,
+        _matrix(uses[columns], of, len(rest), len(there)),
         np.concatenate([rest, np.ones(len(there))]),
         np.append(np.ones(len(columns)), np.inf),
     )

@@ -38,7 +38,7 @@ class ExactSpeedPolicy(SpeedPolicy):
     """Parameters: those of `dorm-speed`."""
 
     name = "dorm-speed-exact"
-    version = 2
+    version = 3
 
     def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
         return ExactRound(instance, settings)

@@ -208,13 +208,13 @@ def _fitted(points: tuple[Point, ...]) -> tuple[float, tuple[float, float, float
     """Return log t and the shape that fit the points best, the first of equal ones."""
     time = -np.log(np.array([rate for _, rate, _ in points]))
     weight = np.array([trust(seconds) for *_, seconds in points]) / _NOISE**2
+    if not weight.sum() > 0:  # None was measured for long enough to weigh anything.
+        return 0.0, USUAL
     off = time - _times_on_grid(tuple(float(n) for n, *_ in points))
     scales = (weight * off).sum(axis=1) / weight.sum()
     costs = (weight * (off - scales[:, None]) ** 2).sum(axis=1) + _PENALTIES
     # Costs are compared to nine digits, and only those that may be the least are rounded.
     close = np.flatnonzero(costs <= costs.min() + 1e-8).tolist()
-    if not close:  # None was measured for long enough to weigh anything.
-        return 0.0, USUAL
     best = min(close, key=lambda shape: (round(float(costs[shape]), 9), shape))
     return float(scales[best]), _GRID[best]
 

@@ -45,7 +45,7 @@ class SpeedPolicy:
     """Parameters: see `dorm.policies.parameters.SPEED`."""
 
     name = "dorm-speed"
-    version = 2
+    version = 3
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, SPEED))
@@ -206,6 +206,6 @@ def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:
     if not worth.speeds_up(app, n, int(instance.fits_empty[app])):
         return NOT_FASTER
     if worth.count[app] == n:
-        often = f"{worth.caution:.3g} times " if worth.caution != 1 else ""
+        often = f"{worth.caution[app]:.3g} times " if worth.caution[app] != 1 else ""
         return Reason("price", f"more would save less time than {often}its pause of {worth.pause[app]:.3g} s")
     return Reason("gain", "one more would save too little time")

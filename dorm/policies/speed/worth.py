@@ -5,7 +5,8 @@
 With p = ½ the sum over all apps is Σ w (S(n) / T)^½, with S the speed and T the remaining work.  A change of a running app
 costs its own pause, so it pays if it shortens the app's own remaining time: with a fixed horizon a long pause would never pay,
 and long apps would stay small.  `caution` is how many times its pause a change has to save: apps arrive and end, so the
-next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.
+next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.  Of a
+pause that is only assumed, `MOST_OF_ASSUMED` times are enough.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 DIGITS = 9
 """Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
+MOST_OF_ASSUMED = 2.0
+"""A pause that is only assumed counts at most so many times: the assumption is cautious itself, and an app that is never
+changed is never measured."""
+MOST_PAUSE_S = 1e12
+"""A longer pause is an error of measurement, and clipped."""
 
 
 class Worth:
@@ -48,10 +54,13 @@ class Worth:
         self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
         self.weight = [_weight(app.weight) for app in instance.apps]
         full = settings["full_pause_s"]
-        pauses = [_pause_s(app, settings["adjust_s"]) for app in instance.apps]
+        measured = [_pause_s(app) for app in instance.apps]
+        pauses = [settings["adjust_s"] if seconds is None else seconds for seconds in measured]
         self.pause = np.where(instance.kept, np.array(pauses, np.float64), 0.0)
         """Seconds; 0 for apps that have to start anyhow."""
-        self.caution = settings["caution"]
+        assumed = np.array([seconds is None for seconds in measured], np.bool_)
+        self.caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
+        """How many times its pause a change of the app has to save."""
         self.price = self.caution * self.pause
         """Seconds that a change has to save."""
         self.disturbs = np.minimum(self.pause / full, 1.0)
@@ -109,10 +118,11 @@ class Worth:
         return any(bool(speed[1:].max() > speed[0] * (1 + 1e-9)) for speed in (each.speed_up(counts) for each in on))
 
 
-def _pause_s(app: AppDemand, assumed_s: float) -> float:
-    """Return what a change of the app costs: as measured, else as usual on this cluster, else as assumed."""
+def _pause_s(app: AppDemand) -> float | None:
+    """Return what a change of the app costs: as measured, else as usual on this cluster; None where neither is known."""
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
-    return next((seconds for seconds in known if 0 <= seconds < math.inf), assumed_s)
+    found = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
+    return None if found is None else min(found, MOST_PAUSE_S)
 
 
 def _weight(weight: float) -> float:

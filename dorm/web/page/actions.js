@@ -202,8 +202,9 @@ function json(text) {
 // --- submitting -----------------------------------------------------------------------------------------------------------
 
 const SAMPLE = `name: my-app
-command: [python, -m, compose.apps.digits_mlp, --steps, "2000"]
-demand: {cpu: 1, memory: 512MiB}
+command: [python3, -m, compose.apps.mlp, --steps, "350", --hidden, "128", --pace, "0.015"]
+resume: [python3, -m, compose.apps.mlp, --steps, "350", --hidden, "128", --pace, "0.015", --resume]
+demand: {cpu: 500m, memory: 256MiB}
 n_min: 1
 n_max: 4
 `;

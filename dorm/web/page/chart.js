@@ -44,7 +44,7 @@ export function Chart({ lines, time = true, height = 150, label, title = "", zer
   }
   const read = over && all.length ? lines.map((line) => ({ ...line, point: valueAt(line, axis.time(over.x)) })).filter((line) => line.point) : [];
   return html`<div class="chart">${title && html`<h3>${title}</h3>`}<div class="chartbox" ref=${(box) => { if (box) box.style.height = `${height}px`; }}>
-    <${Canvas} draw=${draw} sized=${(width, high_) => resize({ width, height: high_ })} label=${label} onmount=${(_, ask) => { picture.current.ask = ask; }}
+    <${Canvas} draw=${draw} sized=${(width, high_) => resize({ width, height: high_ })} label=${told(label, lines[0]?.points, format)} onmount=${(_, ask) => { picture.current.ask = ask; }}
       onPointerMove=${(event) => { const box = event.currentTarget.getBoundingClientRect(); hover({ x: event.clientX - box.left, y: event.clientY - box.top }); }} onPointerLeave=${() => hover(null)} />
     ${read.length > 0 && html`<${Tip} x=${over.x} y=${over.y - 10} width=${size.width}>
       <p class="dim">${time ? clock(axis.time(over.x)) : `${number(read[0].point[0], 2)} ${unit}`}</p>
@@ -111,3 +111,6 @@ function linear(from, to, x0, x1) {
     },
   };
 }
+
+/** What a picture shows, for those who cannot see it. */
+const told = (label, points, format) => (points?.length ? `${label}, from ${format(points[0][1])} to ${format(points.at(-1)[1])}` : label);

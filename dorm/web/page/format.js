@@ -69,7 +69,7 @@ export const percent = (part, digits = 0) => (Number.isFinite(part) ? `${(part *
 
 /** A resource in its usual unit: milli-cores as cores, bytes as GiB. */
 export function amount(kind, value) {
-  if (kind === "cpu") return number(value / 1000, value < 10_000 ? 1 : 0);
+  if (kind === "cpu") return number(value / 1000, value < 1000 ? 2 : value < 10_000 ? 1 : 0);
   if (kind === "memory") {
     for (const [unit, size] of [["PiB", 2 ** 50], ["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
       if (value >= size) return `${number(value / size, value / size < 100 ? 1 : 0)} ${unit}`;

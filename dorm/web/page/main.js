@@ -36,9 +36,9 @@ function Frame() {
       <${Theme} />
     </header>
     ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
-      <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>Compare with now</button>
+      <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>${store.source.actions ? "Compare with now" : "Compare with the end"}</button>
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
-      <button type="button" onClick=${() => moveTo(null)}>${store.source.embedded ? "To the end" : "Back to now"}</button></div>`}
+      <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
     <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />

@@ -100,7 +100,8 @@ export function differences(before, after) {
     const one = b ?? a;
     const was = a ? `${a.phase}, ${a.containers}` : "–", is = b ? `${b.phase}, ${b.containers}` : "–";
     if (was !== is || a?.generation !== b?.generation) {
-      rows.push({ what: "app", id, name: one.name, was, is, text: b?.reason?.text || b?.end_reason || "" });
+      const restarted = a && b && a.generation && a.generation !== b.generation ? `generation ${a.generation} → ${b.generation}` : "";
+      rows.push({ what: "app", id, name: one.name, was, is, text: b?.reason?.text || b?.end_reason || restarted });
     }
   }
   for (const id of new Set([...before.nodes.keys(), ...after.nodes.keys()])) {

@@ -100,11 +100,11 @@ export function Slider() {
     </div>
     <div class="track">
       <${Canvas} draw=${draw} sized=${(width) => resize({ width })} label="" role="presentation" aria-hidden="true" />
-      <input type="range" min="0" max=${STEPS} value=${value} aria-label="Moment of the log" aria-valuetext=${past ? moment(here) : "now"}
+      <input type="range" min="0" max=${STEPS} value=${value} aria-label="Moment of the log" aria-valuetext=${past ? moment(here) : store.source?.actions === false ? "the end" : "now"}
         onInput=${(event) => slide(event.target.value, false)} onChange=${(event) => slide(event.target.value, true)} />
     </div>
     <div class="now">
-      <button type="button" class=${past ? "live past" : "live"} aria-pressed=${!past} onClick=${() => { set({ playing: false }); moveTo(null); }}>${store.source?.embedded ? "End" : "Live"}</button>
+      <button type="button" class=${past ? "live past" : "live"} aria-pressed=${!past} onClick=${() => { set({ playing: false }); moveTo(null); }}>${store.source?.actions === false ? "End" : "Live"}</button>
       <span class="clock" title=${utc(here)}>${moment(here)}</span>
       <${Exact} />
     </div>

@@ -308,7 +308,11 @@ export class EmbeddedSource {
 
   async story(id, at) { return this.#told(this.recording.stories.apps[id], at, "The story of this app"); }
   async explain(id, at) { return this.#turn(id, at); }
-  async progress(id) { return this.recording.progress?.[id] ?? { points: [] }; }
+  async progress(id, at) {
+    const points = this.recording.progress?.[id]?.points ?? [], count = this.#count(at);
+    const time = at === null || at === undefined ? Infinity : this.times[count - 1] ?? 0;
+    return { points: points.slice(0, upper(points, (point) => point[0] <= time)) };
+  }
   async speed(id, at) { return this.#turn(id, at)?.speed ?? null; }
   async nodeStory(id, at) { return this.#told(this.recording.stories.nodes[id], at, "The story of this node"); }
   async usage() { return null; }

@@ -16,6 +16,7 @@ from agents.environment import builder, plan
 from agents.environment.cache import Environments
 from agents.environment.plan import Environment
 from agents.environment.watching import built_in
+from agents.runtime.interface import ENVIRONMENT_MOUNT
 from events.spec import AppSpec, check_spec
 from tests.core.records import document
 
@@ -111,7 +112,7 @@ def test_owners_and_bases_have_environments_of_their_own(tmp_path: Path) -> None
     assert mounted is not None
     assert plain is not None
     (mount,) = plan.mounts(mounted)
-    assert (mount.source, mount.target) == (mounted.source, plan.INSIDE)
+    assert (mount.source, mount.target) == (mounted.source, ENVIRONMENT_MOUNT)
     assert plan.mounts(plain) == ()
     files = plan.files(spec, plain, "app-3")
     assert json.loads(files[builder.PLAN])["requirements"] == ["numpy"]

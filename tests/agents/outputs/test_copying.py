@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.outputs import folders
+from agents.outputs import folders, reading
 from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer_files
 from dorm.client.files.asking import Files, FilesRefused, Where
 from dorm.client.files.copying import Copied, Progress, copy_from, copy_to
@@ -24,6 +25,7 @@ from events.copying.messages import (
     CommitUpload,
     FileEntry,
     ListFiles,
+    Listing,
     Place,
     ReadFile,
     Refusal,
@@ -298,6 +300,46 @@ async def test_a_file_that_changes_is_not_mixed(side: Side) -> None:
     rest = [answer_decoder.decode(piece) async for piece in answer]
     assert isinstance(rest[-1], Refusal)
     assert rest[-1].code == "files.changed"
+
+
+async def test_files_of_one_tenant_that_take_hours_delay_nobody_elses(side: Side) -> None:
+    pool, never = _Pool(), threading.Event()
+    asked = encode(ListFiles(Place("app-1", "outputs")))
+
+    def listing(tenant: str) -> AsyncIterator[bytes]:
+        return FileAnswerer(pool, side.runtime, Desired("node-1"), side.folder, tenant)(asked)
+
+    waiting = [asyncio.create_task(pool.run("mallory", never.wait)) for _ in range(20)]
+
+    async def begun(answer: AsyncIterator[bytes]) -> bytes:
+        return await anext(answer)
+
+    tasks = [asyncio.create_task(begun(listing("mallory"))) for _ in range(16)]
+    try:
+        async with asyncio.timeout(60):
+            (piece,) = [answer_decoder.decode(piece) async for piece in listing("alice")]
+        assert isinstance(piece, Listing)
+    finally:
+        never.set()
+        await asyncio.gather(*waiting, *tasks)
+
+
+async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (side.outputs / f"file-{number}").touch()
+    monkeypatch.setattr("agents.outputs.reading.MOST_FILES", 10)
+    looked: list[str] = []
+    look = reading._looked
+
+    def counted(root: Path, path: str, place: str, folder: int, hidden: str) -> FileEntry:
+        looked.append(place)
+        return look(root, path, place, folder, hidden)
+
+    monkeypatch.setattr(reading, "_looked", counted)
+    assert await side.refusal(ListFiles(Place("app-1", "outputs"))) == "files.too_many"
+    assert len(looked) == 11
 
 
 async def test_an_upload_appears_whole_or_not_at_all(side: Side) -> None:

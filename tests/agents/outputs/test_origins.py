@@ -11,7 +11,8 @@ import pytest
 
 from agents.checkpoint_folder import CheckpointFolder
 from agents.outputs import folders
-from agents.outputs.origins import bring, chosen
+from agents.outputs.opening import FilesError
+from agents.outputs.origins import _copy, bring, chosen
 from agents.runtime.interface import Refused
 from events.copying.messages import FileEntry
 from events.spec.origin import Origin, origin_of
@@ -79,3 +80,22 @@ def test_one_copy_is_made_and_no_link_is_followed(tmp_path: Path) -> None:
     assert bring(shared.path, "new", "") == ""
     with raises(Refused, "spec.from.gone"):
         bring(shared.path, "other", "gone-abcdef@10")
+
+
+def test_a_copy_takes_no_more_room_than_what_it_is_of_and_ends(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.mkdir()
+    copy.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(2**40)
+        file.seek(2**39 + 5)
+        file.write(b"data")
+    _copy(source, copy, FileEntry("sparse", "file", 2**40 - 3))  # It was shorter when it was listed.
+    status = (copy / "sparse").stat()
+    assert (status.st_size, status.st_blocks * 512 < 2**22) == (2**40 - 3, True)
+    with (copy / "sparse").open("rb") as file:
+        file.seek(2**39 + 4)
+        assert file.read(6) == b"\0data\0"
+    with raises(FilesError, "files.changed"):
+        (copy / "sparse").unlink()
+        _copy(source, copy, FileEntry("sparse", "file", 2**41))

@@ -58,6 +58,12 @@ async def test_the_nodes_own_configuration_decides(tmp_path: Path) -> None:
             await offers.check(wanting(volumes), owner)
 
 
+async def test_containers_that_start_at_once_share_a_look(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    offers = Offers({"data": OfferedVolume(tmp_path)}, "node-1")
+    await asyncio.gather(*(offers.check(wanting({"data": "/data"}), "me") for _ in range(8)), offers.announce())
+
+
 async def test_a_folder_that_does_not_answer_counts_as_missing_and_holds_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from dorm.client.files.checkpoints import CheckpointReport, rows
 from dorm.local.cluster import LocalCluster
 from events.copying.messages import FileEntry
 from events.quantities import SECOND
-from tests.e2e.commands import done, refused
+from tests.e2e.commands import done, dorm, refused
 from tests.e2e.story import until
 from tests.e2e.test_one_machine import options
 from tests.errors import raises
@@ -126,6 +126,11 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
         assert ended.ended == "completed", ended.end_reason
         await done(home, "cp", f"{name}:seen", str(tmp_path / name), *where)
         assert (tmp_path / name).read_text() == f"{steps}\n"
+    typed = ["--name", "typed", "--from", "leaves@10", "--cpu", "250m", "--no-workdir"]
+    listing = "import os; print(sorted(os.listdir(os.environ['DORM_CHECKPOINT_DIR'])))"
+    typed += ["--image", image] if image else []
+    code, out, err = await dorm(home, "run", *typed, *where, "--", "python3", "-c", listing)
+    assert (code, out) == (0, "['extra', 'step-10.pt']\n"), err
     for origin, code in (("nobody", "spec.from.not_found"), ("leaves@30", "spec.from.no_step")):
         with raises(Refused, code):
             await client.submit({**spec(image), "name": "none", "from": origin})

@@ -137,7 +137,12 @@ def test_requests_about_unknown_apps_cost_no_look_at_all_owners(monkeypatch: pyt
     said, _ = cluster()
     looked: list[str] = []
     tenant: Any = App.tenant.fget  # type: ignore[attr-defined]  # It is a property.
-    monkeypatch.setattr(App, "tenant", property(lambda app: (looked.append(app.id), tenant(app))[1]))
+
+    def noted(app: App) -> str:
+        looked.append(app.id)
+        return str(tenant(app))
+
+    monkeypatch.setattr(App, "tenant", property(noted))
     said.by("mallory", k.AppCancelRequested(app="no-such-app"))
     assert looked == []
     said.by("mallory", k.AppCancelRequested(app="app"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -37,3 +38,38 @@ def test_few_columns_are_enough(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert max(solved) < len(gain)
     assert (uses[:, :-1].T @ few <= rest[:-1] + 1e-6).all()
     assert np.bincount(member, weights=few).max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whole_choices_are_the_best_ones(seed: int) -> None:
+    """Against all combinations: four apps with four choices each, beside what they have now."""
+    chance = np.random.default_rng(seed)
+    apps, each = 4, 4
+    member = np.repeat(np.arange(apps), each)
+    gain = np.round(chance.normal(0.3, 1.0, apps * each), 3)
+    uses = np.column_stack([chance.integers(-3, 6, apps * each), chance.choice([1.0, 0.2], apps * each)]).astype(float)
+    uses = np.column_stack([uses, chance.uniform(-0.2, 0.2, apps * each)])
+    rest = np.array([4.0, 2.0, 0.1])
+
+    def value(x: Any) -> float:
+        over = uses.T @ x - rest
+        return float(gain @ x) - columns.EXCESS * max(0.0, float(over[-1])) if (over[:-1] <= 1e-9).all() else -np.inf
+
+    best = -np.inf
+    for taken in itertools.product(range(each + 1), repeat=apps):
+        x = np.zeros(apps * each)
+        x[[app * each + choice for app, choice in enumerate(taken) if choice < each]] = 1.0
+        best = max(best, value(x))
+    found = columns.in_whole(gain, uses, member, rest, apps)
+    assert found is not None
+    assert set(found.tolist()) <= {0.0, 1.0}
+    assert np.bincount(member, weights=found).max() <= 1
+    assert value(found) >= best - columns.GAP * abs(best) - 1e-6
+
+
+def test_a_solver_that_fails_leaves_the_choice_to_the_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **options: Any) -> Any:
+        raise ValueError("no answer")
+
+    monkeypatch.setattr(columns, "milp", fails)
+    assert columns.in_whole(np.ones(1), np.ones((1, 3)), np.zeros(1, np.int64), np.ones(3), 1) is None

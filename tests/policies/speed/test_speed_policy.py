@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -271,14 +272,20 @@ def test_counts_between_bounds() -> None:
 
 
 def test_the_worth_of_a_problem_by_hand() -> None:
-    """100 steps at n steps per second; a change costs 20 s and has to save twice that: (40 + 100/4)^-½ with four, 100/2 with
-    two as it is."""
+    """100 steps at n steps per second; a change costs 20 s and has to save six times that: (120 + 100/4)^-½ with four, 100/2
+    with two as it is.  An assumed pause of 20 s counts twice."""
     here = telling(app("here", 1, 1, (1, 4), {"n0": 2}), 100, *LINEAR)
     instance = integer.read(Problem(TWO, (msgspec.structs.replace(here, adjust_s=20.0),)))
     worth = Worth(instance, policy("dorm-speed").check_params({}), np.zeros(1, np.bool_))
-    assert worth.one(0, 4) == pytest.approx(65**-0.5)
+    assert worth.one(0, 4) == pytest.approx(145**-0.5)
     assert worth.one(0, 2) == pytest.approx(50**-0.5)
     assert worth.one(0, 0) == 0.0
+    assumed = Worth(
+        integer.read(Problem(TWO, (here,))),
+        policy("dorm-speed").check_params({"adjust_s": 20.0}),
+        np.zeros(1, np.bool_),
+    )
+    assert assumed.one(0, 4) == pytest.approx(65**-0.5)
 
 
 @pytest.mark.parametrize(
@@ -293,3 +300,28 @@ def test_the_worth_of_a_problem_by_hand() -> None:
 def test_parameters_are_checked(params: dict[str, Any], code: str) -> None:
     with raises(ValueError, code):
         policy("dorm-speed").check_params(params)
+
+
+def test_a_restart_that_theta1_allows_is_made_though_only_a_part_of_it_would_be_needed() -> None:
+    """Three apps leave one of 64 containers to a newcomer, and θ2 allows one restart.  The relaxed program spends it on parts
+    of two restarts, of which rounding leaves nothing: the newcomer stayed at one container, far below its share."""
+
+    def curve(most: int) -> tuple[tuple[int, float], ...]:
+        return tuple((n, n / (1 + 0.05 * (n - 1))) for n in (1, 2, 4, 8, 16, 32, 64) if n <= most)
+
+    def running(name: str, first: int, count: int, pause_s: float, most: int) -> AppDemand:
+        places = Counter(f"n{unit // 4:02}" for unit in range(first, first + count))
+        return AppDemand(
+            name, {"gpu": 1}, 1.0, 1, 64, dict(places), adjust_s=pause_s, remaining_steps=5000.0, speed=curve(most)
+        )
+
+    apps = (
+        running("large", 0, 47, 120.0, 64),
+        running("middle", 47, 10, 25.0, 64),
+        running("small", 57, 6, 50.0, 16),
+        AppDemand("new", {"gpu": 1}, 1.0, 1, 64, remaining_steps=60.0, speed=curve(16)),
+    )
+    got = policy("dorm-speed").allocate(Problem(tuple(NodeRoom(f"n{i:02}", {"gpu": 4}) for i in range(16)), apps), {})
+    assert totals(got)["new"] == 16
+    assert got.excess == 0
+    assert got.overhead == 1

@@ -28,11 +28,11 @@ export function App() {
       <span class="buttons"><${Buttons} app=${known} more=${more.value} live=${live} /></span></header>
     <${Swept} sweep=${more.value?.sweep} />
     ${known.reason && html`<p class="banner ${known.containers ? "" : "warn"}"><b>${known.containers ? `${known.containers} of ${known.n_max}` : "It waits"}:</b> ${clean(known.reason.text)} <span class="dim">(${clean(known.reason.code)})</span></p>`}
-    ${known.end_reason && html`<p class="banner">${clean(known.end_reason)}</p>`}
+    ${known.end_reason && html`<p class="banner ${known.phase === "failed" ? "bad" : ""}">${clean(known.end_reason)}</p>`}
     <section class="tiles" aria-label="Figures">
       <div class="tile"><h3>Containers</h3><p class="big">${known.containers}</p><${Meter} value=${known.containers} max=${known.n_max} mark=${known.n_min} label="Containers of n_max" /><p class="small dim">n_min ${known.n_min}, n_max ${known.n_max}, ${known.running} running</p></div>
-      <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, weight ${number(known.weight, 2)}</p></div>
-      <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : store.source.embedded ? "" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
+      <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">${known.dominant ? `fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, ` : ""}weight ${number(known.weight, 2)}</p></div>
+      <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : store.source.embedded || !known.adjustments ? "" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
       <div class="tile"><h3>Progress</h3><p class="big">${more.value?.step != null ? number(more.value.step) : "–"}</p>${more.value?.steps ? html`<${Meter} value=${more.value.step} max=${more.value.steps} label="Steps done" />` : ""}<p class="small dim">${more.value?.steps ? `of ${number(more.value.steps)} steps` : "steps"}${more.value?.loss != null ? `, loss ${number(more.value.loss, 4)}` : ""}</p><p class="small dim">${known.failures ? plural(known.failures, "failure") : "no failures"}</p></div>
       <div class="tile"><h3>Container</h3><p>${clean(amounts(known.demand))}</p><p class="small dim">generation ${known.generation}, ${known.phase} since <${When} at=${known.since} /></p></div>
     </section>
@@ -87,7 +87,7 @@ function Progress({ id, at, fresh }) {
   const line = (name, title, tone) => ({ name: title, tone, points: points.filter((one) => one[name] != null).map((one) => [one.ms, one[name]]) });
   return html`<${Card} id="progress" title="Progress">
     <${Failed} text=${error} />
-    ${value && points.length === 0 && html`<p class="note">The app has not reported any.</p>`}
+    ${value && points.length === 0 && html`<p class="note">The app has reported no progress.</p>`}
     ${has("step") && html`<${Chart} lines=${[line("step", "step", "accent")]} label="Steps over time" title="Steps" height=${130} />`}
     ${has("loss") && html`<${Chart} lines=${[line("loss", "loss", "warn")]} label="Loss over time" title="Loss" zero=${false} height=${120} />`}
     ${has("samples_per_s") && html`<${Chart} lines=${[line("samples_per_s", "samples/s", "good")]} label="Samples per second over time" title="Samples per second" height=${110} />`}
@@ -95,7 +95,7 @@ function Progress({ id, at, fresh }) {
 }
 
 function Speed({ id, at, now }) {
-  const { value, error } = useLoaded(() => store.source.speed(id, at), `${id} ${at} ${now}`);
+  const { value, error, key } = useLoaded(() => store.source.speed(id, at), `${id} ${at} ${now}`);
   const points = value?.points ?? [];
   return html`<${Card} id="speed" title="Speed by containers" extra=${value?.basis && html`<${Chip}>${clean(value.basis)}<//>`}>
     <${Failed} text=${error} />
@@ -103,7 +103,7 @@ function Speed({ id, at, now }) {
       lines=${[{ name: "speed-up", tone: "accent", dots: true, points: points.map((one) => [one.containers, one.speed_up, one.speed_up * Math.min(one.uncertainty ?? 0, 1)]) },
         { name: "linear", tone: "muted", dashed: true, points: points.map((one) => [one.containers, one.containers / points[0].containers]) }]} />
       <p class="small dim">${value.remaining_s != null ? `About ${span(value.remaining_s * 1000)} to go.` : ""} ${value.next_saves_s != null ? `One more container would save ${span(value.next_saves_s * 1000)}.` : ""}</p>`}
-    ${value && points.length === 0 && html`<p class="note">Nothing is known yet.</p>`}
+    ${key !== null && !error && points.length === 0 && html`<p class="note">Nothing is known of its speed.</p>`}
   <//>`;
 }
 

@@ -106,7 +106,7 @@ export function Decision({ model }) {
     ${!one && html`<p class="note">None so far.</p>`}
     ${one && html`
       <p class="small"><${MomentLink} position=${one.position} /> <span class="dim"><${When} at=${one.at} day /> by ${clean(one.policy)} ${one.policy_version} (${clean(one.status)}), on ${TRIGGERS[one.trigger] ?? clean(one.trigger)}</span></p>
-      <p class="small dim">utilization ${number(one.utilization, 2)}${one.bound > 0 ? ` (bound ${number(one.bound, 2)})` : ""}, fairness loss ${number(one.fairness_loss, 3)}${one.fairness_budget === null ? "" : ` of ${number(one.fairness_budget, 3)}`}, ${plural(one.overhead, "running app")} changed</p>
+      <p class="small dim">utilization ${number(one.utilization, 2)} of ${model.cluster.kinds.length}${one.bound > 0 ? ` (at most ${number(one.bound, 2)} is possible)` : ""}, fairness loss ${number(one.fairness_loss, 3)}${one.fairness_budget === null ? "" : ` of ${number(one.fairness_budget, 3)}`}, ${plural(one.overhead, "running app")} changed</p>
       <div class="scroll low" tabindex="0" role="region" aria-label="Changes of the last decision"><ul class="changes">
         ${one.changes.slice(0, 60).map((change) => html`<li key=${change.app}><${AppLink} id=${change.app} name=${change.name} /> <span class="num">${change.before ?? "?"} → <b>${change.after}</b></span> <${Chip} tone=${{ start: "start", live: "good", restart: "stop", stop: "bad" }[change.kind] ?? ""}>${change.kind}<//></li>`)}
         ${one.all_changes > 60 && html`<li class="dim">and ${one.all_changes - 60} more</li>`}

@@ -1,0 +1,99 @@
+"""Work whose length apps decide: it takes no thread from the node's own, and none from other parties' work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.runtime.interface import Key
+from agents.runtime.long_work import LongWork, Remains
+from agents.runtime.process.runtime import ProcessRuntime
+from agents.runtime.run_dirs import RunDirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_MANY = 64
+"""More than a loop has threads."""
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """An event that long work waits for, set at the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_one_party_delays_neither_another_nor_the_node(never: threading.Event) -> None:
+    work = LongWork("test")
+    begun = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+
+    def endless() -> None:
+        loop.call_soon_threadsafe(begun.release)
+        never.wait()
+
+    waiting = [asyncio.create_task(work.run("mallory", endless)) for _ in range(_MANY)]
+    for _ in range(2):
+        await begun.acquire()
+    assert await work.run("alice", lambda: 1) == 1
+    assert await asyncio.to_thread(lambda: 2) == 2
+    assert begun.locked()  # A third of the same party's has not begun,
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    more = asyncio.create_task(work.run("mallory", lambda: 3))
+    assert await work.run("alice", lambda: 4) == 4
+    assert not more.done()  # and who gives up waiting frees no turn.
+    never.set()
+    assert await more == 3
+
+
+async def test_errors_are_the_callers() -> None:
+    def failing() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await LongWork("test").run("alice", failing)
+
+
+async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.runtime.run_dirs.delete", lambda folder: never.wait())
+    runtime = ProcessRuntime("node", tmp_path / "node", trust_apps=True)
+    await runtime.open()
+    try:
+        dirs = RunDirs(tmp_path / "node")
+        keys = [Key("app", 1, slot) for slot in range(_MANY)]
+        for key in keys:
+            dirs.make(key)
+        await asyncio.gather(*(runtime.remove(key) for key in keys))
+        assert dirs.found() == []
+        await runtime.extend_lease(60.0)
+        assert await runtime.lease_left() is not None
+    finally:
+        await runtime.close()
+
+
+def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:
+    removed: list[str] = []
+    ended = threading.Event()
+
+    def delete(folder: Path) -> None:
+        removed.append(folder.name)
+        if folder.name == "b":
+            raise PermissionError
+        if folder.name == "c":
+            ended.set()
+
+    remains = Remains(delete)
+    for name in "abc":
+        remains.put(tmp_path / name)
+    assert ended.wait(30)
+    assert removed == ["a", "b", "c"]
