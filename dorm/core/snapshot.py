@@ -1,6 +1,6 @@
 """A state as bytes, to be taken up again later instead of folding the log from its begin.
 
-    copy     the state as it is now: fast, for whoever owns it and folds on
+    copy     the current state: fast, for the owner, who continues to fold
     restore  a state of its own from a copy of this process
     pack     checked, compressed, and described: may take its time in a thread
     load     the state again, or None where this build would not have folded the same

@@ -121,7 +121,7 @@ class LocalCluster:
         self.master: Master
         self.client: Client
         self._tenant = ""
-        """That of the admin, whom plain processes serve; "" for an open cluster."""
+        """The admin's tenant, which plain processes serve; "" for an open cluster."""
         self.runtime_name = ""
         self.runtime_note = ""
         """Why this runtime, in words."""
@@ -376,7 +376,7 @@ class LocalCluster:
                 await runtime.close()
 
     async def _tear_down(self) -> None:
-        """End the server in any case, whatever the parts wait for, even if this is cancelled meanwhile."""
+        """End the server in any case, whatever the parts wait for, even if this is cancelled."""
         try:
             await self._stack.aclose()
             await self._end_parts()
@@ -402,7 +402,7 @@ class LocalCluster:
 
 
 async def _unless_it_fails(deliverer: Deliverer) -> None:
-    """A cluster runs on without its webhooks."""
+    """A cluster keeps running without its webhooks."""
     try:
         await deliverer.run()
     except Exception as error:

@@ -37,7 +37,7 @@ class CommandRefused(DormError):
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """A command and what it was given beside it."""
+    """A command and its options."""
 
     words: tuple[str, ...]
     demand: dict[str, str]
@@ -48,7 +48,7 @@ class Typed(msgspec.Struct, frozen=True):
     """"" for one made from the command."""
     image: str = ""
     folder: str = ""
-    """Where it runs on every node, or in the image; "" for the current folder, or for the image's own."""
+    """Its working directory on every node, or in the image; "" for the current folder, or for the image's own."""
     workdir: str = ""
     """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"

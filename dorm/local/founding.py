@@ -33,8 +33,8 @@ KEYS = "security"
 
 
 def knows_users(server: Path) -> bool:
-    """Return whether the folder of a NATS server holds a cluster that knows its users.  Keys are made before the log, so a
-    first start that was interrupted leaves no log without them."""
+    """Return whether the folder of a NATS server holds a cluster that authenticates its users.  Keys are made before
+    the log, so a first start that was interrupted leaves no log without them."""
     return (server / KEYS).exists()
 
 
@@ -46,9 +46,9 @@ def has_log(server: Path) -> bool:
 def make_keys(
     keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int, nodes: Sequence[str] = ()
 ) -> Credentials:
-    """Make what is missing of a cluster's keys; return the admin's credentials.  `hosts` are the server's names and addresses
-    for its certificate; without any there is no TLS.  `nodes` are those of this machine, which the server lets in from its
-    first start.  Raises SecurityError, CredentialsError, KeyFileError."""
+    """Create the missing keys of a cluster; return the admin's credentials.  `hosts` are the server's names and
+    addresses for its certificate; without any there is no TLS.  `nodes` are those of this machine, which the server
+    lets in from its first start.  Raises SecurityError, CredentialsError, KeyFileError."""
     if admin in PROCESSES:
         raise SecurityError(f"{admin} can't be the name of an admin: it is a process's", code="identity.name.reserved")
     if hosts:

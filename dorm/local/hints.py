@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["hint_for"]
 
 _ALONE = "torch.distributed using env:// rendezvous: environment variable"
-"""What PyTorch says where nobody has told a worker its rank and where the others are."""
+"""PyTorch's messages when a worker does not know its rank and the addresses of the others."""
 _NO_MODULE = "ModuleNotFoundError: No module named"
 _OUT_OF_MEMORY = "ran out of memory"
 

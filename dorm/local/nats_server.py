@@ -45,8 +45,8 @@ _LOW = 2 * MAX_PAYLOAD
 _ENOUGH = 4 * MAX_PAYLOAD
 """Free bytes on the disk: below `_LOW` the server may have failed to store something, above `_ENOUGH` it can be restarted."""
 _NO_LIMIT = 2**50
-"""Limit of its data in bytes.  By default it would take three quarters of what is free when it starts, including the data it
-already has."""
+"""Limit of its data in bytes. By default, it would use three quarters of the space that is free when it starts,
+including the data it already has."""
 _log = structlog.get_logger(__name__)
 
 

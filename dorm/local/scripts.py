@@ -44,6 +44,6 @@ def check_script(words: Sequence[str], folder: Path) -> None:
 
 
 def unshipped(words: Sequence[str], folder: Path) -> str:
-    """Return the script of a spec that lies beside its file, and that nothing brings to the nodes; "" if there is none."""
+    """Return the script of a spec that is next to its file but is not sent to the nodes; "" if there is none."""
     script = script_of(words)
     return script if script and (folder / script).is_file() else ""

@@ -58,7 +58,7 @@ def included(document: dict[str, Any], folder: Path, note: Callable[[str], None]
         return rest
     env = rest.get("env", {})
     if not isinstance(env, dict):
-        return rest  # The check of the spec says what is wrong with it.
+        return rest  # The check of the spec reports the error.
     return {**rest, "env": {**_variables(_paths(document["env_file"]), folder, set(env), note), **env}}
 
 

@@ -1,4 +1,4 @@
-"""Rotation: the log's sealed past moves into archives, and the stream goes on from a signed snapshot.
+"""Rotation: the log's sealed past moves into archives, and the stream continues from a signed snapshot.
 
     policy    when a rotation is due, and what of the log it may move; pure
     planning  the same for a log as it is: up to which seal the next archive reaches

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOOK_BACK = (5_000, 50_000)
 """Records before the target among which a seal is looked for: usually there is one in a thousand."""
 _LOOK_AHEAD = 5_000
-"""Records after the target: a seal lies after what it covers."""
+"""Records after the target: a seal comes after the records that it covers."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -41,7 +41,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Records that may move after this archive, as far as one can tell: none if the next seal is beyond them."""
+        """Records that may move after this archive, according to the current state: none if the next seal is beyond
+        them."""
         return self.target - self.upto if self.target - self.upto >= MOST_RECORDS // 100 else 0
 
 
@@ -69,7 +70,7 @@ async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_
         if reach - back <= after:
             break
     if reach == target and target < after + _LOOK_BACK[-1]:
-        return None  # So few records that a seal of them may lie within what stays.
+        return None  # So few records that a seal of them may be within the records that stay.
     raise RotationError(
         f"no seal covers records {after + 1:,} to {reach:,}, and only what is sealed moves into an archive; run a "
         "master with a key, or ask for a seal with `dorm log seal`",

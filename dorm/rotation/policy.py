@@ -13,15 +13,15 @@ from events.quantities import SECOND
 
 KEEP_RECORDS = 100_000
 KEEP_S = 86_400.0
-"""What stays in the stream by default: about a day, so that agents and followers that were away for some hours go on from
-there without an archive."""
+"""Records that stay in the stream by default: about a day, so that agents and followers that were away for some hours
+continue without an archive."""
 MOST_RECORDS = 1_000_000
 """Records in one archive.  A longer past moves in several steps, so each takes bounded room aside, and the stream shrinks as
 it goes."""
 
 
 HELD_S = 7 * 86_400.0
-"""For so long records stay that a webhook has yet to deliver: longer than its attempts last."""
+"""How long undelivered records of a webhook stay: longer than its attempts last."""
 
 
 class RotationError(DormError):

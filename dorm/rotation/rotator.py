@@ -1,4 +1,5 @@
-"""The steps of a rotation.  Each may be the last before a crash, and the next rotation goes on from what the log says.
+"""The steps of a rotation. Each may be the last before a crash, and the next rotation continues from what the log
+says.
 
     1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
     2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet

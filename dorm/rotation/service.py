@@ -1,4 +1,4 @@
-"""Beside a master: rotates the log while that master leads, when the policy says so or somebody requests it.
+"""Runs next to a master: rotates the log while that master leads, when the policy says so or a user requests it.
 
 What became of a request, or of a due rotation that failed, is on the log (`RotationFailed`): a client can wait for it,
 and everybody sees why a log grows.
@@ -96,7 +96,7 @@ class RotationService:
                     await self._serve(record, request)
 
     async def _listen(self) -> None:
-        """Read requests from now on.  While no master leads, a request waits for nobody, and its sender is told so."""
+        """Read requests from now on. While no master leads, a request fails with a message to its sender."""
         wanted = [subjects.fact_pattern(self._cluster, RotationRequested.__name__)]
         after = -1
         while True:
@@ -112,7 +112,7 @@ class RotationService:
             except LogError as error:
                 after = (
                     -1 if isinstance(error, LogRefused) else after
-                )  # Behind the log's start: what was asked is over.
+                )  # Before the log's start: the request is obsolete.
                 _log.debug("requests to rotate can't be read", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
 
@@ -169,8 +169,8 @@ class RotationService:
         return self._policy.due(taken, first.time, last.time)
 
     async def _rotate(self, policy: Policy, *, cause: str = "") -> bool:
-        """Move all that may move, archive by archive; return whether anything did.  What is sealed meanwhile waits for the
-        next rotation."""
+        """Move everything that may move, archive by archive; return whether anything moved. Records sealed meanwhile
+        wait for the next rotation."""
         assert self._rotator is not None
         moved = False
         while self._leads():

@@ -71,7 +71,7 @@ class Admin:
         await self._publish(NodeExpelled(node=node))
 
     async def apply(self) -> bool:
-        """Write the servers' configuration as the log says; return whether a server here has been told to read it."""
+        """Write the servers' configuration from the log; return whether a server here was asked to reload it."""
         if self._folder is None:
             return False
         known = await self.known()
@@ -94,8 +94,8 @@ class Admin:
 
 
 async def admitted(credentials: Credentials) -> None:
-    """Wait until the server lets an identity in: it reads a changed configuration a moment after it was told to, and ends
-    connections meanwhile.  Raises LogRefused or LogUnavailable if it does not."""
+    """Wait until the server admits an identity: it reads a changed configuration a moment after the request, and ends
+    connections meanwhile. Raises LogRefused or LogUnavailable if it does not."""
     for tries in range(_TRIES):
         try:
             connection = await Connection.open(credentials.url, credentials.cluster, credentials=credentials)

@@ -1,7 +1,8 @@
 """The accounts, permissions and limits of a cluster, as configuration of a NATS server.
 
-Pure: what the log knows (`events.identities`) and the public keys of the cluster's own processes in, text out.  So the file
-can be written again at any time from the log, and what it allowed at a moment follows from the log's state then.
+Pure: the identities on the log (`events.identities`) and the public keys of the cluster's own processes in, text out.
+The file can therefore be written again from the log at any time, and what it allowed at a moment follows from the
+log's state at that moment.
 """
 
 from __future__ import annotations

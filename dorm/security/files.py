@@ -1,4 +1,4 @@
-"""Files that nobody else may read, written whole or not at all.
+"""Files that only their owner may read, written completely or not at all.
 
 SecurityError    keys, certificates or contexts can't be used; the message says what to do and never holds a secret
 """

@@ -73,12 +73,12 @@ class KeyFolder:
     # --- certificates ---------------------------------------------------------------------------------------------------
 
     def make_certificates(self, cluster: str, hosts: Sequence[str], now: int) -> None:
-        """Make the authority where there is none, and a new certificate for the server.  Raises SecurityError."""
+        """Create the authority if there is none, and a new certificate for the server. Raises SecurityError."""
         self.make_authority(cluster, now)
         self._make_server_certificate(self.path / "server.pem", self.path / "server.key", hosts, now)
 
     def make_authority(self, cluster: str, now: int) -> None:
-        """Make the authority where there is none.  Raises SecurityError."""
+        """Create the authority if there is none. Raises SecurityError."""
         # Most clusters on one machine have no use for it, and it takes long to import.
         from dorm.security.certificates import new_authority
 
@@ -132,7 +132,7 @@ class KeyFolder:
         return read_credentials(self.file_of(name))
 
     def make_credentials(self, cluster: str, url: str, name: str, role: str, *, alone: bool = False) -> Credentials:
-        """Return the identity's credentials, with a new key where it has none.  `alone`: the key is also in a file with
+        """Return the identity's credentials, with a new key if it has none.  `alone`: the key is also in a file with
         nothing else, as other NATS clients read it (`nats --nkey FILE`).  Raises SecurityError, CredentialsError."""
         private_folder(self.path)
         file = self.file_of(name)
@@ -178,9 +178,9 @@ class KeyFolder:
         self.write_accounts(cluster, known_keys(known), now)
 
     def reload(self) -> bool:
-        """Have the servers read the accounts again: the one of this folder, if it runs on this machine, else those that the
-        admin's own program brings the file to.  Return whether any has been told to.  Raises SecurityError if that program
-        fails."""
+        """Make the servers reload the accounts: the one of this folder, if it runs on this machine, otherwise those
+        to which the admin's own program copies the file. Return whether any was asked to.  Raises SecurityError if
+        that program fails."""
         if self.apply.exists():
             self._run_apply()
             return True

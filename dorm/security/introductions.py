@@ -1,9 +1,9 @@
 """One-time tokens by which new nodes join, and what the two sides say to each other.
 
 An admin introduces a node: its token holds a key that the servers accept for a single act, and the certificate of the
-cluster's authority.  The new agent makes its own key, presents the public half with that token, and the admin's command
-enrolls it.  So no key of a node ever leaves its machine.  The token's key is in no configuration any more once the node is
-enrolled, or the time is over.
+cluster's authority.  The new agent makes its own key, presents the public half with that token, and the admin's
+command enrolls it.  No key of a node therefore ever leaves its machine. The token's key is removed from the
+configuration when the node is enrolled, or when the token expires.
 
 The certificate itself is in the token, and not only its fingerprint: what an unverified server presents is worth nothing
 before it is verified, and Python's `ssl` shows a server's authority only since 3.13.  The fingerprint is printed beside it.

@@ -95,9 +95,10 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 count is for the fold."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
 BACKUP = "backup"
-"""The user as whom backups read the log and the shipped folders."""
+"""The user whose identity backups use to read the log and the shipped folders."""
 ENTERS = ("user", "operator", "admin")
-"""Roles that enter containers: users those of their tenant.  A reader changes nothing, and the API asks for nobody."""
+"""Roles that enter containers: users those of their tenant. A reader changes nothing, and the API enters containers
+for no user."""
 _READ_PARTS = ("master", "node", "reader", "operator", "api")
 
 
@@ -123,7 +124,7 @@ def reading(cluster: str) -> Services:
         single=[
             *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in (log, reports, progress, snapshots, lease)),
             *(f"{OWN_API}.STREAM.MSG.GET.{stream}" for stream in (log, reports, progress, snapshots, lease)),
-            # The name of a reader's consumer is random, and nobody may list them.
+            # The name of a reader's consumer is random, and consumers cannot be listed.
             *(f"{OWN_API}.CONSUMER.CREATE.{stream}.>" for stream in (log, progress)),
             *(f"{OWN_API}.CONSUMER.DELETE.{stream}.*" for stream in (log, progress)),
             f"{OWN_API}.DIRECT.GET.{snapshots}.>",
@@ -310,7 +311,7 @@ def _of_masters(cluster: str) -> list[str]:
         # What no app needs any more leaves the store of shipped folders.
         *(one for services in [shipping(cluster)] for one in (*services.single, *services.many)),
         f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}",
-        f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: what lies in archives leaves the stream.
+        f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: archived records leave the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
         # Webhooks are delivered beside a master: their places in the log are consumers of its account.
         f"{OWN_API}.CONSUMER.*.{log_stream(cluster)}.>",

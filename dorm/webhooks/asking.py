@@ -38,7 +38,7 @@ Made = TypeVar("Made", bound=Event)
 
 
 class WebhookError(DormError, ValueError):
-    """A webhook can't be what it is asked to be."""
+    """A webhook cannot have the requested properties."""
 
     code = "webhook.malformed"
 
@@ -122,7 +122,8 @@ async def add(client: Client, keys: Keys, name: str, url: str, events: Sequence[
 
 
 async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> WebhookSet:
-    """Give it another key; the one before signs as well for so many seconds.  Raises NoWebhook, and the log's errors."""
+    """Give it another key; the previous one also signs for this many seconds. Raises NoWebhook, and the log's
+    errors."""
     before = await find(client, name)
     event = msgspec.structs.replace(
         _as_it_is(before),

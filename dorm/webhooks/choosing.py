@@ -1,4 +1,4 @@
-"""Which events a webhook wants, and what is sent of them."""
+"""Which events a webhook delivers, and what is sent about them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def place_of(endpoint: Endpoint, hidden: str = "") -> str:
 
 
 def is_place_of(name: str, endpoint: Endpoint) -> bool:
-    """Return whether this is the name of a webhook's place, whatever is hidden in it."""
+    """Return whether this is the name of a webhook's place, regardless of its hidden part."""
     begin, _, end = place_of(endpoint).rpartition("-")
     hidden = name.removeprefix(begin).removesuffix(f"-{end}")
     return name == f"{begin}{hidden}-{end}" and (not hidden or re.fullmatch("-[0-9a-f]{32}", hidden) is not None)
@@ -109,7 +109,7 @@ class Deliverer:
         """Set once every webhook that the log named at the start has its worker."""
 
     async def metrics(self) -> Iterable[Metric]:
-        """Return what it has done, for `dorm.metrics.server`."""
+        """Return its counts, for `dorm.metrics.server`."""
         return self._measured.metrics(self._endpoints)
 
     def _waits(self) -> Iterator[float]:

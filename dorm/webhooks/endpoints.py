@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TOPICS: dict[str, str] = {
     "app.ended": "an app completed, failed or was cancelled",
-    "app.failed": "an app failed for good",
+    "app.failed": "an app failed permanently",
     "app.waits": "an app has waited for long",
     "node.lost": "a node is silent",
     "adjustment": "a decision that changes apps, or a live adjustment that failed",

@@ -43,7 +43,7 @@ class Measured:
         self.deliveries = Histogram.empty(_DELIVERY_BOUNDS)
 
     def attempted(self, outcome: Outcome, took_s: float, since_s: float) -> None:
-        """Count a request that took so long; `since_s`: since its event was stored on the log."""
+        """Count a request with its duration; `since_s`: since its event was stored on the log."""
         self.attempts[outcome_of(outcome)] += 1
         self.requests.observe(took_s)
         if outcome.delivered:

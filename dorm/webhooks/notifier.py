@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)
 """Seconds from each failed attempt to the next; after the last one the notification is given up."""
 MOST_NOT_DONE = 1024
-"""Records that are not done at once, of which half may wait for another attempt: there is always room for new ones."""
+"""The largest number of unfinished records, half of which may wait for another attempt: there is always room for new
+ones."""
 _AT_ONCE = 64
 """Records that are worked on at once."""
 _log = Logger(__name__)

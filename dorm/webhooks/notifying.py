@@ -51,7 +51,7 @@ def may_concern(event: k.Event) -> bool:
 
 
 def notifications(base: str, cluster: str, one: Logged, find: Callable[[str], App | None]) -> Iterator[Notification]:
-    """Yield what is to be sent of an event under the URL `base`.  `find` returns an app by its id, after the event."""
+    """Yield the notifications of an event under the URL `base`. `find` returns an app by its id, after the event."""
     event = one.event
     if isinstance(event, k.Resized):
         for change in event.changes:
@@ -108,7 +108,7 @@ def is_under(base: str, url: str) -> bool:
 
 
 class Allowance:
-    """How many notifications each tenant may have sent: so many at once, and as many again within a minute."""
+    """How many notifications each tenant may send: a burst of this size, and as many again within a minute."""
 
     def __init__(self, clock: Callable[[], float], most: int = MOST_IN_A_MINUTE) -> None:
         """`clock` returns seconds that only go forward."""

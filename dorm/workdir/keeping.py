@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EVERY_S = 60.0
 """Between looks at quotas."""
 _LOOKS = 60
-"""One look in so many is also for what no app needs."""
+"""One check in this many also removes what no app needs."""
 _log = structlog.get_logger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""A folder as blobs and a manifest: what is read is hashed and not kept, so a folder may be larger than memory.
+"""A folder as blobs and a manifest: content is hashed and not kept, so a folder may be larger than memory.
 
 A file counts as it was while it was read: its size and its times have to be the same before and after.  One that changes
 meanwhile is read again, a few times; then the folder is refused with that file's name.  What is sent later is read again and
@@ -119,7 +119,7 @@ class Packing:
 
 
 def content_of(root: Path, name: str, sources: list[Source]) -> bytes:
-    """Read a blob again, to send it.  Blocks.  Raises Changing where it is no longer what was packed."""
+    """Read a blob again, to send it. Blocks. Raises Changing if it is no longer what was packed."""
     content = bytearray()
     for source in sources:
         try:
@@ -161,7 +161,7 @@ def _hashed(descriptor: int, size: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _opened(root: Path, path: str) -> BinaryIO:
-    """Open a regular file; one that has become something else meanwhile, such as a link, is not followed."""
+    """Open a regular file; if it has become something else, such as a link, it is not followed."""
     try:
         descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

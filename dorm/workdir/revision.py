@@ -35,7 +35,7 @@ async def revision_of(folder: Path) -> Revision:
 
 
 def _status(folder: Path) -> str:
-    """Return what git says of the folder, "" if it fails.  Raises OSError where there is no git.
+    """Return git's output about the folder, "" if it fails. Raises OSError if git is not installed.
 
     It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
     asyncio warns on stderr (python/cpython#127049).
@@ -43,7 +43,7 @@ def _status(folder: Path) -> str:
     done = subprocess.run(
         ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "."],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE_S, check=False,
-        # It must not wait for, or take, the lock of an index that somebody else works on.
+        # It must not wait for, or take, the lock of an index that another program uses.
         env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
     )  # fmt: skip
     return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

@@ -87,7 +87,7 @@ def scan(root: Path, limits: Limits) -> Scanned:
 
 
 class _Scan:
-    """One walk through a folder."""
+    """One scan of a folder."""
 
     def __init__(self, root: Path, limits: Limits) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""What the cluster keeps of shipped folders: who takes how much, and what is no longer needed.
+"""The shipped folders that the cluster keeps: how much space each tenant takes, and what is no longer needed.
 
 A part is needed while an app that the state knows names its folder, or while it was stored lately.  A client that ships a
 folder counts parts as missing once they are older than half of the time for which the cluster keeps them
@@ -88,8 +88,9 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
 
 
 async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERYONE) -> Removed:
-    """Remove what no app names and nobody has stored for one and a half times `keep_s`, as of `now` (UTC ns).  With `of`, what
-    that tenant has is given up, as its own users may; masters remove it later.  Raises the log's errors."""
+    """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns).  With
+    `of`, what that tenant has is given up, as its own users may; masters remove it later.  Raises the log's
+    errors."""
     before = now - int(_KEPT * keep_s * SECOND)
     folders = named(state)
     old = [

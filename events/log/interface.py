@@ -7,7 +7,7 @@ A function that only reads takes a `ReadableLog`, so it works on a cluster's log
 
     LogError
     ├── LogUnavailable   no answer in time: whether an append was stored is unknown; append again with the same id
-    │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
+    │   ├── LogClosed    the connection was closed permanently: nothing will ever answer over it
     │   ├── NotSent      the connection was known to be lost, so nothing was sent: surely not stored
     │   └── LogFull      the log has no room for now: surely not stored; retry when there is room
     ├── LogRefused       the log will never take this (too large, not allowed): the message says why

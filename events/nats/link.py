@@ -72,9 +72,9 @@ _log = Logger(__name__)
 class Link:
     """A client that reconnects without end, and reports when it has.
 
-    nats-py does not notify callers whose answer was lost with the server.  Here requests fail as soon as the connection is
-    lost, and readers register (`watchers`) to be woken when it is back or closed for good.  Nothing is buffered to be sent
-    after a reconnect: a caller whose append failed must not see it stored much later.
+    nats-py does not notify callers whose answer was lost with the server.  Here requests fail as soon as the
+    connection is lost, and readers register (`watchers`) to be woken when it is back or closed permanently.  Nothing
+    is buffered to be sent after a reconnect: a caller whose append failed must not see it stored much later.
     """
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:

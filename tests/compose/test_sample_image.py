@@ -1,4 +1,4 @@
-"""The sample apps' image: it runs the apps, is made only when needed, and from whatever can be had."""
+"""The sample apps' image: it runs the apps, and is built only when needed, from what is available."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_it_has_the_tools_that_tests_use(docker_host: str, docker_image: s
 
 
 async def test_all_byte_code_is_there_and_valid(docker_host: str, docker_image: str) -> None:
-    """Or each start of a container would compile NumPy anew."""
+    """Otherwise, each start of a container would compile NumPy again."""
     said = await output(
         docker_host, docker_image, "python3", "-v", "-c", "import asyncio, numpy, compose.apps.logistic"
     )

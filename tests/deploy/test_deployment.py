@@ -131,7 +131,7 @@ async def two_servers_are_killed(site: Site, client: Client, app: str) -> None:
 
 
 async def a_node_is_replaced(site: Site, client: Client, app: str) -> None:
-    """A machine dies for good; another one takes its name, with a new key."""
+    """A machine dies permanently; another one takes its name, with a new key."""
     await site.dorm("policy", "set", "heartbeat=1s", "node_grace=3s", "node_lease=10s")
     await until(client, lambda s: s.nodes["n3"].lease_s <= 10, "its agent follows the shorter lease", timeout=READY_S)
     agent = site.units["n3", "agent"]

@@ -84,7 +84,7 @@ class Done(msgspec.Struct):
 
 
 def limit_memory() -> None:
-    """Of this process, for good."""
+    """Of this process, permanently."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 

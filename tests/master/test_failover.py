@@ -1,4 +1,5 @@
-"""Several masters of one cluster: one leads and the others follow, whoever is stopped, killed, cut off or frozen."""
+"""Several masters of one cluster: one leads and the others follow, whichever is stopped, killed, cut off or
+frozen."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def master(self, name: str, **more: Any) -> AsyncIterator[Master]:
-        """Until the end of the block, which ends it in good order."""
+        """Until the end of the block, which ends it gracefully."""
         options: dict[str, Any] = {"clock": time.time_ns, "leadership": self.leadership, "lease_s": LEASE_S} | more
         master = Master(self.log, self.bus, CLUSTER, name=name, **options)
         task = asyncio.create_task(master.run())

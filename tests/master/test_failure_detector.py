@@ -1,4 +1,5 @@
-"""Who counts as silent: nobody who was heard, and nobody while the master could not have heard; and whoever really is."""
+"""Which nodes count as silent: none that was heard, none while the master could not have heard, and every node that
+is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A log that was cut off, changed or made anew behind the masters' back is not led, unless somebody means it."""
+"""Masters do not lead a log that was cut off, changed or recreated behind their back, unless an operator asks for
+it."""
 
 from __future__ import annotations
 

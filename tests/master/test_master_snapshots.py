@@ -73,7 +73,7 @@ def leading(
 
 
 async def folded(log: ReadableLog, seq: int) -> State:
-    """From the begin."""
+    """From the start."""
     state = State()
     async for batch in log.read():
         for record in batch[: seq - state.seq]:
@@ -157,7 +157,7 @@ async def test_snapshots_of_another_log_are_removed() -> None:
 
 
 async def test_a_client_starts_from_one_as_well() -> None:
-    """And only once, whoever asks first."""
+    """And only once, no matter who asks first."""
     log = WatchedLog(RECORDS)
     await snapshot(log, 100)
     log.records = [msgspec.structs.replace(record, body=b"") if record.seq < 100 else record for record in RECORDS]

@@ -1,4 +1,4 @@
-"""What becomes of apps when nodes fail: for a moment, for less than a lease, for longer, all at once, for good."""
+"""What happens to apps when nodes fail: for a moment, for less than a lease, for longer, all at once, permanently."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_after_the_lease_the_app_goes_on_without_the_node() -> None:
 
 
 def test_lost_work_is_counted_as_the_log_counts_it() -> None:
-    """Saved every 30 s from when it worked, told of every 7 s: what lies between is done again, and the log says how much."""
+    """Saved every 30 s from when it worked, reported every 7 s: the work in between is repeated, and the log says how
+    much."""
     written = with_outages(Outage("n1", AT_S, 5.0))
     worked_at = facts_of(written, k.ContainerStarted)[0][0] + TIMINGS.boot_s
     told = [fact.step for at, fact in facts_of(written, k.AppProgressed) if at <= AT_S]

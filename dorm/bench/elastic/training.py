@@ -7,8 +7,8 @@
     uneven    sums whose parts take a fixed time per sample, twice as long on the slot `--slow`
     compute   one worker that only computes: the same work in each step
 
-Each worker appends a record to a file of its own for each step that it has completed, by the clock that all processes of a
-machine share.  Nothing of a record waits in memory, so a killed worker leaves all of them.
+Each worker appends a record to its own file for each completed step, using the clock that all processes of a machine
+share.  Nothing of a record waits in memory, so a killed worker leaves all of them.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
         )
     reasons = {
         ("utilization", "static"): "fixed partitions keep apps for longer, so more of them hold something at the same time.",
-        ("utilization", "app-level"): "what is free goes to whoever is there, nobody waits for a fairer share, and "
-        "nobody is stopped for it; what Dorm gives up here it gains in fairness loss.",
+        ("utilization", "app-level"): "free room goes to the apps that are present, none waits for a fairer "
+        "share, and none is stopped for it; what Dorm gives up here it gains in fairness loss.",
         ("utilization", "tiresias"): "it stops and moves whole apps at every decision, without a limit such as θ2, so "
         "holes are filled sooner.",
         ("utilization", "optimus"): "it resizes every app at every decision, without a limit such as θ2, so holes are "
@@ -222,7 +222,7 @@ def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Co
     yield Heading("How far that depends on what was chosen")
     yield Text(
         "Each row changes one thing in the paper's workload and runs it again, on fewer seeds. Ratios are against "
-        "static in the same row; the contender is Dorm but where a row names another."
+        "static in the same row; the contender is Dorm unless a row names another."
     )
     rows = []
     for variation in variations:

@@ -72,7 +72,7 @@ class _Told(MemoryLog):
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        assert (after, tuple(subjects), follow) == (0, (), False), "an export reads from the begin"
+        assert (after, tuple(subjects), follow) == (0, (), False), "an export reads from the start"
         batches = records_of(self._stretch, self._count)
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             yield batch

@@ -172,7 +172,7 @@ def _audit_lines(report: Report) -> list[str]:
     if seals.unknown:
         lines.append(f"seals not checked: {seals.unknown}")
     elif not seals.seals and seals.damage is None and not seals.renamed:
-        lines.append("no seals: a record that was changed so that all decisions still fit would not show")
+        lines.append("no seals: a change that leaves all decisions valid would not be detected")
     elif seals.seals:
         keys = ", ".join(use.key for use in seals.keys)
         lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} match, by {keys}")

@@ -209,7 +209,7 @@ class Group:
                 self._waiting.setdefault(slot, []).append(message)
 
     def close(self) -> None:
-        """End in good order: everything sent arrives."""
+        """End gracefully: everything sent arrives."""
         if self._closing.is_set():
             return
         with self._lock:

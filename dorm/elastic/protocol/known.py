@@ -51,7 +51,7 @@ class Known:
     """Of these, the ones whose side ended the connection: most likely their processes have ended."""
     dead: set[int] = field(default_factory=set)
     ended_before: dict[int, int] = field(default_factory=dict)
-    """Peers that ended in good order, and the step before which each did."""
+    """Peers that ended gracefully, and the step before which each did."""
     warm: dict[int, float] = field(default_factory=dict)
     """Newcomers that have warmed up, and how many seconds that took."""
     job_complete: bool = False

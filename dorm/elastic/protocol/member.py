@@ -176,7 +176,7 @@ class Member(Known):
 
     @property
     def ended(self) -> set[int]:
-        """Peers that ended in good order."""
+        """Peers that ended gracefully."""
         return set(self.ended_before)
 
     @property
@@ -201,7 +201,7 @@ class Member(Known):
         return self.waiting == "boundary" and self.step == step and not self.recovering
 
     def _on_bye(self, sender: int, bye: m.Bye) -> None:
-        """A peer ends in good order: where it had been told to go on in the prepared view, so has this member."""
+        """A peer ends gracefully: if it was asked to continue in the prepared view, so was this member."""
         if self.prepared is not None and bye.view == self.prepared.view and sender not in self.prepared.members:
             self._adopt(m.Go(bye.view, step=self.prepared.step))
         else:

@@ -185,7 +185,7 @@ class Recover(Message):
 
 @dataclass
 class Bye(Message):
-    """This member ends in good order, before `step`; `view` is the last that it knows to be adopted."""
+    """This member ends gracefully, before `step`; `view` is the last one that it knows to be adopted."""
 
     step: int = 0
     finished: bool = False

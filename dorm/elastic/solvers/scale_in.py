@@ -1,10 +1,10 @@
 """When fewer workers would do: the measured fall of the duality gap.
 
-CoCoA needs fewer rounds with fewer workers, since each sees more of the data, and its rounds take longer.  Early on the gap
-falls fastest with many workers, late with few (Kaufmann et al., *Elastic CoCoA: Scaling In to Improve Convergence*,
-arXiv 1811.02322).  So the fall of log(gap) per second is measured: where that of the last rounds is `SLOWER` times less than
-that since this number of workers began, half of them are asked for.  What it was with more workers is remembered; if fewer
-turn out slower, the request is withdrawn, for good.
+CoCoA needs fewer rounds with fewer workers, since each sees more of the data, and its rounds take longer.  Early on
+the gap falls fastest with many workers, late with few (Kaufmann et al., *Elastic CoCoA: Scaling In to Improve
+Convergence*, arXiv 1811.02322).  So the fall of log(gap) per second is measured: where that of the last rounds is
+`SLOWER` times less than that since this number of workers began, half of them are asked for.  What it was with more
+workers is remembered; if fewer turn out slower, the request is withdrawn permanently.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The API and the dashboard of a cluster on this machine, as a process of their own: whatever it computes, master and agents
-do not wait for it, and without it the cluster goes on."""
+"""The API and the dashboard of a cluster on this machine, as a separate process: master and agents never wait for it,
+and the cluster works without it."""
 
 from __future__ import annotations
 

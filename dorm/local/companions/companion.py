@@ -1,4 +1,4 @@
-"""A command of this program as a process beside this one, for work that nobody here should wait for.
+"""A command of this program as a separate process, for work that this process should not wait for.
 
 It ends with this process, however that ends: it reads from a pipe that this process holds.  One that ends by itself is started
 again, after a pause that doubles while it keeps ending soon.

@@ -1,4 +1,4 @@
-"""The views of users, as a process beside a master: what it folds and hides never keeps a master waiting.
+"""The views of users, as a process next to a master: its work never delays the master.
 
 It starts once the log knows a plain user, so a cluster without any pays nothing.
 """
@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 
 
 def has_plain_users(state: State) -> bool:
-    """Return whether somebody may read no more than a view."""
+    """Return whether any user may read no more than a view."""
     return state.known is not None and any(user.role == "user" for user in state.known.users.values())
 
 

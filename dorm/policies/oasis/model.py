@@ -11,7 +11,7 @@ takes a worker τ to compute, and 2e/b to send gradients of size e and receive p
 Workers and parameter servers are on machines of their own (h, k).  The job is done in its last slot with workers, and that is
 worth f(slots since its arrival) = θ1 / (1 + exp(θ2 (t - θ3))) (§V).
 
-The text counts the work of a slot in chunks; use counted in worker-slots, in which the constraint above is stated.  A
+The text counts the work of a slot in chunks; here it is counted in worker-slots, in which the constraint above is stated.  A
 chunk need not be a whole number of worker-slots, so this never needs more workers.  The work is rounded up to whole
 worker-slots: y is integral, so this changes no feasible schedule.
 """

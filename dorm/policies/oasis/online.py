@@ -1,8 +1,8 @@
 """Jobs one after the other, as they arrive (OASiS, §IV: the paper's online algorithm).
 
 Each job gets the schedule with the largest payoff at the prices of that moment.  If the payoff is positive the job is
-admitted, what it uses in each slot is taken, and prices rise; else it is refused for good.  Nothing that was admitted changes
-later.
+admitted, what it uses in each slot is taken, and prices rise; otherwise, it is refused permanently.  Nothing that was
+admitted changes later.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ export async function load() {
   return asking;
 }
 
-/** A moment that was given as a time becomes its position, so that the address names it for good. */
+/** A moment that was given as a time becomes its position, so that the address names it permanently. */
 function named(at, position) {
   if (store.route.at !== at) return at;
   const sequence = String(position).split(/[.~]/)[0];

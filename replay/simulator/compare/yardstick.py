@@ -27,7 +27,7 @@ DIFFERENCES = (
     "There, a job that keeps its GPUs is charged nothing; here too, and every other change, including a move between equal "
     "nodes, costs a restart of 30 s.",
     "There, Optimus and Pollux give one GPU to every job of ncf; here as many as make it faster.",
-    "There, Pollux learns each job's speed while it runs, at first on one GPU; use told the speed with the batch size "
+    "There, Pollux learns each job's speed while it runs, at first on one GPU; here it is told the speed with the batch size "
     "of the workload's row, and the gradient noise as last reported.",
 )
 """Differences between the two models, each a sentence for a report."""

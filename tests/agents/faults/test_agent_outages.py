@@ -261,7 +261,7 @@ async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
 
 
 async def test_what_the_log_refuses_is_told_when_it_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose disk is full says no, and not for ever; the last progress is as good as any other fact."""
+    """A server whose disk is full refuses for a while; the last progress is kept like any other fact."""
     monkeypatch.setattr(outbox, "_REFUSED_S", 0.05)
     refused: list[str] = []
     stored = node.log.append

@@ -1,4 +1,5 @@
-"""An agent that no heartbeat leaves for longer than its lease stops what it runs, and asks anew what it should run."""
+"""An agent whose heartbeats do not arrive for longer than its lease stops its containers, and asks again what it
+should run."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def found(runtime: ProcessRuntime, key: Key) -> records.Found:
 
 
 async def kill_and_wait(*pids: int) -> None:
-    """kill -9; returns when they are dead, whoever has to reap them."""
+    """kill -9; returns when they are dead, no matter which process reaps them."""
     descriptors = [os.pidfd_open(pid) for pid in pids]
     for descriptor in descriptors:
         with contextlib.suppress(ProcessLookupError):  # it died with the one before

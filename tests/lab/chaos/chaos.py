@@ -114,7 +114,7 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
 
 
 def _story(evidence: Evidence, judged: dict[str, Figure], wrong: list[str]) -> bytes:
-    """What was done and what came of it, for whoever wants to know why; times are UTC ns, those of the log."""
+    """The injected faults and their effects, to investigate causes; times are UTC ns, those of the log."""
     document = {
         "wrong": wrong,
         "faults": [

@@ -95,7 +95,7 @@ def test_recovery_is_the_later_of_answers_and_training() -> None:
     ]
     probes = [Probe("p1", S), Probe("p2", round(11.6 * S))]
     first, second = recoveries(faults, told, apps, probes)
-    # What it had ended at 10 s begins anew at 16 s, and steps a quarter of a second later.
+    # Work that it had ended at 10 s begins again at 16 s, and steps a quarter of a second later.
     assert first == Recovery("container_removed", 2.0, 6.25)
     assert second == Recovery("leader_killed", 0.5, 0.0)
     assert (first.seconds, second.seconds) == (6.25, 0.5)

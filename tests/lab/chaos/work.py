@@ -38,7 +38,7 @@ Fate = Literal["completed", "failed"]
 
 
 class Training(msgspec.Struct, frozen=True):
-    """What decides the parameters that a training comes to, whoever does it on whatever machines."""
+    """What determines the final parameters of a training, on any workers and machines."""
 
     program: str
     steps: int
@@ -90,7 +90,7 @@ exec "$@"
 
 
 def jobs(seed: int) -> Iterator[Job]:
-    """Without end, the same for the same seed: of ten apps one crashes for good, and two once."""
+    """Without end, the same for the same seed: of ten apps, one crashes permanently, and two once."""
     draws = random.Random(seed)
     number = 0
     while True:

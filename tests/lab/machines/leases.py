@@ -1,7 +1,7 @@
 """What a test or a bench makes on the machine outside its own process, and how it surely goes away again.
 
-Docker engines, network namespaces and mounts outlive the process that made them.  So whoever makes some takes a `Lease`
-first, and names all of it after the lease:
+Docker engines, network namespaces and mounts outlive the process that made them.  Code that makes some therefore
+takes a `Lease` first, and names all of it after the lease:
 
     /tmp/NAME/          its files, a tmpfs of its own
     /run/netns/NAME-*   its network namespaces

@@ -41,7 +41,7 @@ class Namespace:
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
     def socket(self) -> socket.socket:
-        """A TCP socket that belongs to this namespace, whoever uses it."""
+        """A TCP socket that belongs to this namespace, whichever thread uses it."""
 
         def make() -> socket.socket:
             with open(f"/run/netns/{self.name}", "rb") as namespace:

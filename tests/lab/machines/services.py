@@ -1,6 +1,6 @@
 """Commands that are kept running, as a service manager keeps them: whenever one ends, it is started again after a while.
 
-Whoever holds a `Service` may also do to it what should never happen: kill it outright, or stop it in its tracks.
+The holder of a `Service` may also do to it what should never happen: kill it outright, or freeze it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _WINDOW = 128
 """Submissions on their way at once."""
 _GOOD_OF = 20
 _LARGEST = 1e6
-"""Seconds: an app that would run for ever."""
+"""Seconds: an app that would run forever."""
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +45,8 @@ async def _connected(url: str, cluster: str, name: str) -> AsyncIterator[Connect
 
 
 async def flood_of_submissions(url: str, cluster: str, submissions: int) -> None:
-    """Of twenty one is good, asks for a whole node, and would run for ever; the others ask for more than any node has."""
+    """One of twenty is valid, asks for a whole node, and would run forever; the others ask for more than any node
+    has."""
     async with _connected(url, cluster, "flood") as connection:
         subject = subjects.fact(cluster, "AppSubmitted", "flood")
         slots = asyncio.Semaphore(_WINDOW)
@@ -68,8 +69,8 @@ async def flood_of_submissions(url: str, cluster: str, submissions: int) -> None
 
 
 async def flood_of_tails(url: str, cluster: str) -> None:
-    """Half of them ask for everything from the begin through the log's reader and take one batch; the others are clients of
-    the server that never read from their connection."""
+    """Half of them ask for everything from the start through the log's reader and take one batch; the others are
+    clients of the server that never read from their connection."""
     address = urlsplit(url)
     async with contextlib.AsyncExitStack() as stack:
         for number in range(TAILS // 2):

@@ -1,8 +1,8 @@
 """A runtime whose containers are only said to run: for benches of everything else, with a thousand nodes on one machine.
 
-An app works for as many seconds as its command says (`toy 30`), tells of its steps in a real progress file, saves and ends
-when it is asked to stop, and goes on from there in its next generation, as a training app does.  No container survives the
-process.
+An app works for as many seconds as its command says (`toy 30`), reports its steps in a real progress file, saves and
+ends when it is asked to stop, and goes on from there in its next generation, as a training app does.  No container
+survives the process.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def run(policy: str, *jobs: SimulatedApp) -> Written:
 
 
 def ended(written: Written) -> dict[str, float]:
-    """Seconds from the begin, by name."""
+    """Seconds from the start, by name."""
     found = {}
     for record, event in zip(written.records, written.events, strict=True):
         for fact in event.events if isinstance(event, k.Round) else ():
@@ -102,7 +102,7 @@ def test_srtf_lets_the_shorter_one_go_first() -> None:
 
 @pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis", "shockwave"])
 def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
-    """An app that never gets anywhere and tells of nothing."""
+    """An app that makes no progress and reports nothing."""
     stuck = msgspec.structs.replace(job("stuck", 0, 1, 100), speed=Linear(0.0))
     scenario = msgspec.structs.replace(yardstick.scenario(Workload("j", (stuck,)), parse(policy)), progress_s=0.0)
     assert play(scenario).simulation.unfinished == ["stuck"]

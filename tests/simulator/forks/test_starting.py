@@ -92,7 +92,7 @@ def test_alike_apps_give_a_range_around_what_is_likely() -> None:
 
 
 def test_what_can_not_start_is_not_promised() -> None:
-    """It needs more than the cluster has, once a node is drained for good."""
+    """It needs more than the cluster has, once a node is drained permanently."""
     simulation = Simulation(
         busy(
             apps=(trained("one", 0, 300, steps=3000), trained("big", 50, 100, n_min=8, n_max=8)),

@@ -124,7 +124,7 @@ function Containers({ app, more, model }) {
   <//>`;
 }
 
-/** A container's output as it comes.  It belongs to the app's owner; use plain text. */
+/** A container's output as it comes.  It belongs to the app's owner; here it is plain text. */
 function Output({ id, slot }) {
   const place = useRef(null);
   const [note, say] = useState("Waiting for output …");
