@@ -183,6 +183,8 @@ def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowe
 def _takes_user(known: Identities, event: k.UserAdded) -> NotAllowed | None:
     if event.name in RESERVED or event.name in known.nodes:
         return NotAllowed("identity.name.taken", f"{event.name} can't be a user's name: it is in use")
+    if event.tenant in RESERVED:  # What subjects say of all tenants would be this one's.
+        return NotAllowed("identity.name.reserved", f"{event.tenant} is no tenant's name")
     if event.name not in known.users and len(known.users) >= MOST_IDENTITIES:
         return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} users already; remove some")
     return _last_admin(known, event.name) if event.role != "admin" else None

@@ -60,6 +60,14 @@ def test_a_cluster_that_has_been_open_stays_open() -> None:
     assert said.state.known is None
 
 
+@pytest.mark.parametrize("name", ["_", "master"])
+def test_what_subjects_use_is_no_tenant_s_name(name: str) -> None:
+    """A user of the tenant `_` could set the limits of all shipped folders."""
+    said = trusting()
+    assert said.by("root", k.UserAdded(name="mallory", role="user", tenant=name)) == "identity.name.reserved"
+    assert said.by("root", k.UserAdded(name="mallory", role="user", tenant="lab")) == ""
+
+
 def test_one_user_s_tokens_leave_room_for_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("events.identities.MOST_IDENTITIES", 10)
     said = trusting(mallory="reader", alice="user")
