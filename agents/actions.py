@@ -25,6 +25,7 @@ from agents.ports import ports_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
 from agents.runtime.long_work import LongWork
+from events.log.records import LogError
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ class Actions:
             pause = _AGAIN_S
         except (RuntimeFault, OSError) as error:
             _log.error("an action failed", node=self._config.name, action=type(action).__name__, reason=str(error))
+            pause = _AGAIN_S
+        except LogError:
+            raise
+        except Exception:  # Whatever goes wrong with one app's container ends nobody else's.
+            _log.exception("an action failed; please report this", node=self._config.name, action=repr(action))
             pause = _AGAIN_S
         finally:
             if pause:

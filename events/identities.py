@@ -183,6 +183,8 @@ def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowe
 def _takes_user(known: Identities, event: k.UserAdded) -> NotAllowed | None:
     if event.name in RESERVED or event.name in known.nodes:
         return NotAllowed("identity.name.taken", f"{event.name} can't be a user's name: it is in use")
+    if event.tenant in RESERVED:  # What subjects say of all tenants would be this one's.
+        return NotAllowed("identity.name.reserved", f"{event.tenant} is no tenant's name")
     if event.name not in known.users and len(known.users) >= MOST_IDENTITIES:
         return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} users already; remove some")
     return _last_admin(known, event.name) if event.role != "admin" else None
@@ -209,8 +211,15 @@ def _takes_token(known: Identities | None, event: k.TokenAdded | k.TokenRemoved,
         return NotAllowed("identity.not_admin", f"{who} may add and remove tokens of {who} only; an admin may any")
     if user and user not in known.users:
         return NotAllowed("identity.user.not_found", f"there is no user {user}")
-    if user and token is None and len(known.tokens) >= MOST_IDENTITIES:
-        return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} tokens already; remove some")
+    if user and token is None:
+        free = MOST_IDENTITIES - len(known.tokens)
+        if not free:
+            return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} tokens already; remove some")
+        # Users add tokens for themselves: one of them leaves room for all others.
+        if not admin and len(known.tokens) >= free:
+            own = sum(one.user == user for one in known.tokens.values())
+            if own >= free:
+                return NotAllowed("identity.too_many", f"{user} has {own:,} tokens already; remove some")
     return None
 
 

@@ -2,8 +2,8 @@
 
     FOLDER/KEY/       made by the agent, filled by a container (`builder`), which owns it
 
-One that a container uses holds a lock on it, so it is never removed; of the others the ones go first that were not used for
-longest.
+One that a container uses holds a lock on it, so it is never removed.  Of the others those go first whose owner has most, and
+of these the ones that were not used for longest.  So nobody's builds push out those of others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import secrets
 import sys
@@ -54,7 +53,7 @@ class Environments:
         self._mounted = mounted
         self._most_bytes = most_bytes
         self._most = most
-        self._sizes: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
         self._work = LongWork("environments")
         self._remains = Remains(delete)
 
@@ -92,27 +91,40 @@ class Environments:
                 os.chown(folder, *owner)
 
     def collect(self) -> list[str]:
-        """Remove the environments that were not used for longest, of those that are not in use, until the rest is within the
-        bounds; return their keys.  Blocks."""
+        """Remove environments that are not in use until the rest is within the bounds; return their keys.  Each time the one
+        goes that its owner has not used for longest, of the owner who has most.  Blocks."""
         for left in self.root.glob(".*"):
             self._remains.put(left)
-        kept = sorted(self.root.glob("[!.]*"), key=_used_at, reverse=True)
-        size, removed = 0.0, []
-        for number, folder in enumerate(kept):
-            size += self._size(folder)
-            if (number >= self._most or size > self._most_bytes) and self._remove(folder):
+        of: dict[int, list[Path]] = {}
+        for folder in sorted(self.root.glob("[!.]*"), key=_used_at, reverse=True):
+            of.setdefault(_owner_of(folder), []).append(folder)
+        sizes = {folder: self._size(folder) for folders in of.values() for folder in folders}
+        has = {owner: (sum(sizes[one] for one in folders), len(folders)) for owner, folders in of.items()}
+        removed = []
+        while any(of.values()):
+            size, count = (sum(one[place] for one in has.values()) for place in (0, 1))
+            if size <= self._most_bytes and count <= self._most:
+                break
+            place = 0 if size > self._most_bytes else 1
+            owner = max((one for one in of if of[one]), key=lambda one: has[one][place])
+            folder = of[owner].pop()
+            if self._remove(folder):
+                has[owner] = has[owner][0] - sizes[folder], has[owner][1] - 1
                 removed.append(folder.name)
                 self._sizes.pop(folder.name, None)
         if removed:
             _log.info("environments are removed", folder=str(self.root), keys=removed)
         return removed
 
-    def _size(self, folder: Path) -> float:
-        """Return the bytes of one, measured once where no container can write to it."""
+    def _size(self, folder: Path) -> int:
+        """Return the bytes of one, measured once where no container can write to it; of one that can't be measured, more than
+        all may have."""
         if folder.name in self._sizes:
             return self._sizes[folder.name]
         last = deque(taken([folder]), maxlen=1)
-        size = math.inf if last and last[0].too_deep else last[0].size if last else 0
+        size = last[0].size if last else 0
+        if last and last[0].too_deep:
+            size = self._most_bytes + 1
         with _held(folder) as unused:
             if unused:
                 self._sizes[folder.name] = size
@@ -131,6 +143,13 @@ class Environments:
             return False
         self._remains.put(gone)
         return True
+
+
+def _owner_of(folder: Path) -> int:
+    """Return the user of an environment's containers: each tenant has one, where containers are confined."""
+    with contextlib.suppress(OSError):
+        return folder.stat(follow_symlinks=False).st_uid
+    return -1
 
 
 def _used_at(folder: Path) -> float:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from dorm.api import problems
 from dorm.api.errors import TooMany, Unavailable
+from events.limits import Shares
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,6 +32,8 @@ class Addresses:
         self._limits = limits
         self._connections: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
+        self._shares: dict[str, Shares] = {}
+        """Of users, by address."""
 
     def connect(self, address: str) -> None:
         """Raises TooMany, Unavailable."""
@@ -44,8 +47,9 @@ class Addresses:
         _less(self._connections, address)
 
     @contextlib.contextmanager
-    def stream(self, address: str) -> Any:
-        """Count a stream for the length of the block.  Raises TooMany, Unavailable."""
+    def stream(self, address: str, user: str = "") -> Any:
+        """Count a stream for the length of the block.  Of those of an address, which may be a proxy's, a user whom the cluster
+        knows has at most as many as are left for others.  Raises TooMany, Unavailable."""
         if self._streams.total() >= self._limits.streams:
             raise Unavailable("the API has as many streams as it takes", code="api.streams.too_many")
         if self._streams[address] >= self._limits.streams_per_address:
@@ -53,11 +57,17 @@ class Addresses:
                 "your address has as many streams as the API takes; share one between pages",
                 code="api.streams.too_many",
             )
+        shares = self._shares.setdefault(address, Shares(self._limits.streams_per_address))
+        if user and not shares.has_room_for(user):
+            raise TooMany("you have as many streams as the API takes; end some", code="api.streams.too_many")
         self._streams[address] += 1
         try:
-            yield
+            with shares.held(user):
+                yield
         finally:
             _less(self._streams, address)
+            if address not in self._streams:
+                self._shares.pop(address, None)
 
     @property
     def streams(self) -> int:

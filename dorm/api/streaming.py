@@ -27,7 +27,8 @@ async def streamed(
 ) -> web.StreamResponse:
     """Open a stream and let `serve` write to it until it ends. Raises TooMany, Unavailable, NotAcceptable."""
     services, request = call.services, call.request
-    with services.addresses.stream(address_of(request.transport)):
+    known = call.user if services.door.closed else ""
+    with services.addresses.stream(address_of(request.transport), known):
         stream = Stream(request, services.options.limits)
         response = await stream.open({**SECURITY, POSITION: position})
         try:

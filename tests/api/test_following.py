@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.api.errors import Missing, Unavailable
+from dorm.api.connections import Addresses
+from dorm.api.errors import Missing, TooMany, Unavailable
 from dorm.api.following import follower as follower_module
 from dorm.api.following.follower import Follower
 from dorm.api.following.moments import Moments
 from dorm.api.following.threads import Heavy, Thread, Turns
+from dorm.api.options import Limits
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
@@ -173,6 +175,26 @@ async def test_who_asks_without_end_delays_nobody_else() -> None:
     for _ in range(2):  # Nothing is lost or left over.
         async with turns.turn("mallory"), turns.turn("mallory"), turns.turn("alice"), turns.turn("bob"):
             pass
+
+
+def test_behind_a_proxy_one_user_leaves_streams_for_others() -> None:
+    addresses = Addresses(Limits(streams_per_address=4))
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(addresses.stream("proxy", "mallory"))
+        for user, code in (("mallory", "api.streams.too_many"), ("alice", ""), ("bob", "")):
+            if code:
+                with raises(TooMany, code), addresses.stream("proxy", user):
+                    pass
+            else:
+                held.enter_context(addresses.stream("proxy", user))
+        held.enter_context(addresses.stream("elsewhere", "mallory"))
+        with raises(TooMany, "api.streams.too_many"), addresses.stream("proxy"):
+            pass
+    with contextlib.ExitStack() as held:  # Where users are unknown, an address has all of its own.
+        for _ in range(4):
+            held.enter_context(addresses.stream("proxy"))
+    assert addresses.streams == 0
 
 
 async def test_short_work_needs_no_thread_and_long_work_never_meets_it() -> None:

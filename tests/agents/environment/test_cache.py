@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.environment import cache
 from agents.environment.cache import Environments
 from agents.environment.plan import Environment
 
@@ -65,7 +66,7 @@ def test_a_time_to_come_is_no_use(tmp_path: Path) -> None:
     link.symlink_to("/proc/self")
     os.utime(link.parent, (500.0, 500.0))
     os.utime(link, (500.0, 500.0), follow_symlinks=False)
-    assert Environments(tmp_path, mounted=True, most=1).collect() == ["link", "hostile"]
+    assert Environments(tmp_path, mounted=True, most=1).collect() == ["hostile", "link"]
 
 
 async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Path) -> None:
@@ -75,3 +76,14 @@ async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Pat
     await have(environments, "grows")
     (folder / "data").write_bytes(os.urandom(2 << 20))
     assert environments.collect() == ["grows"]
+
+
+@pytest.mark.parametrize("bound", [{"most": 4}, {"most_bytes": 4 * (1 << 19) + 100_000}])
+def test_who_builds_most_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]) -> None:
+    for number in range(6):
+        built(tmp_path, f"greedy-{number}", 3000.0 + number, 1 << 19)
+    for number in range(2):
+        built(tmp_path, f"modest-{number}", 1000.0 + number, 1 << 19)
+    monkeypatch.setattr(cache, "_owner_of", lambda folder: int(folder.name.startswith("greedy")))
+    removed = Environments(tmp_path, mounted=True, **bound).collect()
+    assert removed == [f"greedy-{number}" for number in range(4)]

@@ -1,4 +1,5 @@
-"""Work whose length apps decide: it takes no thread from the node's own, and none from other parties' work."""
+"""What one app does to its node is nothing to others: work whose length apps decide takes no thread from the node's own and
+none from other parties' work, and an action that fails as none should ends no other."""
 
 from __future__ import annotations
 
@@ -12,10 +13,14 @@ from agents.runtime.interface import Key
 from agents.runtime.long_work import LongWork, Remains
 from agents.runtime.process.runtime import ProcessRuntime
 from agents.runtime.run_dirs import RunDirs
+from events.kinds import ContainerStarted
+from tests.agents.one_node import NODE, Node, holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from agents.runtime.interface import ContainerSpec, Seen
 
 _MANY = 64
 """More than a loop has threads."""
@@ -79,6 +84,32 @@ async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
         assert await runtime.lease_left() is not None
     finally:
         await runtime.close()
+
+
+async def test_what_goes_wrong_with_one_app_ends_no_other(tmp_path: Path) -> None:
+    class Broken(ProcessRuntime):
+        tries = 0
+
+        async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
+            if spec.key.app == "app-1" and self.tries < 2:
+                self.tries += 1
+                raise RecursionError("nested too deeply")
+            return await super().ensure(spec, files)
+
+    node = Node(tmp_path)
+    runtime = Broken(NODE, tmp_path / "containers")
+    node.make_runtime = lambda: runtime
+    try:
+        async with node.agent():
+            await node.release()
+            await holds(lambda: runtime.tries > 0)
+            await node.release(app="app-2")
+            await node.said(
+                lambda facts: {one.app for one in facts if isinstance(one, ContainerStarted)} == {"app-1", "app-2"}
+            )
+            assert runtime.tries == 2
+    finally:
+        await node.clean()
 
 
 def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:

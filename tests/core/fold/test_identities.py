@@ -60,6 +60,32 @@ def test_a_cluster_that_has_been_open_stays_open() -> None:
     assert said.state.known is None
 
 
+@pytest.mark.parametrize("name", ["_", "master"])
+def test_what_subjects_use_is_no_tenant_s_name(name: str) -> None:
+    """A user of the tenant `_` could set the limits of all shipped folders."""
+    said = trusting()
+    assert said.by("root", k.UserAdded(name="mallory", role="user", tenant=name)) == "identity.name.reserved"
+    assert said.by("root", k.UserAdded(name="mallory", role="user", tenant="lab")) == ""
+
+
+def test_one_user_s_tokens_leave_room_for_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("events.identities.MOST_IDENTITIES", 10)
+    said = trusting(mallory="reader", alice="user")
+
+    def add(who: str, number: int, user: str = "") -> str:
+        return said.by(who, k.TokenAdded(token=f"{who}-{number}", user=user or who, digest="0" * 64))
+
+    assert [add("mallory", number) for number in range(7)] == [""] * 5 + ["identity.too_many"] * 2
+    assert [add("alice", number) for number in range(4)] == [""] * 3 + ["identity.too_many"]
+    assert add("alice", 0) == "", "one that is there is replaced"
+    assert [add("root", number, "mallory") for number in range(3)] == [""] * 2 + ["identity.too_many"], (
+        "an admin has all"
+    )
+    assert said.by("mallory", k.TokenRemoved(token="mallory-0")) == ""
+    assert add("alice", 9) == "identity.too_many"
+    assert add("root", 9) == ""
+
+
 def test_an_open_cluster_takes_only_that_which_closes_it() -> None:
     said = Said()
     before = digest(said.state)
