@@ -52,6 +52,8 @@ class Job:
     served_s: float = 0.0
     lost_s: float = 0.0
     ended_s: float = math.inf
+    since_s: float = 0.0
+    """Since when it has what it has, or waits."""
 
     @property
     def work(self) -> float:
@@ -68,13 +70,15 @@ class Job:
         )
         return AppDemand(
             self.name, {"gpu": 1}, 1.0, 1, self.most, dict(self.where),
+            waited_s=0.0 if self.where else now_s - self.since_s, held_s=now_s - self.since_s if self.where else None,
             adjust_s=self.restart_s, adjustments=self.restarts, age_s=now_s - self.at_s, served_s=self.served_s,
             remaining_steps=self.steps * (1 - self.done / self.work), speed=self.declared, batch=batch,
         )  # fmt: skip
 
-    def change(self, where: dict[str, int]) -> None:
+    def change(self, where: dict[str, int], now_s: float) -> None:
         if where == self.where:
             return
+        self.since_s = now_s
         if self.where:
             self.restarts += 1
             self.lost_s += sum(where.values()) * self.restart_s
@@ -107,21 +111,23 @@ def jobs_of(file: Path, profiles: Path, longer: float = 1.0) -> list[Job]:
         found.append(
             Job(
                 spec.name, app.at_s, app.speed, tuple((n, rate) for n, rate in spec.speed or ()), accepts,
-                spec.steps * longer, spec.n_max, longer, batch=accepts.initial,
+                spec.steps * longer, spec.n_max, longer, batch=accepts.initial, since_s=app.at_s,
             )
         )  # fmt: skip
     return sorted(found, key=lambda job: job.at_s)
 
 
 def simulate(jobs: Sequence[Job], name: str, params: dict[str, Any]) -> None:
-    decides, waiting, here, now_s = policy(name), list(jobs), [], 0.0
+    decides, now_s = policy(name), 0.0
+    waiting = list(jobs)
+    here: list[Job] = []
     while waiting or here:
         while waiting and waiting[0].at_s <= now_s:
             here.append(waiting.pop(0))
         answer = decides.allocate(Problem(NODES, tuple(job.demand(now_s) for job in here), at_s=now_s), params)
         for job in here:
             job.batch = answer.batches.get(job.name, job.batch)
-            job.change(answer.counts[job.name])
+            job.change(answer.counts[job.name], now_s)
             job.run(now_s, ROUND_S)
         now_s += ROUND_S
         here = [job for job in here if job.ended_s == math.inf]
