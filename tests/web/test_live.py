@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow]
 PATIENCE_S = 30.0
 SOON_S = 5.0
 """An event is drawn within a second; this is what a test may rely on while others use the machine."""
+TOO_WIDE = """[...document.querySelectorAll("dialog *")]
+    .filter((one) => one.getBoundingClientRect().right > window.innerWidth).map((one) => one.outerHTML.slice(0, 80))"""
 SPEC = """name: {name}
 command: [sleep, "1000"]
 demand: {{cpu: 500m, memory: 64MiB}}
@@ -177,9 +179,10 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
 
         # What follows is only asked, with the dialog in the page.
         await visit(tab, "#/cluster")
-        async with opened(browser, address, strict=False) as other:
+        async with opened(browser, address, strict=False, size=(390, 844)) as other:
             await other.get_by_role("button", name="Policy").click()
             await other.locator("dialog .params").first.wait_for()
+            assert await other.evaluate(TOO_WIDE) == []
             assert await violations(other) == []
 
 

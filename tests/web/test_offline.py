@@ -18,6 +18,7 @@ from dorm.web.offline import LinkError, link, page
 from events.codec import decode
 from events.kinds import AppProgressed, AppSubmitted, ContainerExited, NodeJoined
 from replay.page.recording import record
+from replay.page.view import view
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
 from tests.tries import tries
@@ -102,6 +103,21 @@ async def test_progress_at_a_moment_is_what_was_reported_by_then(tmp_path: Path)
             ]
             await visit(tab, f"#/app/{app}?at={upto}")
             await holds(tab, f"({steps}).endsWith('to {told[-1]:,}')")
+
+
+async def test_an_app_that_pauses_says_when_it_goes_on(tmp_path: Path) -> None:
+    records = busy_log(700, apps=9, nodes=5)
+    state, paused = State(), 0
+    for one in records:
+        evolve(state, one)
+        if not paused and any(app.phase == "retrying" for app in view(state).apps):
+            paused = one.seq
+    assert paused
+    async with chrome() as browser, opened(browser, await offline(records, tmp_path)) as tab:
+        await visit(tab, f"#/cluster?at={paused}")
+        said = await tab.locator("[aria-labelledby=waiting-title]").inner_text()
+        assert "again in " in said
+        assert " -" not in said
 
 
 async def test_hostile_names_are_text(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ export function Chart({ lines, time = true, height = 150, label, title = "", zer
     }
     context.textAlign = "center";
     context.fillStyle = tones.muted;
-    for (const [at, text] of axis.ticks(Math.max(2, Math.floor(width / 90)))) context.fillText(text, Math.min(Math.max(axis.x(at), LEFT + 16), width - 22), high_ - 8);
+    for (const [at, text] of axis.ticks(Math.max(2, Math.floor(width / 90)))) context.fillText(text, Math.min(Math.max(axis.x(at), LEFT + 16), width - 28), high_ - 8);
     context.textAlign = "left";
     for (const line of lines) drawLine(context, line, axis, y, tones, to);
     if (over) { context.fillStyle = tones.muted; context.fillRect(over.x, TOP, 1, high_ - TOP - BOTTOM); }

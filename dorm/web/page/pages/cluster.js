@@ -84,13 +84,20 @@ function count(items) {
   return found;
 }
 
+/** How long an app has waited; one that pauses after a failure waits until a moment. */
+function waits(app, now) {
+  const since = msOf(app.since);
+  if (!now || since === null) return "";
+  return since > now ? `again in ${span(since - now)}` : span(now - since);
+}
+
 function Waiting({ model }) {
   const waiting = model.waiting;
   const below = model.live.filter((app) => app.reason && app.containers > 0);
   return html`<${Card} id="waiting" title="Who waits, and why" extra=${html`<${Chip} tone=${waiting.length ? "warn" : ""}>${waiting.length}<//>`}>
     ${waiting.length === 0 && html`<p class="note">No app waits for a partition.</p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="Apps that wait"><ul class="reasons">
-      ${waiting.slice(0, 100).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.user} · ${model.at && app.since ? span(model.at - msOf(app.since)) : ""}</span>
+      ${waiting.slice(0, 100).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim">${app.user} · ${waits(app, model.at)}</span>
         <p>${clean(app.reason?.text ?? (app.phase === "retrying" ? "pauses after a failure" : "not decided yet"))}</p></li>`)}
       ${waiting.length > 100 && html`<li class="dim">and ${waiting.length - 100} more (<${Link} to="apps" q=${{ phase: "waiting" }}>all of them<//>)</li>`}
       ${below.length > 0 && html`<li class="sub">Below their n_max</li>`}
