@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Key
 
 _LOOK_S = 0.2
+_FEW = 16
+"""Containers that are looked at as often as that."""
 _LONGEST_S = 1e6
 
 
@@ -48,7 +50,8 @@ class Building:
             while (seconds := await asyncio.to_thread(built_in, run_dir)) is None:
                 if not await asyncio.to_thread(run_dir.exists):
                     return
-                await asyncio.sleep(_LOOK_S)
+                # Many that build, maybe without end, cost the node no more looks than few.
+                await asyncio.sleep(_LOOK_S * max(1.0, len(self._watched) / _FEW))
             self._built[key] = seconds
         finally:
             self._watched.discard(key)

@@ -36,6 +36,9 @@ def write(incoming: Path, asked: WriteBlock) -> int:
     if asked.at % BLOCK or len(asked.data) > BLOCK:
         raise FilesError(f"a block of an upload begins at a multiple of {BLOCK} bytes", code="files.question.malformed")
     with _guarded(asked.place.path):
+        # With each block: an upload may be larger than what was free when it began.
+        if shutil.disk_usage(incoming.parent).free < _LEFT_FREE + len(asked.data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         file = _open(incoming, asked)
         try:
             write_at(file, asked.data, asked.at)
@@ -55,8 +58,6 @@ def _open(incoming: Path, asked: WriteBlock) -> int:
             f"{_MOST} uploads to this app are not complete; let them end, or try again in two days",
             code="files.too_many",
         )
-    if shutil.disk_usage(incoming).free < _LEFT_FREE + len(asked.data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return os.open(incoming / asked.upload, flags | os.O_CREAT, 0o600)
 
 

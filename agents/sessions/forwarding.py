@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from events.sessions.messages import Input
 
 _CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
+"""Seconds for what was sent last to be taken."""
 
 
 class NotListening(RuntimeFault):
@@ -86,7 +88,10 @@ class Forwarded:
             self._taking = False
 
     async def close(self) -> None:
+        """Close it.  A program that takes nothing keeps neither the connection nor who waits for its end."""
         if self._streams is not None:
             self._streams[1].close()
-            with contextlib.suppress(OSError):
-                await self._streams[1].wait_closed()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._streams[1].wait_closed()
+            self._streams[1].transport.abort()

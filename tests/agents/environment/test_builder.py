@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,8 +16,8 @@ import pytest
 from agents.environment import builder, plan
 from agents.environment.cache import Environments
 from agents.environment.plan import Environment
-from agents.environment.watching import built_in
-from agents.runtime.interface import ENVIRONMENT_MOUNT
+from agents.environment.watching import Building, built_in
+from agents.runtime.interface import ENVIRONMENT_MOUNT, Key
 from events.spec import AppSpec, check_spec
 from tests.core.records import document
 
@@ -143,3 +144,20 @@ def test_packages_that_cannot_be_installed_are_named_by_a_short_command(tmp_path
     ), last
     assert "no-such-package-of-anyone" in done.stderr
     assert str(tmp_path) not in done.stdout
+
+
+@pytest.mark.parametrize(("building", "pause_s"), [(1, 0.2), (16, 0.2), (64, 0.8)])
+async def test_many_that_build_without_end_cost_no_more_looks_than_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, building: int, pause_s: float
+) -> None:
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("agents.environment.watching.asyncio.sleep", pause)
+    watched = Building(lambda: None)
+    async with asyncio.TaskGroup() as tasks:
+        assert all(watched.waits(Key("app", 1, slot), tmp_path, tasks) for slot in range(building))
+    assert (len(paused), max(paused)) == (building, pause_s)

@@ -342,6 +342,23 @@ async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
     assert len(looked) == 11
 
 
+async def test_uploads_leave_room_for_checkpoints_however_large_they_become(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [2 * 2**30]
+    monkeypatch.setattr("agents.outputs.uploads.shutil.disk_usage", lambda _: type("Use", (), {"free": free[0]}))
+    place = Place("app-1", "outputs", "large")
+
+    def block(number: int) -> WriteBlock:
+        return WriteBlock(place, "a" * 32, number * BLOCK, bytes(BLOCK))
+
+    assert await side.refusal(block(0), writes=True) == ""
+    free[0] = 2**30
+    assert await side.refusal(block(1), writes=True) == "files.no_room"
+    assert await side.refusal(WriteBlock(place, "b" * 32, 0, b"x"), writes=True) == "files.no_room"
+    assert sorted(path.name for path in side.outputs.parent.glob("incoming/*")) == ["a" * 32]
+
+
 async def test_an_upload_appears_whole_or_not_at_all(side: Side) -> None:
     weights = side.here / "weights"
     weights.mkdir()

@@ -15,7 +15,7 @@ import pytest
 from agents.runtime.docker import checkpoints, config, disk
 from agents.runtime.docker.engine import Rejected
 from agents.runtime.docker.profile import Profile
-from agents.runtime.interface import Key, Refused
+from agents.runtime.interface import ENVIRONMENT_MOUNT, Key, Mount, Refused
 from agents.runtime.run_dirs import RunDirs
 from tests.agents.harness import ended, output
 
@@ -207,7 +207,7 @@ async def test_what_is_prepared_takes_no_folder_from_what_runs(docker_harness: H
 
 
 async def test_one_that_fills_the_disk_is_stopped_and_another_is_not(
-    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
+    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(disk, "_INTERVAL_S", 0.1)
     runtime = docker_node(profile=Profile(disk=4 << 20, allow=("alice:writable-root",)))
@@ -216,10 +216,17 @@ async def test_one_that_fills_the_disk_is_stopped_and_another_is_not(
     greedy = docker_harness.shell(fill.format("$HOME/big", 8), tenant="bob")
     within = docker_harness.shell(fill.format("$HOME/big", 2) + "; echo", tenant="bob")
     layered = docker_harness.shell(fill.format("/tmp/big", 8), tenant="alice")
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    os.chown(environment, *Profile().user_of("bob"))
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)  # The container has another user.
+    mount = Mount("environment", str(environment), ENVIRONMENT_MOUNT, read_only=False)
+    builds = docker_harness.shell(fill.format(f"{ENVIRONMENT_MOUNT}/big", 8), tenant="bob", mounts=(mount,))
     try:
-        for spec in (within, greedy, layered):
+        for spec in (within, greedy, layered, builds):
             await runtime.ensure(spec)
-        for spec in (greedy, layered):
+        for spec in (greedy, layered, builds):
             seen = await ended(runtime, spec.key)
             assert (seen.exit_code, seen.interrupted, seen.lease_ended) == (137, False, False)
             assert "wrote more than 0.00391 GiB" in seen.error
