@@ -22,6 +22,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import crash_loop
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
+from dorm.bench.evaluation.parts import RIVALS, SPEED
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.sweeps import SWEEPS
 from dorm.bench.evaluation.text import blocks
@@ -47,12 +48,14 @@ SEEDS = 5
 VARIED = 3
 OPTIONAL = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
 """Parts that can be left out."""
+RARE = ("pollux, fixed", f"{SPEED}, live", *RIVALS)
+"""Contenders on traces that can be left out."""
 
 
 def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None, without: Collection[str] = ()) -> Plan:
-    """Return the runs to make, `without` some of the `OPTIONAL` parts.  `quick` only checks that everything works: few apps,
-    one seed, three variations.
+    """Return the runs to make, `without` some of the `OPTIONAL` parts and `RARE` contenders.
 
+    `quick` only checks that everything works: few apps, one seed, three variations.
     Raises BenchError if the folder does not exist, and for a trace that exists and can't be read."""
     apps = 8 if quick else None
     seeds = 1 if quick else seeds
@@ -71,10 +74,14 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None,
     with _refusals():
         sweeps = () if traces is None else tuple(sweep for build in SWEEPS if (sweep := build(traces, quick)))
     variations = () if "variations" in without else variations[:3] if quick else variations
-    found = [part for part in found if part.key not in without]
+    found = [_without(part, without) for part in found if part.key not in without]
     sweeps = tuple(sweep for sweep in sweeps if sweep.part.key not in without)
-    left_out = tuple(name for name in OPTIONAL if name in without)
+    left_out = tuple(name for name in (*OPTIONAL, *RARE) if name in without)
     return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps, left_out)
+
+
+def _without(part: Part, labels: Collection[str]) -> Part:
+    return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label not in labels))
 
 
 def run_plan(

@@ -20,7 +20,7 @@ class Plan(msgspec.Struct, frozen=True):
     crash_loop: Part | None = None
     sweeps: tuple[Sweep, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Parts that were not wanted."""
+    """Parts and contenders that were not wanted."""
 
     @property
     def digest(self) -> str:

@@ -72,7 +72,7 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
     if wanted.missing:
         found.append(Text(f"Traces that were not given: {', '.join(wanted.missing)}."))
     if wanted.left_out:
-        found.append(Text(f"Parts that were left out (`--without`): {', '.join(wanted.left_out)}."))
+        found.append(Text(f"Left out (`--without`): {'; '.join(wanted.left_out)}."))
     return found
 
 

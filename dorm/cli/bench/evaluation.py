@@ -25,7 +25,7 @@ def evaluation(
     traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Folder of real traces: philly_2017, alibaba_openb_2023, pollux_workloads with " "pollux_profiles; missing ones are skipped.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds of the paper's workload.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
-    without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, restart_cost or elastic_apps; may be repeated.")] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, restart_cost or elastic_apps, or a contender on traces such as shockwave; may be repeated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -44,11 +44,11 @@ def evaluation(
       dorm bench evaluation --to evaluation --traces ~/traces -o json
     """
     from dorm.bench import BenchError
-    from dorm.bench.evaluation.evaluation import OPTIONAL, check_folder, evaluate, plan
+    from dorm.bench.evaluation.evaluation import OPTIONAL, RARE, check_folder, evaluate, plan
 
     for one in without or ():
-        if one not in OPTIONAL:
-            raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {', '.join(OPTIONAL)}")
+        if one not in (*OPTIONAL, *RARE):
+            raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {'; '.join((*OPTIONAL, *RARE))}")
     configure(verbose, False, quiet_level=logging.ERROR)
     with wrong_usage():
         wanted = plan(seeds=seeds, quick=quick, traces=traces, without=without or ())
