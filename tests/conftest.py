@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import settings
 
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
@@ -24,6 +25,11 @@ from tests.policies import any_policy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+
+# On busy cores an example may take any time, so none fails for its time.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_sessionstart() -> None:

@@ -324,19 +324,18 @@ class Client:
         if app.ended:
             raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
-        lower = n_min if n_min is not None else app.n_min
+        lower, upper = n_min if n_min is not None else app.n_min, n_max if n_max is not None else app.n_max
         try:
             check_gang(app.next_spec.gang, **given)
             if n_min is not None:
                 check_roles(app.next_spec, n_min)
+            if lower > upper:
+                text = f"n_min would be {lower} and n_max {upper}; n_min can't be the larger"
+                raise Refused(text, code="spec.n_min.above_n_max")
             if lower > app.n_min:
                 await self.look(lambda state: check_room(state, app.next_spec, lower, app.tenant))
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
-        upper = n_max if n_max is not None else app.n_max
-        if lower > upper:
-            text = f"n_min would be {lower} and n_max {upper}; n_min can't be the larger"
-            raise Refused(text, code="spec.n_min.above_n_max")
         await self._publish(
             AppUpdated(
                 id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max

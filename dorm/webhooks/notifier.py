@@ -90,7 +90,7 @@ class Notifier(Worker):
     async def _work(self, delivery: Delivery) -> None:
         seq = delivery.record.seq
         try:
-            await self._deliver(delivery)
+            await self._pass_on(delivery)
         except LogError as error:  # It comes again.
             _log.warning("a notification waits for the log", webhook=self.endpoint.name, seq=seq, reason=str(error))
         except Exception:

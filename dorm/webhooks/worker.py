@@ -124,9 +124,9 @@ class Worker:
 
     async def _take(self, delivery: Delivery) -> bool:
         """Work on a record that has come.  Return False once the webhook is disabled."""
-        return await self._deliver(delivery)
+        return await self._pass_on(delivery)
 
-    async def _deliver(self, delivery: Delivery) -> bool:
+    async def _pass_on(self, delivery: Delivery) -> bool:
         """Send what is wanted of a record.  Return False once the webhook is disabled."""
         seq, now = delivery.record.seq, asyncio.get_running_loop().time()
         before = self._postponed.get(seq)

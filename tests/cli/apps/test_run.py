@@ -277,7 +277,7 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_goes_on_through_a_resize
         terminal.type(b"\x03")
         await terminal.until("(d/c)")
         terminal.type(b"d\n")
-        await terminal.until("seen runs on")
+        await terminal.until("seen keeps running;")
         assert await asyncio.wait_for(terminal.process.wait(), 20) == 0
     async with cluster.client() as client:
         await until(client, lambda s: s.apps[named(s, "seen").id].phase == "running", "it runs on")

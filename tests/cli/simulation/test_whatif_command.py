@@ -87,7 +87,7 @@ def test_a_simulation_that_is_far_off_warns(here: Dorm, log_file: Path, records:
     for file, seq, warns in ((old, 40, True), (incident, 120, False), (log_file, seq_at(records, 200), False)):
         code, out, _ = here("whatif", "--file", file, "--from", seq)
         assert code == 0
-        assert ("far off; don't go by this" in out) is warns
+        assert ("far off; do not rely on this" in out) is warns
         assert "e+" not in out
         assert "1 apps" not in out
 

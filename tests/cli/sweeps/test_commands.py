@@ -134,7 +134,7 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     (project / "sweep.yaml").write_text(yaml.safe_dump({**shipped, "command": command}))
     code, out, err = await dorm(home, "sweep", "run", str(project / "sweep.yaml"), "--wait")
     assert (code, out) == (0, "shipped: 2 completed\n"), err
-    assert err.count("its folder is shipped") == 1
+    assert err.count("shipped its folder") == 1
     assert "from the folderleft" in await done(home, "logs", "shipped-0001")
     code, out, err = await dorm(home, "wait", "naps")
     assert (code, out, len(err.splitlines())) == (1, "naps: 9 cancelled\n", 5)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from nats import connect
 
 from events import subjects
 from events.log.interface import AskRefused
@@ -344,8 +345,8 @@ async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server
         return answer
 
     answers = asyncio.create_task(agent.bus.answer_each(pattern, answerer_of))
+    client = await connect(nats_server.url)
     try:
-        client = asker.bus._client  # type: ignore[attr-defined]
         refused = asyncio.Event()
 
         async def hear(message: Msg) -> None:  # It acknowledges no piece.
@@ -363,5 +364,6 @@ async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server
         assert begun.count(mine) == nats_bus._MOST_ANSWERS // 2
     finally:
         answers.cancel()
+        await client.close()
         for connection in connections:
             await connection.close()
