@@ -52,7 +52,14 @@ RARE = ("pollux, fixed", f"{SPEED}, live", *RIVALS)
 """Contenders on traces that can be left out."""
 
 
-def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None, without: Collection[str] = ()) -> Plan:
+def plan(
+    *,
+    seeds: int = SEEDS,
+    varied: int = VARIED,
+    quick: bool = False,
+    traces: Path | None = None,
+    without: Collection[str] = (),
+) -> Plan:
     """Return the runs to make, `without` some of the `OPTIONAL` parts and `RARE` contenders.
 
     `quick` only checks that everything works: few apps, one seed, three variations.
@@ -62,7 +69,7 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None,
     if traces is not None and not traces.is_dir():
         raise BenchError(f"traces {traces}: there is no such folder", code="file.no_folder")
     whole = evaluation_paper.whole(seeds, apps)
-    variations = evaluation_paper.variations(min(seeds, VARIED), apps)
+    variations = evaluation_paper.variations(min(seeds, varied), apps)
     found, missing = [], []
     for name, build in TRACES.items():
         with _refusals():

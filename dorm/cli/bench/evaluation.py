@@ -24,6 +24,7 @@ def evaluation(
     to: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Folder for report.md, report.html, the plots and evaluation.json; existing files of " "these names are replaced.")],
     traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Folder of real traces: philly_2017, alibaba_openb_2023, pollux_workloads with " "pollux_profiles; missing ones are skipped.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds of the paper's workload.")] = 5,
+    varied: Annotated[int, typer.Option(min=1, max=100, help="Of these, the seeds with which the workload is varied.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
     without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, restart_cost or elastic_apps, or a contender on traces such as shockwave; may be repeated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
@@ -51,7 +52,7 @@ def evaluation(
             raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {'; '.join((*OPTIONAL, *RARE))}")
     configure(verbose, False, quiet_level=logging.ERROR)
     with wrong_usage():
-        wanted = plan(seeds=seeds, quick=quick, traces=traces, without=without or ())
+        wanted = plan(seeds=seeds, varied=varied, quick=quick, traces=traces, without=without or ())
         check_folder(to)
     try:
         with solver_prints_elsewhere(), progress_of("apps that have ended") as tell:
