@@ -5,8 +5,8 @@
 With p = ½ the sum over all apps is Σ w (S(n) / T)^½, with S the speed and T the remaining work.  A change of a running app
 costs its own pause, so it pays if it shortens the app's own remaining time: with a fixed horizon a long pause would never pay,
 and long apps would stay small.  `caution` is how many times its pause a change has to save: apps arrive and end, so the
-next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.  Of a
-pause that is only assumed, `MOST_OF_ASSUMED` times are enough.
+next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.
+Where the pause or the remaining work is only assumed, `MOST_OF_ASSUMED` times are enough.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 DIGITS = 9
 """Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
 MOST_OF_ASSUMED = 2.0
-"""A pause that is only assumed counts at most so many times: the assumption is cautious itself, and an app that is never
-changed is never measured."""
+"""A pause that is only assumed counts at most so many times, and that of an app which does not say how much work it has left:
+both assumptions are cautious themselves, and an app that is never changed is never measured."""
 MOST_PAUSE_S = 1e12
 """A longer pause is an error of measurement, and clipped."""
 
@@ -58,7 +58,13 @@ class Worth:
         pauses = [settings["adjust_s"] if seconds is None else seconds for seconds in measured]
         self.pause = np.where(instance.kept, np.array(pauses, np.float64), 0.0)
         """Seconds; 0 for apps that have to start anyhow."""
-        assumed = np.array([seconds is None for seconds in measured], np.bool_)
+        assumed = np.array(
+            [
+                seconds is None or app.remaining_steps is None
+                for app, seconds in zip(instance.apps, measured, strict=True)
+            ],
+            np.bool_,
+        )
         self.caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
         """How many times its pause a change of the app has to save."""
         self.price = self.caution * self.pause
