@@ -10,7 +10,7 @@ import pytest
 from dorm.client.opening import open_client
 from events import kinds as k
 from events import subjects
-from events.codec import encode
+from events.codec import decode, encode
 from events.nats.access.credentials import read_credentials
 from events.nats.connection import Connection
 from tests.e2e.commands import done
@@ -56,12 +56,17 @@ async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -
             await attack(who["mallory"], await alice.app(app.id))
             ended = await asyncio.wait_for(alice.wait(app.id), 60)
             assert (ended.ended, ended.user, ended.n_max, ended.weight) == ("completed", "alice", 2, 1)
-            assert list(ended.generations) == [1]
+            assert (ended.revision, ended.failures) == (1, 0)
         # The control: what mallory says is believed where it is mallory's, though it claims to be alice's.
         async with await open_client(cluster.url, "local", credentials=who["rita"]) as rita:
             state = await until(
                 rita, lambda state: any(one.name == "theirs" for one in state.apps.values()), "it is in"
             )
             assert {one.user for one in state.apps.values() if one.id != app.id} == {"mallory"}
+            events = [event async for batch in rita.log.read() for event in map(decode, batch)]
+            facts = [fact for event in events if isinstance(event, k.Round) for fact in event.events]
+            about = {type(fact).__name__ for fact in facts if getattr(fact, "app", "") == app.id}
+            assert "AppCompleted" in about
+            assert about.isdisjoint(("AppRevised", "AppRestarted", "AppCancelled", "AppFailed"))
             assert state.known is not None
             assert {refusal.who for refusal in state.known.refusals} == {"mallory"}

@@ -7,7 +7,7 @@ has edited the spec since. Without it, a whole spec replaces any current spec, a
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
@@ -20,11 +20,12 @@ from dorm.client import steering
 from dorm.client.errors import Refused
 from dorm.client.finding import find_app
 from events.spec import document_of
-from events.spec.editing import fingerprint, patched
+from events.spec.editing import differing, fingerprint, patched
 
 if TYPE_CHECKING:
     from dorm.core.app import App
     from dorm.core.state import State
+    from events.spec import AppSpec
 
 IF_MATCH = "If-Match"
 _MATCH = r'^(\*|(W/)?"[0-9a-f]{16}")$'
@@ -80,8 +81,8 @@ async def replace_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
     app saves a checkpoint, stops, and resumes with the new spec. The name and the user cannot change."""
     wanted = _tag(call)
     async with requester(call) as client:
-        app = await steering.edit(client, call.path("app"), call.body, made_from=wanted)
-        return _edited(app, client.stored)
+        before = _Before.of(await client.app(call.path("app")))
+        return before.edited(await steering.edit(client, before.id, call.body, made_from=wanted), client.stored)
 
 
 async def patch_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
@@ -90,19 +91,32 @@ async def patch_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
     async with requester(call) as client:
         for left in range(_TRIES - 1, -1, -1):
             app = await client.app(call.path("app"))
+            before = _Before.of(app)
             document, basis = patched(document_of(app.owners_spec), call.body), wanted or fingerprint(app.owners_spec)
             try:
-                return _edited(await steering.edit(client, app.id, document, made_from=basis), client.stored)
+                return before.edited(await steering.edit(client, app.id, document, made_from=basis), client.stored)
             except Refused as error:
                 if wanted or not left or error.code != "edit.stale":
                     raise
         raise AssertionError("the last try returns or raises")
 
 
-def _edited(app: App, stored: int) -> Answer:
-    tag = fingerprint(app.owners_spec)
-    found = Edited(position=str(stored), id=app.id, revision=app.revision, tag=tag, restarts=app.restart_wanted)
-    return answer(found, stored, status=202, headers={"ETag": f'"{tag}"'})
+class _Before(NamedTuple):
+    """An app before an edit. Once the master has answered, the restart may already be decided, and no longer wanted."""
+
+    id: str
+    spec: AppSpec
+    runs: bool
+
+    @classmethod
+    def of(cls, app: App) -> Self:
+        return cls(app.id, app.owners_spec, app.current is not None and not app.ended)
+
+    def edited(self, app: App, stored: int) -> Answer:
+        tag = fingerprint(app.owners_spec)
+        restarts = self.runs and bool(differing(self.spec, app.owners_spec).by_restart)
+        found = Edited(position=str(stored), id=app.id, revision=app.revision, tag=tag, restarts=restarts)
+        return answer(found, stored, status=202, headers={"ETag": f'"{tag}"'})
 
 
 def _tag(call: Call[Any, Any]) -> str | None:
