@@ -143,7 +143,7 @@ class Archives:
 
     async def read(self, after: int, subjects: Sequence[str]) -> AsyncGenerator[list[Record], None]:
         """Yield the records after `after`, up to the end of the last archive.  An archive is kept open while it is read, by
-        whoever else uses these."""
+        anyone else who uses these."""
         while after < self.upto:
             name = (await self.names())[bisect_left([one.upto for one in await self.names()], after + 1)]
             archive = await open_archive_of(self._store, name, self._cluster, checked=self._checked)

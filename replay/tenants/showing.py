@@ -176,7 +176,7 @@ class Showing:
         return msgspec.structs.replace(app, waiting=waiting, gates=gates, **reasons)
 
     def _gates(self, gates: Gates) -> Gates:
-        """Of whoever holds an app of this tenant, an operator for one, it sees what it sees of other users."""
+        """Of a user who holds an app of this tenant, such as an operator, it sees what it sees of other users."""
         hold = gates.hold
         if hold is None:
             return gates

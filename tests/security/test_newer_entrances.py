@@ -84,7 +84,7 @@ LISTS = (
 
 
 def revealed(said: bytes, asked: str) -> list[bytes]:
-    """Return what an answer tells of Alice that the question did not hold."""
+    """Return what an answer reveals about Alice beyond what the question held."""
     return [word for word in TELLING if word in said and word.decode() not in asked]
 
 
