@@ -55,7 +55,7 @@ class Found(NamedTuple):
     code: str
     meaning: str
     exit_code: int | None
-    """None where the place does not determine it."""
+    """None if the place does not determine it."""
     general: bool = False
     """Whether the meaning is that of a whole class of errors."""
 

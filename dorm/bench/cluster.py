@@ -43,8 +43,8 @@ _LOWEST_PORT, _PORTS = 21_000, 300
 
 
 async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
-    """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker where an engine answers.
-    Raises BenchError, EngineError."""
+    """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker if an engine answers. Raises
+    BenchError, EngineError."""
     if wanted == "process":
         return ["process"]
     try:

@@ -44,7 +44,7 @@ _LATER = 3600 * SECOND
 
 
 def demo_log() -> list[Record]:
-    """Return the demo's records; equal every time, except where another solver version makes other decisions."""
+    """Return the demo's records; equal every time, unless another solver version makes other decisions."""
     demo = _Demo()
     demo.elect()
     for index in range(_NODES):

@@ -133,7 +133,7 @@ async def _timed(work: Callable[[], Awaitable[None]]) -> float:
 
 
 async def _session(cluster: LocalCluster) -> None:
-    """Run the command in the app's container, as a client that is connected.  Raises BenchError where it fails."""
+    """Run the command in the app's container, as a client that is connected.  Raises BenchError if it fails."""
     session = Session(cluster.client, running_place(await cluster.client.app(_APP)), "exec", [_COMMAND])
     async with contextlib.aclosing(session.answers()) as answers:
         async for answer in answers:
@@ -142,7 +142,7 @@ async def _session(cluster: LocalCluster) -> None:
 
 
 async def _child(command: tuple[str, ...], env: dict[str, str] | None = None) -> None:
-    """Run a command here.  Raises BenchError where it fails."""
+    """Run a command here.  Raises BenchError if it fails."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=env,

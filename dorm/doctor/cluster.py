@@ -29,7 +29,7 @@ _SILENT_S = 30.0
 _MARGIN = 0.5
 """The part of a node's lease that is to be left between two heartbeats."""
 _ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Somebody asked for a rotation where none was to be."""
+"""Somebody asked for a rotation if none was to be."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple, Generic[Status]):
 
 
 def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None) -> Iterator[Finding]:
-    """Judge who leads and who follows.  `masters` is None where they may not be asked."""
+    """Judge who leads and who follows.  `masters` is None if they may not be asked."""
     if leader.condition == "leading":
         yield f.ok("masters", leader.leader, f"leads since epoch {leader.epoch}")
     elif leader.condition == "taking over":
@@ -80,7 +80,7 @@ def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
 
 
 def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
-    """Judge every node that the log knows.  `agents` are those that answered, None where they may not be asked."""
+    """Judge every node that the log knows.  `agents` are those that answered, None if they may not be asked."""
     if not state.nodes:
         yield f.wrong("nodes", "nodes", "no node has joined", "start one with `dorm agent`")
     for name, node in sorted(state.nodes.items()):

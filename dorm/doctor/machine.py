@@ -39,7 +39,7 @@ class NodeHere(msgspec.Struct, frozen=True):
 
 
 async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
-    """Look at a node on its own machine.  `state` is the cluster's, None where no server answers."""
+    """Look at a node on its own machine.  `state` is the cluster's, None if no server answers."""
     found = [*_lease(here)]
     for path in (here.root, here.checkpoints):
         found += await _patiently(path, here.name, _disk)

@@ -6,6 +6,6 @@
     pages     `/healthz` and `/readyz` over HTTP
     systemd   sd_notify: readiness, status and watchdog of a unit of `Type=notify`
 
-A process is *alive* while its event loop answers: a restart helps only where it does not.  It is *ready* while it does its
+A process is *alive* while its event loop answers: a restart helps only if it does not.  It is *ready* while it does its
 work: a log that does not answer, or an engine that does not, makes it not ready, and a restart would change nothing.
 """

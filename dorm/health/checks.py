@@ -22,7 +22,7 @@ class Check(msgspec.Struct, frozen=True):
     """Such as `log`; of an agent with the node before it, as `node-1/engine`."""
     ok: bool
     text: str
-    """What is; where it is not `ok`, also what to do."""
+    """What is; if it is not `ok`, also what to do."""
 
 
 class Report(msgspec.Struct, frozen=True):

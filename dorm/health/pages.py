@@ -1,7 +1,7 @@
 """`/healthz` and `/readyz` over HTTP.
 
 Both answer with JSON.  `/healthz` says that the process lives and checks nothing; `/readyz` answers with a `Report`, and with
-503 where a check does not hold.
+503 if a check does not hold.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def agent_checks(vitals: Vitals, prefix: str = "") -> list[Check]:
 
 
 async def _end(log: ReadableLog) -> tuple[int | None, str]:
-    """Return the log's end, None where it is not known, and what is so in words."""
+    """Return the log's end, None if it is not known, and what is so in words."""
     try:
         async with asyncio.timeout(_LOG_S):
             end = await log.end()

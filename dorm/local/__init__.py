@@ -5,7 +5,7 @@ nats_server   an embedded NATS server
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
 companions    the processes of the API and of users' views, started again when they end
-runtimes      Docker where an engine answers, else plain processes
+runtimes      Docker if an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 commands      specs of commands as they are typed, without a file
 scripts       the script that such a command names, and whether it is there;  hints: what one that has failed may have lacked

@@ -85,7 +85,7 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_log: bool = False
     """Lead on a log that differs from what this master has seen of it."""
     trust_apps: bool = False
-    """Run plain processes of several tenants also where users are known."""
+    """Run plain processes of several tenants even if users are known."""
     trust: bool = False
     """Know users and nodes by their keys; a cluster on whose data that was so once stays so.  Benches and the demo, which
     are gone after minutes, do without."""

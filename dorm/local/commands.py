@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 40
 """Characters of a name that is made here, which leaves room for a number after it."""
 _CANNOT_RUN = [125, 126, 127]
-"""What env(1) exits with where the folder or the program is missing: the next try would end the same way."""
+"""What env(1) exits with if the folder or the program is missing: the next try would end the same way."""
 
 _ENVIRONMENT = ("requirements", "setup", "python")
 """Fields that have an environment built."""
@@ -136,7 +136,7 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
 
 
 def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
-    """Refuse a command where a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
+    """Refuse a command if a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
     files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
     usable = sorted((node for node in nodes if not node.gone), key=lambda node: node.id)
     engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]

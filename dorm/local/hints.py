@@ -1,4 +1,4 @@
-"""What a command that has failed may have lacked, where its last words show it."""
+"""What a command that has failed may have lacked, if its last words show it."""
 
 from __future__ import annotations
 

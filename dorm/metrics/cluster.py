@@ -201,7 +201,7 @@ def _counters(tally: Tally) -> Iterator[Metric]:
 
 
 def gauge(name: str, values: float | Mapping[Any, float]) -> Metric:
-    """`values` are one number, or numbers by label, or by a tuple of labels where there are several."""
+    """`values` are one number, or numbers by label, or by a tuple of labels if there are several."""
     family = ALL[name]
     made = GaugeMetricFamily(name, family.help, labels=family.labels)
     for labels, value in _labelled(values):

@@ -3,7 +3,7 @@
 The fold runs in threads, batch by batch, with its own state: a master's loop never waits for it, and nothing that it does
 can end the process.  The tally is kept in a file, with the record that it belongs to.  After a restart the fold starts at a
 snapshot at or before that record and counts what comes after it, so counters go on as if nothing had happened.  Without the
-file, or where the log no longer has that record, counting starts at the newest snapshot (`dorm_counted_from_sequence`).
+file, or if the log no longer has that record, counting starts at the newest snapshot (`dorm_counted_from_sequence`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _log = Logger(__name__)
 
 class MetricsServer:
     """Use as an async context manager; serves what `sources` return, the process's own metrics, and the pages of `health`.
-    With `else_any_port` it takes any free port where the given one is in use."""
+    With `else_any_port` it takes any free port if the given one is in use."""
 
     def __init__(
         self, address: Address, sources: Iterable[Source], *, else_any_port: bool = False, health: Health | None = None
@@ -50,7 +50,7 @@ class MetricsServer:
         """Where it listens."""
 
     async def __aenter__(self) -> MetricsServer:
-        """Raises MetricsError where the address is in use or not this machine's."""
+        """Raises MetricsError if the address is in use or not this machine's."""
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._answer)
         if self._health is not None:

@@ -132,7 +132,7 @@ class _Process:
         self._ended = False
 
     def reply(self, question: wire.Question | None = None) -> wire.Reply:
-        """Return its next answer.  Raises PolicyFailure where it does not answer in time, or ends."""
+        """Return its next answer.  Raises PolicyFailure if it does not answer in time, or ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = limit_s() if question is not None else max(limit_s(), LOAD_S)

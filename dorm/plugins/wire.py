@@ -16,7 +16,7 @@ LARGEST = 1 << 28
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`problem` is None where the parameters are to be checked."""
+    """`problem` is None if the parameters are to be checked."""
 
     params: dict[str, Any]
     problem: Problem | None = None
@@ -66,7 +66,7 @@ def reply_in(body: bytes) -> Reply:
 
 
 def answer_in(said: Reply, kind: type[_T]) -> _T:
-    """Return the answer in a reply.  Raises PolicyFailure, also where the reply is one."""
+    """Return the answer in a reply.  Raises PolicyFailure, also if the reply is one."""
     if isinstance(said, Failed):
         text = " ".join(clipped(said.text).split())
         raise PolicyFailure(text or "it says nothing", code=said.code if said.code in _CODES else "policy.raised")

@@ -162,7 +162,7 @@ class _Line:
 
 
 async def _pieces(reader: asyncio.StreamReader, head: wire.Head, timeout: float) -> AsyncIterator[bytes]:
-    """Yield the body.  Raises EOFError where it ends early, TimeoutError for one that is silent."""
+    """Yield the body.  Raises EOFError if it ends early, TimeoutError for one that is silent."""
     if head.headers.get("transfer-encoding", "").lower() != "chunked":
         left = int(head.headers.get("content-length", "0"))
         if left:

@@ -63,7 +63,7 @@ class Event(Answer):
     """An event of the log."""
 
     position: str = ""
-    """Where a stream resumes that is broken off after it."""
+    """If a stream resumes that is broken off after it."""
     at: str = ""
     kind: str = ""
     by: str = ""
@@ -99,7 +99,7 @@ class Spec(Answer):
     revision: int = 1
     """Counts the app's specs."""
     tag: str = ""
-    """What an edit names so that it is refused where somebody else was faster."""
+    """What an edit names so that it is refused if somebody else was faster."""
     spec: dict[str, Any] = field(default_factory=dict)
 
 
@@ -163,7 +163,7 @@ class PastApp(Answer):
     name: str = ""
     user: str = ""
     state: str = ""
-    """`completed`, `failed`, `cancelled`, or `live` where it had not ended."""
+    """`completed`, `failed`, `cancelled`, or `live` if it had not ended."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of its sweep."""
     step: int = 0

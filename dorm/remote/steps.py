@@ -1,8 +1,8 @@
 """Steps of verbs, and what every verb is made of.
 
-A verb is a generator.  It yields the next step (`Open`, `Read`, `Pause`) and is sent what came of it; where the connection
-fails, `wire.Broken` is thrown in.  It returns its answer (`One`), or yields `Found` for each thing that it finds (`Each`).
-`client` performs the steps in ordinary code and `aio` awaits them; neither knows what a verb does.
+A verb is a generator.  It yields the next step (`Open`, `Read`, `Pause`) and is sent what came of it; if the connection fails,
+`wire.Broken` is thrown in.  It returns its answer (`One`), or yields `Found` for each thing that it finds (`Each`). `client`
+performs the steps in ordinary code and `aio` awaits them; neither knows what a verb does.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def as_it_is(document: Any) -> Any:
 
 
 def done(ask: Ask[T], silence_s: float | None = None) -> One[T]:
-    """Send a request, again where that helps and does no harm, and return the answer, which may be silent for so many seconds.
+    """Send a request, again if that helps and does no harm, and return the answer, which may be silent for so many seconds.
     Raises Problem, Unreachable."""
     for left in range(wire.TRIES - 1, -1, -1):
         try:

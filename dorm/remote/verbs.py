@@ -122,8 +122,8 @@ def events(
     user: Sequence[str] = (),
     kind: Sequence[str] = (),
 ) -> Each[Event]:
-    """Yield each event once and in order, from a position or from now on, without end, through outages.  Raises Problem where
-    the request itself is refused."""
+    """Yield each event once and in order, from a position or from now on, without end, through outages.  Raises Problem if the
+    request itself is refused."""
     failures = 0
     while True:
         path = path_of("events", "stream", after=after, app=app, node=node, user=user, kind=kind)

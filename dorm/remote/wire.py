@@ -68,7 +68,7 @@ AGAIN = object()
 
 
 def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
-    """Return the document of an answer, or AGAIN where the request should be sent again.  Raises Problem, RemoteError."""
+    """Return the document of an answer, or AGAIN if the request should be sent again.  Raises Problem, RemoteError."""
     if repeatable and tries_left and (status in BUSY or status == 504):
         return AGAIN
     if status >= 400:
@@ -80,7 +80,7 @@ def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
 
 
 def document_of(body: bytes) -> dict[str, Any]:
-    """Return a problem document; an empty one where the body is none, as of a proxy."""
+    """Return a problem document; an empty one if the body is none, as of a proxy."""
     try:
         document = json.loads(body)
     except ValueError:

@@ -49,7 +49,7 @@ async def introduce(
     show: Callable[[Introduction], None],
 ) -> bool:
     """Show a token, and enroll the node that presents a key with it, with the bounds of `node`.  Return whether one did in
-    time.  Raises SecurityError where the log refuses that, and the log's errors."""
+    time.  Raises SecurityError if the log refuses that, and the log's errors."""
     seed, until = new_seed(), clock() + round(ttl_s * 1e9)
     joining = Joining(public_key(seed), until)
     await asyncio.to_thread(folder.set_joining, node.node, joining, clock())

@@ -46,7 +46,7 @@ from events.nats.streams import all_streams, log_stream, report_stream
 LOG, USERS, NODES = "LOG", "USERS", "NODES"
 """The accounts."""
 _RESPONSES = "_R_.>"
-"""Where the server takes answers to imported requests; each has a random subject of its own."""
+"""If the server takes answers to imported requests; each has a random subject of its own."""
 
 
 def _names(*kinds: type[k.Event]) -> tuple[str, ...]:

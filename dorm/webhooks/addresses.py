@@ -57,7 +57,7 @@ _WORDS = {
 
 
 def permitted(address: str, allowed: Sequence[Network]) -> bool:
-    """Return whether an address may be connected to: it is public, also where it carries an IPv4 address within, or
+    """Return whether an address may be connected to: it is public, even if it carries an IPv4 address within, or
     allowed."""
     try:
         one = ipaddress.ip_address(address.split("%")[0])

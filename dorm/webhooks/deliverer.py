@@ -62,7 +62,7 @@ def is_place_of(name: str, endpoint: Endpoint) -> bool:
 
 
 async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
-    """Return where the deliverers of a webhook are; None before one has run, and where only an admin may look.  Raises
+    """Return where the deliverers of a webhook are; None before one has run, and if only an admin may look.  Raises
     LogUnavailable."""
     try:
         names = await places.names(WEBHOOK)

@@ -148,7 +148,7 @@ class Notifier(Worker):
         return failed
 
     async def _notify(self, one: Notification) -> Outcome | None:
-        """Send one; None where its tenant has had too many sent."""
+        """Send one; None if its tenant has had too many sent."""
         if not self._allowance.take(one.tenant):
             self._measured.given_up += 1
             _log.warning("a notification is left out: its tenant has too many", tenant=one.tenant, app=one.app)

@@ -101,7 +101,7 @@ class Watch:
         return seq in self._voids
 
     async def app_after(self, seq: int, app_id: str) -> App | None:
-        """Return an app once this record is folded; None where the cluster keeps it no longer."""
+        """Return an app once this record is folded; None if the cluster keeps it no longer."""
         async with self._folded:
             await self._folded.wait_for(lambda: self._reached >= seq)
         return self._state.apps.get(app_id)

@@ -2,7 +2,7 @@
 
 `.gitignore` and `.dormignore` of each folder hold patterns for what is below it; those of a deeper folder come after those of
 a higher one, and those of `.dormignore` after those of `.gitignore` beside it.  Of several patterns that match, the last one
-counts.  Where the folder is a part of a git repository, the `.gitignore` files above it count as well.  What is below a
+counts.  If the folder is a part of a git repository, the `.gitignore` files above it count as well.  What is below a
 folder that is left out is not looked at.
 """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def room_of(limits: Limits, tenant: str, listed: Iterable[StoredBlob], *, replaced: Collection[str]) -> int:
     """Return how many bytes a tenant may still store: its quota without the blobs `listed` of it, except for those that are
-    about to be `replaced`, by their names.  Negative where it has too much."""
+    about to be `replaced`, by their names.  Negative if it has too much."""
     return limits.quota_of(token(tenant)) - sum(blob.takes for blob in listed if blob.name not in replaced)
 
 

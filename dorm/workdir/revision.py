@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 class Revision(NamedTuple):
     commit: str = ""
-    """"" for a folder that is in no repository, or where git does not answer in time."""
+    """"" for a folder that is in no repository, or if git does not answer in time."""
     changed: bool = False
 
 

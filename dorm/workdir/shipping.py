@@ -1,6 +1,6 @@
 """Sending a folder: only what the cluster does not have yet.
 
-The manifest is sent last, so where there is one, its blobs are there.  A folder that is there and was shipped lately needs one
+The manifest is sent last, so if there is one, its blobs are there.  A folder that is there and was shipped lately needs one
 question.  A blob that is older than half of the time for which the cluster keeps it counts as missing: sending it again renews
 its time, so nothing that a new spec names is about to be removed.
 """
@@ -53,7 +53,7 @@ class Shipped(msgspec.Struct, frozen=True):
 
 
 async def ship(client: Client, folder: Path | str, *, user: str = "") -> dict[str, Any]:
-    """Ship a folder for an app of this client; return what `workdir` has to be in a spec.  `user`: the app's, where an open
+    """Ship a folder for an app of this client; return what `workdir` has to be in a spec.  `user`: the app's, if an open
     cluster's spec names another one.  Raises Unshippable, and the log's errors."""
     shipped = await ship_folder(client.log.files, await tenant_of(client, user), Path(folder))
     found: dict[str, Any] = msgspec.to_builtins(shipped.workdir)

@@ -119,7 +119,7 @@ async def needed_parts(
 
 
 async def _parts(files: Files, tenant: str, hash: str) -> list[str]:
-    """Return the names of a folder's parts, [] where the store has no list of them."""
+    """Return the names of a folder's parts, [] if the store has no list of them."""
     found = await files.get(tenant, hash)
     content = open_blob(hash, found[0], UNPACKED_MANIFEST) if found is not None else None
     try:

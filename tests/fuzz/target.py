@@ -36,7 +36,7 @@ _decode_parts = msgspec.msgpack.Decoder(Parts).decode
 
 
 def parts_of(data: bytes) -> Parts:
-    """Nothing where the input is none of these."""
+    """Nothing if the input is none of these."""
     try:
         return _decode_parts(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):

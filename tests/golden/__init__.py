@@ -5,7 +5,7 @@
     python -m tests.golden incident          play `incident` with real parts, and keep it under pseudonyms
     python -m tests.golden rewrite           record what this build makes of all of them (`made.json`)
 
-A release's log is never rewritten: logs on a cluster's disks cannot be rewritten either.  Where a later build can't
-read one, an upcaster is missing in `events.codec`.  Where it folds to something else, `SCHEMA` in `dorm.core.state`
+A release's log is never rewritten: logs on a cluster's disks cannot be rewritten either.  If a later build can't
+read one, an upcaster is missing in `events.codec`.  If it folds to something else, `SCHEMA` in `dorm.core.state`
 has to say so; commit a rewrite of what is made of them only if you understand what caused it.
 """

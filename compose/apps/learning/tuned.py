@@ -52,7 +52,7 @@ def gain(batch: float, initial: float, noise: float) -> float:
 
 
 def batch_in(path: Path | None, initial: int, most: int) -> int:
-    """Return the batch size that Dorm has decided, as a multiple of the number of shards; `initial` where it says nothing."""
+    """Return the batch size that Dorm has decided, as a multiple of the number of shards; `initial` if it says nothing."""
     try:
         wanted = int(path.read_text()) if path is not None else initial
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ class TunedWorker(Worker):
 
 
 def _noise(course: dict[str, float]) -> float | None:
-    """Return the noise scale; None where the averages say nothing yet, or the gradient is lost in its noise."""
+    """Return the noise scale; None if the averages say nothing yet, or the gradient is lost in its noise."""
     if course["g2"] <= 0 or course["spread"] < 0:
         return None
     return course["spread"] / course["g2"]

@@ -169,8 +169,8 @@ def main() -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; where a thread
-    needs it to release a tensor, the process never ends (PyTorch's issue 56297)."""
+    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; if a thread needs
+    it to release a tensor, the process never ends (PyTorch's issue 56297)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -65,7 +65,7 @@ class Sizes(NamedTuple):
     """Of the long log; 0 for none."""
     moments: int = 60
     parts: tuple[str, ...] = PARTS
-    """Of PARTS.  Those with a browser are left out where there is none."""
+    """Of PARTS.  Those with a browser are left out if there is none."""
 
 
 QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, parts=("live", "moments"))

@@ -30,7 +30,7 @@ new MutationObserver(() => {
 
 async def browser_lags(connection: Connection, url: str, seconds: float, tell: Tell) -> list[float]:
     """Submit an app a second, and return how long after its acceptance was stored each was drawn, in seconds.  Raises
-    BenchError, also where there is no browser."""
+    BenchError, also if there is no browser."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         raise BenchError("this part needs a browser: apt install chromium", code="package.missing")

@@ -1,6 +1,6 @@
 """Everything about live resizing, side by side in one run: pauses, convergence, balance, overhead, and each sample's fate.
 
-    pauses     live and by checkpoint and restart, in NumPy and, where it is installed, in PyTorch, at several sizes, by cause;
+    pauses     live and by checkpoint and restart, in NumPy and, if it is installed, in PyTorch, at several sizes, by cause;
                torchrun's elastic agent and torchft beside, or the reason why not
     shared     the same through the control plane, and what a partition costs its app
     targets    rounds and time to a target: uni-tasks, micro-tasks, resized runs

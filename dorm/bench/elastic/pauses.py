@@ -58,7 +58,7 @@ class Proven(NamedTuple):
 
 
 def no_torch() -> str:
-    """Return why PyTorch cannot be measured, "" where it can."""
+    """Return why PyTorch cannot be measured, "" if it can."""
     return "" if find_spec("torch") is not None else "PyTorch is not installed: pip install 'dorm[torch]'"
 
 

@@ -1,4 +1,4 @@
-"""The pauses of other systems beside: torchrun's elastic agent (rendezvous c10d), and torchft, where they are installed.
+"""The pauses of other systems beside: torchrun's elastic agent (rendezvous c10d), and torchft, if they are installed.
 
 Each has one process for each worker, as on nodes with one device.  Workers come (the second half of them), one is killed, and
 half of them leave; a pause is from the last new step before to the first one after it, less an ordinary step.  torchrun starts
@@ -33,7 +33,7 @@ __all__ = ["LAST_CALL_S", "PEERS", "SAVE_EVERY_S", "missing", "peer_pauses"]
 
 PEERS = ("torchrun", "torchft")
 LAST_CALL_S = 1
-"""Seconds that torchrun waits for more nodes where fewer than the most have come; its default is 30."""
+"""Seconds that torchrun waits for more nodes if fewer than the most have come; its default is 30."""
 SAVE_EVERY_S = 0.5
 _STEPS = 25
 _LONGEST_S = 90.0
@@ -41,7 +41,7 @@ _LOOK_S = 0.05
 
 
 def missing(peer: str) -> str:
-    """Return why a system cannot be measured, "" where it can."""
+    """Return why a system cannot be measured, "" if it can."""
     if reason := no_torch():
         return reason
     if peer == "torchft" and find_spec("torchft") is None:
@@ -50,7 +50,7 @@ def missing(peer: str) -> str:
 
 
 def peer_pauses(peer: str, sizes: Sequence[int], folder: Path, data: Path, tell: Tell) -> Iterator[Pause]:
-    """Yield the pauses of each size.  Raises BenchError with the reason where the system does not train."""
+    """Yield the pauses of each size.  Raises BenchError with the reason if the system does not train."""
     for size in sizes:
         tell(f"{peer}: {size} workers")
         place = folder / f"{peer}-{size}"

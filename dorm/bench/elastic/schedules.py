@@ -57,7 +57,7 @@ def tally(group: Group, happened: Counter[str]) -> Tally:
     """Compare what the model of a group that has ended holds with each sample once an epoch."""
     scripts = list(group.scripts.values())
     ended = [script for script in scripts if script.ended == "finished"]
-    # Where nobody finished, the furthest result counts: it is what a checkpoint could have held.
+    # If nobody finished, the furthest result counts: it is what a checkpoint could have held.
     compared = ended or [
         max(scripts, key=lambda script: (len(script.completed) > 0, max(script.completed, default=-1)))
     ]

@@ -154,7 +154,7 @@ class Workers:
         return sorted((fact for fact in self.facts() if "cause" in fact), key=lambda fact: fact["step"])
 
     def epochs(self) -> dict[int, str]:
-        """Return the ledger by epoch.  Raises BenchError where two members report different ones for the same epoch."""
+        """Return the ledger by epoch.  Raises BenchError if two members report different ones for the same epoch."""
         found: dict[int, str] = {}
         for fact in self.facts():
             if "ledger" in fact and found.setdefault(fact["epoch"], fact["ledger"]) != fact["ledger"]:

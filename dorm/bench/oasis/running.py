@@ -99,11 +99,11 @@ class Rooms:
                 room[machine] -= np.array(demand) * count
 
     def place(self, job: Job, workers: int) -> Share | None:
-        """Place so many workers with their parameter servers in turns; None, and nothing taken, where they do not fit."""
+        """Place so many workers with their parameter servers in turns; None, and nothing taken, if they do not fit."""
         return self.place_more(job, workers, job.servers_for(workers)) if job.servers_for(workers) <= workers else None
 
     def place_more(self, job: Job, workers: int, servers: int) -> Share | None:
-        """Place workers and parameter servers in turns; None, and nothing taken, where they do not fit."""
+        """Place workers and parameter servers in turns; None, and nothing taken, if they do not fit."""
         here = self._in_turns(0, self.workers, job.worker, workers)
         there = None if here is None else self._in_turns(1, self.servers, job.server, servers)
         if here is None or there is None:
@@ -113,7 +113,7 @@ class Rooms:
         return share
 
     def servers_beside(self, job: Job, workers: int) -> dict[int, int] | None:
-        """Return a place for the parameter servers of workers that are placed, not taken yet; None where there is none."""
+        """Return a place for the parameter servers of workers that are placed, not taken yet; None if there is none."""
         servers = job.servers_for(workers)
         return None if servers > workers else self._in_turns(1, self.servers, job.server, servers)
 

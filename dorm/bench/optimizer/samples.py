@@ -38,7 +38,7 @@ class Run(msgspec.Struct, frozen=True):
     gpus: bool = True
     labels: bool = False
     types: int = 0
-    """Types of nodes, and apps with speeds, where this is not 0."""
+    """Types of nodes, and apps with speeds, if this is not 0."""
 
     def __str__(self) -> str:
         return f"{self.apps} apps × {self.nodes} nodes, {self.shapes} shapes"
@@ -52,7 +52,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Goals(NamedTuple):
-    """Goals; None where there is none."""
+    """Goals; None if there is none."""
 
     p50_s: str | None = None
     p95_s: str | None = None

@@ -44,8 +44,8 @@ class Filler:
         """The last sequence of each window on its way, and where its acknowledgement comes."""
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Append records under their own sequences; all are stored when this returns.  Raises BenchError where they are not,
-        and LogUnavailable."""
+        """Append records under their own sequences; all are stored when this returns.  Raises BenchError if they are not, and
+        LogUnavailable."""
         for begin in range(0, len(records), _WINDOW):
             await self._send(records[begin : begin + _WINDOW])
             while len(self._waiting) >= _AHEAD:

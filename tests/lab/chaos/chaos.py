@@ -75,7 +75,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
-    """Nothing of the cluster is left afterwards.  Raises BenchError where it can't be built, or is never well again."""
+    """Nothing of the cluster is left afterwards.  Raises BenchError if it can't be built, or is never well again."""
     machine = this_machine()
     tell("training undisturbed")
     alone = await undisturbed()

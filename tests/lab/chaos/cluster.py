@@ -88,7 +88,7 @@ class Machine:
 class ChaosCluster:
     """As an asynchronous context manager.  Afterwards nothing of it is left, however it ended.
 
-    Raises BenchError where this machine can't hold one."""
+    Raises BenchError if this machine can't hold one."""
 
     def __init__(self, settings: PolicyChanged, tell: Tell) -> None:
         self._settings = settings
@@ -228,7 +228,7 @@ class ChaosCluster:
         return "; ".join(said)
 
     async def stream_leader(self) -> int | None:
-        """The machine whose NATS server leads the log's stream, None where none says so."""
+        """The machine whose NATS server leads the log's stream, None if none says so."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as session:
             for port in self._monitors:
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError):

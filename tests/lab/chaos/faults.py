@@ -130,7 +130,7 @@ class Attack:
         self._broken.discard(blow.target)
 
     async def _aim(self, fault: Fault, stop_at: float) -> _Blow | None:
-        """None where for a while there is nothing that it could hit."""
+        """None if for a while there is nothing that it could hit."""
         loop = asyncio.get_running_loop()
         patience = min(stop_at, loop.time() + _PATIENCE_S)
         while True:
@@ -140,7 +140,7 @@ class Attack:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _aimed(self, fault: Fault) -> _Blow | None:
-        """None where there is nothing that it could hit now."""
+        """None if there is nothing that it could hit now."""
         machines = self._cluster.machines
         match fault.kind:
             case "leader_killed" | "leader_paused":
@@ -245,7 +245,7 @@ async def _nothing() -> None:
 
 
 async def _start_engine(network: NodeCluster, number: int) -> None:
-    """As a service manager does: again, where it did not come up in time.  Raises BenchError where it never does."""
+    """As a service manager does: again, if it did not come up in time.  Raises BenchError if it never does."""
     for _ in range(_STARTS):
         try:
             await network.start_engine(number)

@@ -134,7 +134,7 @@ def _recovery_figures(recovered: Sequence[Recovery]) -> dict[str, Figure]:
 
 
 def _spread(name: str, samples: Sequence[float]) -> dict[str, Figure]:
-    """Nothing where there are no samples."""
+    """Nothing if there are no samples."""
     if not samples:
         return {}
     return {

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.lab.chaos.work import Probe
 
 _LONGEST_STEP = 2 * SECOND
-"""What is no pause yet: a step by one worker takes a quarter of a second where the machine has time."""
+"""What is no pause yet: a step by one worker takes a quarter of a second if the machine has time."""
 _AFTERMATH = 20 * SECOND
 _TOLD_BEFORE = 3 * SECOND
 """From a decision to stop an app to the last step of it, at most."""
 
 
 class Recovery(NamedTuple):
-    """Of one fault, in seconds; None where it never came."""
+    """Of one fault, in seconds; None if it never came."""
 
     kind: str
     control_s: float | None

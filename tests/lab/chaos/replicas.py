@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
     records: dict[int, Record]
     trouble: str
-    """What of it can't be read, "" where all can."""
+    """What of it can't be read, "" if all can."""
 
 
 def stored(folder: Path) -> Copy:

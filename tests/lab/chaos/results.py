@@ -39,7 +39,7 @@ class Result(NamedTuple):
 
 
 async def undisturbed() -> dict[Training, Result]:
-    """Of each training, done by one worker alone.  Raises BenchError where it can't be."""
+    """Of each training, done by one worker alone.  Raises BenchError if it can't be."""
     return {training: await _alone(training) for training in TRAININGS}
 
 
@@ -64,7 +64,7 @@ async def _alone(training: Training) -> Result:
 
 
 def _parameters(folder: Path, steps: int) -> NDArray[np.float64]:
-    """Of the checkpoint after the last step.  Raises OSError, ValueError, KeyError where there is none."""
+    """Of the checkpoint after the last step.  Raises OSError, ValueError, KeyError if there is none."""
     with np.load(folder / FILE, allow_pickle=False) as arrays:
         if json.loads(arrays["about"].tobytes())["step"] != steps:
             raise ValueError("the last checkpoint is not of the last step")

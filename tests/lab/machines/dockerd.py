@@ -23,7 +23,7 @@ class EngineFailed(Exception):
 
 
 def why_not() -> str | None:
-    """Why no engine can be started here, None where one can."""
+    """Why no engine can be started here, None if one can."""
     if os.geteuid() != 0:
         return "not root"
     capabilities = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]

@@ -1,8 +1,8 @@
 """The Docker engine that tests run on.
 
-One that answers is taken: at DOCKER_HOST, else at the usual socket.  Where none does, root starts a private one, once for
+One that answers is taken: at DOCKER_HOST, else at the usual socket.  If none does, root starts a private one, once for
 a test run with all its workers; it goes away with the last of them (see `tests.lab.machines.leases`).
-DORM_TEST_ENGINE=private starts one in any case.  Where neither can be had tests are skipped, but in CI, where CI=true,
+DORM_TEST_ENGINE=private starts one in any case.  If neither can be had tests are skipped, but in CI, where CI=true,
 that is a failure: nothing may be left untested there in silence.
 """
 

@@ -73,7 +73,7 @@ class Lease:
 
     @classmethod
     def join(cls, name: str) -> Self | None:
-        """A further hold on a name that others hold; None where it is being removed, or gone."""
+        """A further hold on a name that others hold; None if it is being removed, or gone."""
         fd = _open(name, 0)
         return None if fd is None else cls(name, fd, None)
 
@@ -90,7 +90,7 @@ class Lease:
 
 
 def _open(name: str, flags: int) -> int | None:
-    """Opens and holds a lease file; None where somebody removes it, or it is not there."""
+    """Opens and holds a lease file; None if somebody removes it, or it is not there."""
     path = _LEASES / name
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)

@@ -56,7 +56,7 @@ class NatsServer:
         max_payload: int = 8 << 20,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
+        """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, if it is one of several; it then
         listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
         bytes they may have: by default more than the streams of all of a run's clusters set aside, with None
         three quarters of the disk; `max_payload`: the largest message that it takes;

@@ -18,7 +18,7 @@ _SMALL, _LARGER = "32m", "96m"
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
-    """32 MiB at `folder` in memory, and what makes it 96; the test is skipped where nothing can be mounted."""
+    """32 MiB at `folder` in memory, and what makes it 96; the test is skipped if nothing can be mounted."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system")
     folder.mkdir()

@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 def figures_of(
     agents: int, joined_s: float, phases: list[Phase], usages: list[Usage], told: list[Told], records: list[Record]
 ) -> dict[str, Figure]:
-    """Of the whole, then of each phase what others feel.  Raises BenchError where there is nothing to measure."""
+    """Of the whole, then of each phase what others feel.  Raises BenchError if there is nothing to measure."""
     figures = {
         "agents_joined": figure(agents, "count"),
         "join_s": figure(joined_s, "s"),

@@ -120,7 +120,7 @@ async def _master(url: str, cluster: str, data: Path) -> AsyncIterator[Process]:
 
 @contextlib.asynccontextmanager
 async def _agents(size: Size, url: str, cluster: str, data: Path) -> AsyncIterator[list[Process]]:
-    """Once all have joined.  Raises BenchError where that takes too long."""
+    """Once all have joined.  Raises BenchError if that takes too long."""
     processes: list[Process] = []
     try:
         with (data / "agents.log").open("wb") as log:
@@ -232,7 +232,7 @@ class _Meter:
         return _cpu(self._server), _cpu(self._master), sum(map(_cpu, self._agents))
 
     def look(self) -> None:
-        """Raises BenchError where one has ended."""
+        """Raises BenchError if one has ended."""
         try:
             self._server_rss = max(self._server_rss, self._server.memory_info().rss)
             self._master_rss = max(self._master_rss, self._master.memory_info().rss)
