@@ -1,4 +1,4 @@
-"""What the log, the masters and the agents say of a cluster."""
+"""Judges a cluster by its log, its masters and its agents."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
 _MARGIN = 0.5
-"""The part of a node's lease that is to be left between two heartbeats."""
+"""The fraction of a node's lease that should remain between two heartbeats."""
 _ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Somebody asked for a rotation if none was to be."""
+"""Someone requested a rotation although none was due."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -152,7 +152,7 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
 
 
 def judge_settings(state: State) -> Iterator[Finding]:
-    """Judge what the settings in force do."""
+    """Judge the settings in force."""
     failed = state.policy_failure
     if isinstance(failed, FailedPolicy):
         todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
@@ -170,7 +170,7 @@ def judge_settings(state: State) -> Iterator[Finding]:
 
 
 def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
-    """Judge the newest failure of a rotation, record `at`, beside the newest cut, record `rotated` (0 for none)."""
+    """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
     if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"

@@ -1,6 +1,6 @@
-"""`/metrics` over HTTP, and beside it whether the process lives and is ready.
+"""`/metrics` over HTTP, with the pages about whether the process is alive and ready.
 
-Each source is asked with a time limit of its own and may fail by itself: what the others know is served.  One scrape is made
+Each source has its own time limit and may fail: the metrics of the others are served.  One scrape is made
 at a time; further ones wait for it and get the same body.
 """
 
@@ -100,7 +100,7 @@ class MetricsServer:
 
 
 async def _ask(source: Source) -> list[Metric]:
-    """A source that fails or takes long is missing from the scrape, and costs the others nothing."""
+    """A source that fails or takes too long is missing from the scrape, and does not affect the others."""
     try:
         async with asyncio.timeout(_SOURCE_S):
             return list(await source())

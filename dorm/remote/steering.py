@@ -1,4 +1,4 @@
-"""Verbs for an app that is there: hold it, restart it, give it another spec."""
+"""Verbs for an existing app: hold it, restart it, edit its spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ YAML = "application/yaml"
 
 
 def retry(app: str) -> One[Stored]:
-    """Try an app now that pauses after a failure.  Raises NotFound, Refused."""
+    """Retry an app now that pauses after a failure.  Raises NotFound, Refused."""
     return done(sending("POST", path_of("apps", app, "retry"), {}, Stored.of, repeatable=False))
 
 
@@ -34,7 +34,7 @@ def hold(app: str, reason: str = "") -> One[Stored]:
 
 
 def release(app: str, reason: str = "") -> One[Stored]:
-    """Let a held app go on.  Raises NotFound, Refused."""
+    """Release a held app.  Raises NotFound, Refused."""
     return done(sending("POST", path_of("apps", app, "release"), {"reason": reason}, Stored.of, repeatable=False))
 
 

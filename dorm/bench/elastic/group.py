@@ -135,8 +135,7 @@ class Group:
 
     def kill(self, slot: int, *, cleanly: bool = False) -> None:
         """End the process; the others see its connections close.  Everything that it sent arrives before, unless it was killed
-        while
-        sending."""
+        while sending."""
         if slot not in self.alive:
             return
         self.alive.discard(slot)
@@ -158,8 +157,7 @@ class Group:
 
     def cut_off(self, slots: set[int], seconds: float) -> None:
         """For a while, keep these members and the rest from hearing each other.  Their messages arrive late, or are lost with
-        the
-        connection."""
+        the connection."""
         pairs = {frozenset((a, b)) for a in slots for b in self.alive - slots}
         self.cut.update(dict.fromkeys(pairs, self.now + seconds))
         self._fall_silent(slots)

@@ -2,11 +2,11 @@
 
 On a cluster of this machine (server, master, three agents), processes instead of containers:
 
-    rest      One worker computes in a partition, two others bare, in short turns: while one runs the others are stopped, so
-    other load on the machine affects all alike.  CPU time of a step is compared turn by turn.  The location of a process's
-    memory changes its speed, so each round has new processes; the difference between two bare
-              workers of a round is the resolution of the machine.  After the last round, CPU time of the control plane is counted, while the worker
-              in the partition runs alone and the bench, which shares a process with it, sleeps.
+    rest      One worker computes in a partition, two others bare, in short turns: while one runs, the others are stopped, so
+              other load on the machine affects all alike.  CPU time of a step is compared turn by turn.  The location of a
+              process's memory changes its speed, so each round has new processes; the difference between two bare workers of
+              a round is the resolution of the machine.  After the last round, CPU time of the control plane is counted,
+              while the worker in the partition runs alone and the bench, which shares a process with it, sleeps.
     live      An app is resized between 2 and 4 workers while it trains.
     restart   The same app without `elastic: live`.
 

@@ -78,8 +78,7 @@ class Filler:
 
     async def forget_ids_after(self, cluster: str, seconds: float) -> None:
         """Have the server remember messages' ids for this long instead of ten minutes: here a million records come in a
-        minute, and
-        a server takes some 200 bytes for each id that it remembers.  Raises LogUnavailable, LogRefused."""
+        minute, and a server takes some 200 bytes for each id that it remembers.  Raises LogUnavailable, LogRefused."""
         stream = log_stream(cluster)
         with as_log_errors("shortening the time for which ids are remembered"):
             info = await api_request(self._link, f"STREAM.INFO.{stream}", {}, _PATIENCE_S)
