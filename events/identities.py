@@ -80,7 +80,7 @@ class Identities(msgspec.Struct):
     since: int
     """Sequence of the first `TrustEnabled`."""
     masters: list[str] = []
-    """Public keys of which one has to sign each round; empty where rounds need no signature."""
+    """Public keys of which one has to sign each round; empty if rounds need no signature."""
     masters_since: int = 0
     """The record that named them."""
     masters_before: list[str] = []
@@ -111,7 +111,7 @@ class Identities(msgspec.Struct):
         return self.role_of(who) in _OPERATORS
 
     def keys_at(self, basis: int) -> list[str]:
-        """Return the keys of which one has to sign a round with this basis; empty where it needs no signature.  A round that
+        """Return the keys of which one has to sign a round with this basis; empty if it needs no signature.  A round that
         was decided before the keys changed may be stored after that."""
         return self.masters if basis >= self.masters_since else self.masters_before
 
@@ -143,7 +143,7 @@ FOUNDING = 100
 
 
 def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowed | None:
-    """Return why an event about identities has no effect; None where it has.
+    """Return why an event about identities has no effect; None if it has.
 
     `seq`: its place in the log.  An open cluster believes everyone, so anybody could make it know users of their own choice,
     and end its masters by that: it is made to know its users among its first records, or never."""
@@ -263,7 +263,7 @@ def after(known: Identities | None, event: Any, who: str, seq: int) -> Identitie
 
 
 def claims_too_much(enrolled: Enrolment, event: k.NodeJoined) -> NotAllowed | None:
-    """Return what a join claims beyond the node's enrolment; None where it claims no more."""
+    """Return what a join claims beyond the node's enrolment; None if it claims no more."""
     most, labels, ports = enrolled.capacity, enrolled.labels, enrolled.ports
     if most is not None:
         for name, amount in sorted(event.capacity.items()):

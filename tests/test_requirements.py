@@ -31,7 +31,7 @@ def text_of(name: str) -> str:
 
 
 def locked(name: str) -> dict[str, list[tuple[Requirement, int]]]:
-    """The pins of a lock file by name (several where Python versions differ), and how many files each allows."""
+    """The pins of a lock file by name (several if Python versions differ), and how many files each allows."""
     found: dict[str, list[tuple[Requirement, int]]] = {}
     for match in _PIN.finditer(text_of(name)):
         pin = Requirement(match["pin"])

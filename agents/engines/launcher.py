@@ -273,7 +273,7 @@ async def agent(host: str, command: str) -> int:
 
 
 def become(command: list[str]) -> None:
-    """Become the app's command, where the container would have started it."""
+    """Become the app's command, if the container would have started it."""
     pid = os.getpid()
     with open(os.path.join(os.environ[FOLDER], f"{NOTE}.{pid}.{start_time_of(pid)}"), "w"):
         pass

@@ -117,7 +117,7 @@ class Environments:
         return removed
 
     def _size(self, folder: Path) -> int:
-        """Return the bytes of one, measured once where no container can write to it; of one that can't be measured, more than
+        """Return the bytes of one, measured once if no container can write to it; of one that can't be measured, more than
         all may have."""
         if folder.name in self._sizes:
             return self._sizes[folder.name]
@@ -146,7 +146,7 @@ class Environments:
 
 
 def _owner_of(folder: Path) -> int:
-    """Return the user of an environment's containers: each tenant has one, where containers are confined."""
+    """Return the user of an environment's containers: each tenant has one, if containers are confined."""
     with contextlib.suppress(OSError):
         return folder.stat(follow_symlinks=False).st_uid
     return -1

@@ -1,6 +1,6 @@
 """What this node reads, how far it has read, and its folded state on disk, from which a restart continues.
 
-Where the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
+If the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
 rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
 """
 
@@ -230,7 +230,7 @@ class Follower:
                 await take(self._part)
 
     async def _until_a_look(self) -> None:
-        """Wait as usual, or shorter where this node waits for a part, which it may begin to while this waits, or follows the
+        """Wait as usual, or shorter if this node waits for a part, which it may begin to while this waits, or follows the
         rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
             await asyncio.sleep(_HURRIED_LOOK_S)

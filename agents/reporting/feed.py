@@ -1,7 +1,7 @@
 """Progress on its way to the stream beside the log: of each container only the newest report, and nothing twice.
 
-Nothing waits for it: a report that could not be stored is replaced by the next one.  Where a cluster has no such stream,
-because an earlier release made it, or where the server does not let this node write there, the reports between two marks are
+Nothing waits for it: a report that could not be stored is replaced by the next one.  If a cluster has no such stream,
+because an earlier release made it, or if the server does not let this node write there, the reports between two marks are
 left out: the log has the marks.
 """
 

@@ -50,7 +50,7 @@ class End(NamedTuple):
     with_container: bool
     """Whether it was killed because its container ended."""
     refused: str = ""
-    """Why it could not be executed, where an engine finds that out only after its start."""
+    """Why it could not be executed, if an engine finds that out only after its start."""
 
 
 class Execution(Protocol):

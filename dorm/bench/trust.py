@@ -1,6 +1,6 @@
-"""What keys and signatures cost: submission to running container on a cluster that knows its users, beside an open one.
+"""The cost of keys and signatures: submission to running container on a cluster that knows its users and on an open one.
 
-Both clusters run at once, and each gets the next app in turn, so whatever else the machine does falls on both alike.  On the
+Both clusters run at once, and each gets the next app in turn, so other load affects both alike.  On the
 one that knows its users, connections prove who they are, servers check subjects, ids of messages are keyed, the fold checks
 authors, and the master signs each round, which agents verify.
 """
@@ -63,7 +63,7 @@ async def _submit_by_turns(clusters: dict[str, LocalCluster], apps: int, tell: T
         }
         for number in range(-1, apps):
             tell("warming up" if number < 0 else f"app {number + 1} of {apps}")
-            # Which one comes first alternates, too.
+            # The first cluster alternates, too.
             for name in sorted(clusters, reverse=bool(number % 2)):
                 sample = await submit_one(clusters[name], watches[name], f"bench-{number + 1}")
                 if number >= 0:

@@ -128,7 +128,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _report(message: str, code: str, exit_code: int) -> str:
-    """Return an error as one line: text with the code after it, or JSON where the command's documents or logs are JSON."""
+    """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON."""
     if wants_json():
         return json_line(message, code=code)
     if wants_document():

@@ -42,7 +42,7 @@ def _may_run(state: State, node: str) -> str:
 
 
 async def pause(client: Client, reason: str = "") -> None:
-    """Pause scheduling.  Raises Refused where it is paused."""
+    """Pause scheduling.  Raises Refused if it is paused."""
 
     def check(state: State) -> None:
         if state.paused is not None:
@@ -53,7 +53,7 @@ async def pause(client: Client, reason: str = "") -> None:
 
 
 async def resume(client: Client, reason: str = "") -> None:
-    """Resume scheduling.  Raises Refused where it is not paused."""
+    """Resume scheduling.  Raises Refused if it is not paused."""
 
     def check(state: State) -> None:
         if state.paused is None:

@@ -38,7 +38,7 @@ async def edit(
     """Give an app another spec, and wait for the master's answer.
 
     `made_from` is what the app had when the edit was made (`App.owners_spec`), or its fingerprint; without it the edit
-    replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` where somebody else has changed the spec since;
+    replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` if somebody else has changed the spec since;
     NoAnswer; Unsettled; the log's errors."""
     app = await client.app(name_or_id)
     document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec

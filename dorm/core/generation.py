@@ -123,11 +123,11 @@ class Generation(msgspec.Struct):
     prepared_at: int = 0
     """When the last of them had."""
     environment_s: float | msgspec.UnsetType = msgspec.UNSET
-    """The longest time, in seconds, that one of its containers built its environment; unset where none had to."""
+    """The longest time, in seconds, that one of its containers built its environment; unset if none had to."""
     rests_until: int = 0
     """It is not resized before this time, because members of it failed."""
     revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Which revision of the spec it was started with; unset where the app has never been edited."""
+    """Which revision of the spec it was started with; unset if the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
     """Of a live app: the slots of its first membership.  Unset for others, whose members never change."""
 

@@ -203,7 +203,7 @@ def _names(state: State) -> Iterator[str]:
 
 
 def _groups(state: State) -> Iterator[str]:
-    """No more apps of a group have a place than may, where all of them state the same limit, which no edit has changed."""
+    """No more apps of a group have a place than may, if all of them state the same limit, which no edit has changed."""
     holding: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], set[int]] = {}
     for app in state.apps.values():

@@ -75,7 +75,7 @@ class Ready(NamedTuple):
     publish: Publish | None = None
     compute: Compute | None = None
     wake: int | None = None
-    """When to step again at the latest (monotonic ns); None where only records bring anything new."""
+    """When to step again at the latest (monotonic ns); None if only records bring anything new."""
 
 
 class Detector(Protocol):
@@ -207,7 +207,7 @@ class Leader:
     # --- silence --------------------------------------------------------------------------------------------------------
 
     def _look(self, moment: Moment) -> Ready | None:
-        """What follows from silence, None where nothing does or it is not time to look."""
+        """What follows from silence, None if nothing does or it is not time to look."""
         look_at = self._detector.look_at()
         if look_at is None or look_at > moment.at:
             return None
@@ -224,7 +224,7 @@ class Leader:
         return Ready(publish=self.round(first_that_fit(facts), moment.now)) if facts else None
 
     def give_up_look(self, at: int) -> None:
-        """Until the next one: for example where the stored heartbeats that a step asked for cannot be read."""
+        """Until the next one: for example if the stored heartbeats that a step asked for cannot be read."""
         self._asked.clear()
         self._detector.looked(at)
 
@@ -271,7 +271,7 @@ def settle(
     allocate: bool = True,
     most: int = 1000,
 ) -> None:
-    """Drive `leader` until nothing more follows at this moment, where rounds are stored at once.  `publish` stores and folds a
+    """Drive `leader` until nothing more follows at this moment, if rounds are stored at once.  `publish` stores and folds a
     round; `allocate` says whether allocations are computed, in line."""
     for _ in range(most):
         ready = leader.step(moment())

@@ -1,4 +1,4 @@
-"""What the log, the masters and the agents say of a cluster."""
+"""Judges a cluster by its log, its masters and its agents."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
 _MARGIN = 0.5
-"""The part of a node's lease that is to be left between two heartbeats."""
+"""The fraction of a node's lease that should remain between two heartbeats."""
 _ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Somebody asked for a rotation where none was to be."""
+"""Someone requested a rotation although none was due."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple, Generic[Status]):
 
 
 def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None) -> Iterator[Finding]:
-    """Judge who leads and who follows.  `masters` is None where they may not be asked."""
+    """Judge who leads and who follows.  `masters` is None if they may not be asked."""
     if leader.condition == "leading":
         yield f.ok("masters", leader.leader, f"leads since epoch {leader.epoch}")
     elif leader.condition == "taking over":
@@ -80,7 +80,7 @@ def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
 
 
 def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
-    """Judge every node that the log knows.  `agents` are those that answered, None where they may not be asked."""
+    """Judge every node that the log knows.  `agents` are those that answered, None if they may not be asked."""
     if not state.nodes:
         yield f.wrong("nodes", "nodes", "no node has joined", "start one with `dorm agent`")
     for name, node in sorted(state.nodes.items()):
@@ -152,7 +152,7 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
 
 
 def judge_settings(state: State) -> Iterator[Finding]:
-    """Judge what the settings in force do."""
+    """Judge the settings in force."""
     failed = state.policy_failure
     if isinstance(failed, FailedPolicy):
         todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
@@ -170,7 +170,7 @@ def judge_settings(state: State) -> Iterator[Finding]:
 
 
 def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
-    """Judge the newest failure of a rotation, record `at`, beside the newest cut, record `rotated` (0 for none)."""
+    """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
     if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"

@@ -34,18 +34,18 @@ REASONS = (
 )  # fmt: skip
 """Why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
-"""Of nodes; one that is up and drained, or has another folder of checkpoints mounted, counts as that, and so does one in
-maintenance, which may be silent."""
+"""Of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as that;
+one in maintenance may be silent."""
 FAILURES = (*(one or "unknown" for one in get_args(Failure) if one != "unknown"), OTHER)
 TRIGGERS = get_args(Trigger)
 ADJUSTMENTS = get_args(Adjustment)
-"""By which decisions change apps."""
+"""How decisions change apps."""
 PHASES_OF: dict[str, tuple[str, ...]] = {
     "start": ("wait", "start", "work"),
     "restart": ("prepare", "stop", "wait", "start", "work"),
     "live": ("wait", "warm_up", "barrier", "pause"),
 }
-"""By the kind of an adjustment that was carried out, its phases in order."""
+"""By kind of a completed adjustment: its phases in order."""
 OUTCOMES = ("applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable")
 ROTATIONS = ("done", "failed")
 MOST_RESOURCES = 16

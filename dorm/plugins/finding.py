@@ -16,7 +16,7 @@ _LONGEST = 200
 
 
 class PluginError(UnknownPolicy):
-    """A plug-in cannot be used; one line for people, which names its distribution."""
+    """A plug-in cannot be used; the message is one line that names its distribution."""
 
     code = "policy.plugin.broken"
 
@@ -39,7 +39,7 @@ def found() -> dict[str, Found]:
     points: dict[str, list[Found]] = {}
     for point in metadata.entry_points(group=GROUP):
         one = Found(point.name, _distribution(point), point.value)
-        if one not in points.setdefault(one.name, []):  # A folder that is on the path twice.
+        if one not in points.setdefault(one.name, []):  # A folder may be on the path twice.
             points[one.name].append(one)
     return {name: _judged(sorted(same)) for name, same in sorted(points.items())}
 

@@ -1,11 +1,11 @@
-"""A webhook for `app.notify`: sends what apps asked for, each to the URL of its spec.
+"""A webhook for `app.notify`: sends the notifications that apps request, each to the URL of its spec.
 
-Its place in the log, its signatures and its bounds are those of any webhook.  What differs follows from whose endpoints they
-are: one that fails is tried for some minutes and then given up, and never disables the webhook, for it is one tenant's.
+Its place in the log, its signatures and its bounds are those of any webhook.  The difference is that its endpoints belong to
+tenants: a failing one is retried for some minutes and then given up, and never disables the webhook.
 
-No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are worked
-on at once, but for each tenant one after the other.  Of the records that are worked on, and of those that wait for their next
-attempt, a tenant has at most as many as it leaves free; what goes beyond is tried later, or given up.
+No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are in
+progress at once, but for each tenant one after the other.  Of the records in progress, and of those that wait for their next
+attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MOST_NOT_DONE = 1024
 """The largest number of unfinished records, half of which may wait for another attempt: there is always room for new
 ones."""
 _AT_ONCE = 64
-"""Records that are worked on at once."""
+"""Records in progress at once."""
 _log = Logger(__name__)
 
 
 class _Waiting:
-    """What one record still has to have sent, while it waits for its next attempt."""
+    """The remaining notifications of one record, while it waits for its next attempt."""
 
     def __init__(self) -> None:
         self.have: set[str] = set()
@@ -79,7 +79,7 @@ class Notifier(Worker):
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _take(self, delivery: Delivery) -> bool:
-        """Work on a record beside others."""
+        """Process a record concurrently with others."""
         await self._free.acquire()
         task = asyncio.create_task(self._work(delivery))
         self._tasks.add(task)
@@ -148,7 +148,7 @@ class Notifier(Worker):
         return failed
 
     async def _notify(self, one: Notification) -> Outcome | None:
-        """Send one; None where its tenant has had too many sent."""
+        """Send a notification; None if its tenant has exceeded its limit."""
         if not self._allowance.take(one.tenant):
             self._measured.given_up += 1
             _log.warning("a notification is left out: its tenant has too many", tenant=one.tenant, app=one.app)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:
-    """Lay out a tenant's folder at `to`.  Raises Unshippable where the cluster no longer has it or `to` exists, OSError, and
+    """Lay out a tenant's folder at `to`.  Raises Unshippable if the cluster no longer has it or `to` exists, OSError, and
     the log's errors."""
     aside = await asyncio.to_thread(_aside, to)
     try:

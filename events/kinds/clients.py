@@ -86,7 +86,7 @@ class PolicyChanged(Event, frozen=True):
     """The same for apps of some tenants (on an open cluster, of some users). Changes only these; None resets one to
     `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
-    """What an app's weight counts against: all apps, or the others of its tenant, where all tenants weigh the same."""
+    """What an app's weight counts against: all apps, or the others of its tenant, if all tenants weigh the same."""
 
 
 class SealRequested(Event, frozen=True):

@@ -213,7 +213,7 @@ class EventLog(ReadableLog, Protocol):
 
     async def purge(self, upto: int) -> None:
         """Remove the records up to `upto`, which a cut has to cover.  Only rotation may do so.  Sequences do not change.
-        Raises LogRefused where no cut covers them or the store forbids it, and LogUnavailable."""
+        Raises LogRefused if no cut covers them or the store forbids it, and LogUnavailable."""
         raise LogRefused(f"records up to {upto:,} can't be removed from this log", code="log.not_archived")
 
     def check_room(self) -> None:

@@ -52,7 +52,7 @@ class NatsBus(Bus):
     """The bus of one cluster; `reports` is the pattern of its heartbeats' subjects."""
 
     def __init__(self, link: Link, reports: str, stream: str) -> None:
-        """`stream` stores the heartbeats where identities count; elsewhere older clusters have another, which is looked
+        """`stream` stores the heartbeats if identities count; elsewhere older clusters have another, which is looked
         up."""
         self._link = link
         self._client = link.client

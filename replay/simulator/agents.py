@@ -79,7 +79,7 @@ class VirtualAgents:
                 self._set_batch(partition, size)
 
     def _set_batch(self, partition: Partition, size: int) -> None:
-        """One that works goes on with the other batch size at once."""
+        """A working app continues with the new batch size at once."""
         works, now = partition.doing == "working", self._agenda.now
         if works:
             partition.rest(now, "working")
@@ -169,10 +169,10 @@ class VirtualAgents:
         self._up[fact.node] = True
         self._types[fact.node] = fact.labels.get("type", "")
 
-    # --- the ways of an app ---------------------------------------------------------------------------------------------
+    # --- the life of an app ---------------------------------------------------------------------------------------------
 
     def _at(self, partition: Partition, time: int, act: Callable[[Partition], None]) -> None:
-        """Run `act` then, unless the app turns to something else before."""
+        """Run `act` at that time, unless the app does something else before."""
         turn = partition.turn
 
         def if_still() -> None:
@@ -207,7 +207,7 @@ class VirtualAgents:
         self._work_on(partition, self._agenda.now)
 
     def _work_on(self, partition: Partition, began: int) -> None:
-        """Work since `began` (UTC ns), from which the intervals of reports and checkpoints count."""
+        """Work since `began` (UTC ns), where the intervals of reports and checkpoints start."""
         partition.began = began
         partition.work(self._agenda.now)
         done_at = partition.done_at()

@@ -127,11 +127,11 @@ Operated = (
     | k.SchedulingResumed
     | k.OfSessions
 )
-"""What people ask of one app, or of the whole cluster, beside settings; and who entered the app's containers."""
+"""Requests about one app or the whole cluster, except for settings; and sessions in the app's containers."""
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
-    """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
+    """Return the kind and the text of a chapter; None if this is no news for the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
     if isinstance(event, k.OfSessions):
         return entered(event, app)

@@ -1,4 +1,4 @@
-"""TF_CONFIG is read as TensorFlow reads it, and refused where TensorFlow would refuse it."""
+"""TF_CONFIG is read as TensorFlow reads it, and refused if TensorFlow would refuse it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_small_run_gives_all_figures_against_the_exact_policy() -> None:
     report, _ = bench_optimizer(run, tell=told.append)
     document = checked(msgspec.json.encode(report))
     found = document["figures"]
-    # Where every problem is unlike there is no gap; that is not so with these.
+    # If every problem is unlike there is no gap; that is not so with these.
     assert found.keys() == ALWAYS | TO_BOUND | TO_EXACT
     assert found["instances"]["value"] == found["reference_instances"]["value"] == 10
     assert found["event_p95_s"]["goal"] == "<= 0.5"

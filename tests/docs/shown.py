@@ -35,7 +35,7 @@ class Block(NamedTuple):
     title: str
     lines: list[str]
     not_run: str
-    """Why its commands are not run; empty where they are."""
+    """Why its commands are not run; empty if they are."""
 
 
 class File(NamedTuple):

@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error")
 class Line(NamedTuple):
     level: str
     event: str | None
-    """None where it is not a constant."""
+    """None if it is not a constant."""
     fields: tuple[str, ...]
 
 

@@ -1,4 +1,4 @@
-"""A short run of the fuzz, what failed once, and that the fuzz itself finds, names, repeats and shrinks what is wrong."""
+"""A short run of the fuzz, inputs that failed once, and that the fuzz itself finds, names, repeats and shrinks failures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_fold_that_believes_foreign_nodes_is_found(monkeypatch: pytest.MonkeyP
 
 
 def _start_twice(state: object, event: object, record: object) -> None:
-    """A fold that counts a start each time it is told of."""
+    """A fold that counts a start each time it is reported."""
     found = evolving._container_of(state, event, record)  # type: ignore[arg-type]
     if found is not None:
         found[2].state = "running"

@@ -134,7 +134,7 @@ class Attacker:
         await self.client.flush()
 
     async def api(self, what: str, question: dict[str, Any]) -> dict[str, Any]:
-        """Ask JetStream, below any prefix.  Raises TimeoutError where the server forbids it."""
+        """Ask JetStream, below any prefix.  Raises TimeoutError if the server forbids it."""
         answer = await self.client.request(what, json.dumps(question).encode(), timeout=2)
         found: dict[str, Any] = json.loads(answer.data)
         return found

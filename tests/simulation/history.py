@@ -301,7 +301,7 @@ class History:
         process.on_end(lambda ended: self._ended(ended, place, self._start_agent))
 
     def _ended(self, process: Process, host: str, start: Callable[[str], None]) -> None:
-        """A process is started again after a while, as systemd does, where its machine has power."""
+        """A process is started again after a while, as systemd does, if its machine has power."""
         if self.over:
             return
         if process.error is not None:
@@ -340,7 +340,7 @@ class History:
         return any(subject == subjects.fact(self.cluster, kind.__name__, "operator") for subject, _, _ in self._words)
 
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
-        """A stranger's record, known by its id where it is not the repeat of another's."""
+        """A stranger's record, known by its id if it is not the repeat of another's."""
         self._lives += 1
         self._words.append((subject, body, msg_id or f"{STRANGER}.{self._lives}"))
         self._send_words()

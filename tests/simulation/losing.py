@@ -61,7 +61,7 @@ class Losing(History):
         return "; ".join(self.led)
 
     def _lose(self, drawn: float, killed: str) -> bool:
-        """False where nothing can be lost now that somebody knows of."""
+        """False if nothing can be lost now that somebody knows of."""
         server = self.world.server
         held = server.held
         # What the last leader did not live to tell is known to nobody: it must have been seen by a master that goes on, or be

@@ -36,7 +36,7 @@ class Choice(msgspec.Struct, frozen=True):
     rotate: bool = False
     """Rotate the log in every history, not only in those of some seeds (`tests.rotation.simulated.rotates`)."""
     whole_story: bool = False
-    """Tell the story also where nothing was broken."""
+    """Tell the story even if nothing was broken."""
 
 
 class Played(msgspec.Struct, frozen=True):

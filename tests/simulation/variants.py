@@ -348,7 +348,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def caught_by(name: str, seeds: Sequence[int] = range(MOST_SEEDS)) -> Outcome | None:
-    """The first of the seeds that finds something wrong with this variant; None where none does."""
+    """The first of the seeds that finds something wrong with this variant; None if none does."""
     from tests.simulation.running import Choice, play
 
     first = CAUGHT_BY.get(name, ())

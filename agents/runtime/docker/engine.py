@@ -71,7 +71,7 @@ class ExecStream:
         return None if message is None else (message.stream, message.data)
 
     async def write(self, data: bytes) -> None:
-        """Raises `Unavailable` where the connection is lost."""
+        """Raises `Unavailable` if the connection is lost."""
         async with self._engine._asked("input of an exec", None):
             await self._stream.write_in(data)
 

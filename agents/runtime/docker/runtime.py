@@ -404,7 +404,7 @@ class DockerRuntime:
 
     @contextlib.asynccontextmanager
     async def _output(self, key: Key) -> AsyncIterator[str]:
-        """Yield the engine's id of a container whose output is read.  Raises KeyError where there is none (any more)."""
+        """Yield the engine's id of a container whose output is read.  Raises KeyError if there is none (any more)."""
         info = await self._own(key)
         if info is None:
             raise KeyError(key)

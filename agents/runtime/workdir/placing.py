@@ -2,7 +2,7 @@
 
 The manifest says nothing that could leave the folder (`events.workdir.manifest`).  The folder is new and no program can reach
 it yet, so what is opened below it is what was made here; still, no link is followed and no file is opened twice.  Files are
-the container's own user's, and of the mode that a program's author expects: 0644, or 0755 where it can be executed.  No
+the container's own user's, and of the mode that a program's author expects: 0644, or 0755 if it can be executed.  No
 manifest can ask for more, such as setuid.
 """
 

@@ -71,8 +71,8 @@ def main(
 ) -> int:
     """Run one worker to its end; return the exit code, after printing the reason if it is not 0.
 
-    `read_place` reads the worker's place from the environment, `join` connects the workers, and `worker` is one with a loop
-    of its own.
+    `read_place` reads the worker's place from the environment, `join` connects the workers, and `worker` is a worker with its
+    own loop.
     """
     try:
         return _work(program, stop, presence, options.parse(program, arguments), read_place(os.environ), join, worker)

@@ -1,12 +1,12 @@
 """The whole bench: see the package.
 
-`read_p99_s` is from the moment a read was due, so a late answer delays no later read.  A submission is refused by the master
-(its app is larger than any node), and its time is until that answer.  A stream's lag is from the log's own time of a record
-until its reader has it.  The moments of the long log are drawn at random; each has to be folded from the nearest snapshot.
-An app is drawn when its name is in the page; that is counted from the record of its acceptance.
+`read_p99_s` is from the time at which a read was due, so a late answer delays no later read.  A submission is refused by the
+master (its app is larger than any node), and its time is until that answer.  A stream's lag is from a record's log time until
+its reader has it.  The moments of the long log are drawn at random; each has to be folded from the nearest snapshot. An app is
+drawn when its name is in the page; that is counted from the record of its acceptance.
 
 All processes share this machine's processors, so `reads_cores_of_…` and `readers_cores_of_…` say how many cores each of them
-used meanwhile: where their sum reaches the machine's cores, the figures are those of a machine that is too small.
+used meanwhile: if their sum reaches the machine's cores, the machine is too small for the measurement.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Sizes(NamedTuple):
     """Of the long log; 0 for none."""
     moments: int = 60
     parts: tuple[str, ...] = PARTS
-    """Of PARTS.  Those with a browser are left out where there is none."""
+    """Of PARTS.  Those with a browser are left out if there is none."""
 
 
 QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, parts=("live", "moments"))
 
 
 class _Cluster(NamedTuple):
-    """What is measured: processes, and a connection of this one."""
+    """The measured processes, and a connection of this one."""
 
     connection: Connection
     log_server: Running
@@ -226,7 +226,7 @@ async def _long(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
 
 
 async def _apart(function: Callable[..., Iterable[Any]], *arguments: Any) -> Any:
-    """Return what a function yields in a process of its own."""
+    """Return what a function yields in its own process."""
 
     def work() -> Any:
         (found,) = items_of([(function, arguments)])

@@ -1,4 +1,4 @@
-"""From the log to the eyes: how long after the master's answer a new app is drawn in a browser that follows the cluster."""
+"""How long after the master's answer a browser that follows the cluster draws a new app."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ new MutationObserver(() => {
   for (const [, number] of document.body.textContent.matchAll(/drawn-([0-9]+)/g)) window.__drawn[number] ??= Date.now();
 }).observe(document, { subtree: true, childList: true, characterData: true });
 """
-"""Notes when the name of each app is first in the page (UTC ms)."""
+"""Records when the name of each app first appears in the page (UTC ms)."""
 
 
 async def browser_lags(connection: Connection, url: str, seconds: float, tell: Tell) -> list[float]:
     """Submit an app a second, and return how long after its acceptance was stored each was drawn, in seconds.  Raises
-    BenchError, also where there is no browser."""
+    BenchError, also if there is no browser."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         raise BenchError("this part needs a browser: apt install chromium", code="package.missing")
@@ -57,7 +57,7 @@ async def browser_lags(connection: Connection, url: str, seconds: float, tell: T
 
 async def _one(connection: Connection, session: aiohttp.ClientSession, tab: Any, number: int) -> float:
     name = f"drawn-{number:04}"
-    # A table draws only the rows that fit, and this one has to be among them.
+    # A table draws only the rows that fit, and this row has to be one of them.
     await tab.evaluate(f"location.hash = '#/apps?find={name}'")
     spec = {"name": name, "command": ["work"], "demand": {"cpu": 1}}
     async with session.post("/v1/apps", json=spec) as answer:

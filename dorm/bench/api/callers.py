@@ -1,4 +1,4 @@
-"""Reads, submissions and streams, each kind from a process of its own."""
+"""Reads, submissions and streams, each kind from its own process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ READS = (
 )  # fmt: skip
 _AT = re.compile(rb'^data: \{"position":"[0-9.]+","at":"([^"]+)"', re.MULTILINE)
 _SAMPLED = 20
-"""One of so many readers looks at times; the others count."""
+"""One in this many readers measures times; the others only count."""
 _OPENING_S = 60.0
 _NICE = 5
-"""Callers are on other machines: what they compute must not slow down what is measured."""
+"""Real callers are on other machines, so their computing must not slow down the measured processes."""
 
 
 class Took(NamedTuple):
@@ -35,26 +35,26 @@ class Took(NamedTuple):
 
     seconds: list[float]
     cpu_s: float
-    """What their own process computed, in seconds of one core."""
+    """CPU seconds of their own process."""
 
 
 class Lags(NamedTuple):
-    """What the readers of a stream saw."""
+    """Results of the readers of a stream."""
 
     seconds: list[float]
     fewest: int
-    """Events that the reader with the fewest got."""
+    """The fewest events that any reader got."""
     most: int
     ended: int
     """Streams that the API ended."""
     since: int
     """When all of them were open (UTC ns)."""
     cpu_s: float
-    """What the readers' own process computed from then on, in seconds of one core."""
+    """CPU seconds of the readers' own process since then."""
 
 
 def reads(url: str, per_s: float, seconds: float) -> Iterator[Took]:
-    """Yield how long each of so many reads a second took, from when it was due, in seconds."""
+    """Yield the seconds that each read took, from when it was due, at this many reads per second."""
     os.nice(_NICE)
     yield Took(asyncio.run(_reads(url, per_s, seconds)), time.process_time())
 
@@ -84,7 +84,7 @@ async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
 
 
 def submissions(url: str, per_s: float, seconds: float) -> Iterator[Took]:
-    """Yield how long each of so many submissions a second took until the master's answer was there, in seconds."""
+    """Yield the seconds from each submission to the master's answer, at this many submissions per second."""
     os.nice(_NICE)
     yield Took(asyncio.run(_submissions(url, per_s, seconds)), time.process_time())
 
@@ -95,7 +95,7 @@ async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
         for number in range(int(per_s * seconds)):
             began = time.perf_counter()
             spec: dict[str, Any] = {"name": f"sent-{number}", "command": ["work"], "demand": {"cpu": 400}}
-            # It asks for more than any node has, so that it is answered and leaves nothing.
+            # It requests more than any node has, so it is refused and leaves nothing behind.
             async with session.post("/v1/apps", json=spec) as answer:
                 await answer.read()
                 if answer.status != 409:
@@ -107,7 +107,7 @@ async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
 
 
 def streams(url: str, readers: int, seconds: float) -> Iterator[Lags]:
-    """Yield what readers saw in this time, after all of them were connected."""
+    """Yield the results of readers in this time, after all of them were connected."""
     os.nice(_NICE)
     loop = asyncio.new_event_loop()
     try:

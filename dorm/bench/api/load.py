@@ -1,4 +1,4 @@
-"""What keeps a master busy: nodes that are heard, apps that come and are cancelled, reports of progress.
+"""The load on a master: heartbeats of nodes, apps that are submitted and cancelled, reports of progress.
 
 A round's time is the log's own: from the moment a submission is stored until the round that answers it is.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _CAPACITY = {"cpu": 16_000, "memory": 64 * 2**30}
 _BEAT_S = 2.0
 _APP_EVERY = 25
-"""One of so many events is a submission."""
+"""One in this many events is a submission."""
 _ALIVE = 20
-"""Apps that are there at once."""
+"""Apps that exist at the same time."""
 
 
 class Load:

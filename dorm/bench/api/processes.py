@@ -1,4 +1,4 @@
-"""A log's server, a master and an API, each as a process of its own, as on different machines."""
+"""A log's server, a master and an API, each in its own process, as on different machines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _END_S = 10.0
 
 
 class Running(NamedTuple):
-    """A process, and where it is."""
+    """A process and its address."""
 
     pid: int
     url: str = ""
 
     def cpu_s(self) -> float:
-        """Return what it and its children have computed so far, in seconds of one core."""
+        """Return the CPU seconds that it and its children have used so far."""
         times = psutil.Process(self.pid).cpu_times()
         return times.user + times.system + times.children_user + times.children_system
 

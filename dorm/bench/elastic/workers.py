@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ROOT", "Workers", "free_port"]
 
 ROOT = Path(__file__).parents[3]
-"""Where the packages of the project lie."""
+"""The root of the project's packages."""
 _LOOK_S = 0.02
 _LISTENS_S = 120.0
 """Seconds that a newcomer may take to import what it needs."""
@@ -116,11 +116,11 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for who started them, who ends them.
+                start_new_session=True,  # Ctrl-C in the terminal is for the process that started them, which ends them.
             )
 
     def _listening(self, slot: int) -> None:
-        """Wait until a newcomer can be reached: a connection that says nothing changes nothing there."""
+        """Wait until a newcomer can be reached: a silent connection has no effect there."""
         deadline = time.monotonic() + _LISTENS_S
         while time.monotonic() < deadline and self.processes[slot].poll() is None:
             try:
@@ -144,7 +144,7 @@ class Workers:
         lines = []
         for path in sorted(self.folder.glob("slot-*/progress")):
             slot = int(path.parent.name.partition("-")[2])
-            # The last line may still be in the writing.
+            # The last line may be incomplete.
             whole = path.read_text().rpartition("\n")[0]
             lines += [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
         return lines
@@ -154,7 +154,7 @@ class Workers:
         return sorted((fact for fact in self.facts() if "cause" in fact), key=lambda fact: fact["step"])
 
     def epochs(self) -> dict[int, str]:
-        """Return the ledger by epoch.  Raises BenchError where two members report different ones for the same epoch."""
+        """Return the ledger by epoch.  Raises BenchError if two members report different ones for the same epoch."""
         found: dict[int, str] = {}
         for fact in self.facts():
             if "ledger" in fact and found.setdefault(fact["epoch"], fact["ledger"]) != fact["ledger"]:
@@ -162,7 +162,7 @@ class Workers:
         return found
 
     def until(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
-        """Wait until a condition on the facts holds.  Raises BenchError with what the workers printed."""
+        """Wait until a condition on the facts holds.  Raises BenchError with the workers' output."""
         deadline = time.monotonic() + timeout
         while not condition():
             ended = all(process.poll() is not None for process in self.processes.values())
@@ -173,7 +173,7 @@ class Workers:
             time.sleep(_LOOK_S)
 
     def failed(self, text: str) -> BenchError:
-        """Return an error that names what a worker printed last, with all of it as a note."""
+        """Return an error with the last line that a worker printed, and its whole output as a note."""
         said = [line for slot in sorted(self.processes) for line in self.output(slot).splitlines()[-1:]]
         error = BenchError(f"{text}; the workers printed: {'; '.join(said) or 'nothing'}", code="bench.workers")
         error.add_note(self.printed())

@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True):
     """Seconds between two samples."""
     window_s: float | None = None
     about: tuple[str, ...] = ()
-    """Sentences that a reader has to know."""
+    """Sentences that a reader needs to know."""
     seeds: tuple[str, ...] = ()
     """Names of a contender's runs, if they have any."""
 

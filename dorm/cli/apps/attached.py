@@ -55,7 +55,7 @@ class Attached:
         """A generation, and from where it goes on; it may save more checkpoints later."""
 
     async def follow(self) -> None:
-        """Return once the app has ended and its output is printed.  Raises BrokenPipeError where nobody reads it."""
+        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if nobody reads it."""
         printing = asyncio.create_task(self._print())
         watching = asyncio.create_task(self._watch())
         try:
@@ -208,7 +208,7 @@ class Attached:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[asyncio.Event]:
-        """Hold back the output, so that a question stays readable; after it too, where the event is set meanwhile."""
+        """Hold back the output, so that a question stays readable; after it too, if the event is set meanwhile."""
         stays = asyncio.Event()
         self._flows.clear()
         try:
@@ -290,7 +290,7 @@ async def _choice(attached: Attached, following: asyncio.Task[None], signals: St
 
 
 async def _line(signals: Stops) -> str | None:
-    """Return a line from the terminal, "" where it has ended; None if another signal came first."""
+    """Return a line from the terminal, "" if it has ended; None if another signal came first."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(0, readable.set)

@@ -115,7 +115,7 @@ def submit(
 
 
 def _hint(checked: CheckedSpec, file: Path) -> None:
-    """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
+    """Say so if the program lies beside the spec, and nothing brings it to the nodes."""
     from dorm.local.scripts import unshipped
 
     if checked.workdir or not file.is_file():
@@ -127,7 +127,7 @@ def _hint(checked: CheckedSpec, file: Path) -> None:
 
 
 async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:
-    """Wait for each, also where one before it failed.  Raises Fail for the first that did not complete."""
+    """Wait for each, even if one before it failed.  Raises Fail for the first that did not complete."""
     failed: Fail | None = None
     for app in apps:
         try:

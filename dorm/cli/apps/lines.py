@@ -67,7 +67,7 @@ def _stamp(one: Line) -> bytes:
 
 async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *, follow: bool) -> None:
     """Print the output of all ranks as it comes; one that can't be read is reported, and the others go on.  With `follow` all
-    are read at the same time.  Raises BrokenPipeError where nobody reads what is printed."""
+    are read at the same time.  Raises BrokenPipeError if nobody reads what is printed."""
     free = asyncio.Semaphore(len(outputs) if follow else _AT_ONCE)
 
     async def one(rank: int, source: AsyncIterator[Line]) -> None:

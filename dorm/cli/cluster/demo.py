@@ -1,7 +1,7 @@
 """`dorm demo`: three nodes, five training apps that contend, and a replay of what happened.
 
 Everything is real: an embedded NATS server, the master, three agents, and NumPy programs that train on handwritten
-digits over TCP, in Docker where an engine answers, else as plain processes.
+digits over TCP, in Docker if an engine answers, else as plain processes.
 """
 
 from __future__ import annotations

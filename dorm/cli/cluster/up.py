@@ -235,7 +235,7 @@ async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | 
 
 def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
     """Return whether the cluster in this folder knows its users, as a new one does unless it is to be open; and whether it has
-    no log yet.  Raises Fail where the folder holds a cluster of the other kind, which it stays."""
+    no log yet.  Raises Fail if the folder holds a cluster of the other kind, which it stays."""
     from dorm.local.founding import has_log, knows_users
 
     server = data / "nats"
@@ -304,7 +304,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
 
 
 def _image_of(cluster: LocalCluster) -> str:
-    """Return what `dorm run` needs where containers are made from images."""
+    """Return what `dorm run` needs if containers are made from images."""
     return "" if cluster.runtime_name == "process" else "--image IMAGE "
 
 

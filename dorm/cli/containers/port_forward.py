@@ -94,7 +94,7 @@ class _Forwarding:
         self._said = ""
 
     async def run(self, local: int) -> None:
-        """Forward until the session ends.  Raises Fail where the local port is taken, or when the container has ended."""
+        """Forward until the session ends.  Raises Fail if the local port is taken, or when the container has ended."""
         connections: set[asyncio.Task[None]] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -150,7 +150,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 async def _parts(connection: Connection) -> list[Part]:
-    """Return the archives, and the stream at the end.  Raises LogError where the archives can't be listed."""
+    """Return the archives, and the stream at the end.  Raises LogError if the archives can't be listed."""
     from events.archive.whole import WholeLog
 
     found: list[Part] = []

@@ -192,8 +192,8 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
 
 
 async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
-    """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused where
-    a node could not run it."""
+    """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused if a
+    node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
     from dorm.local.commands import check_nodes

@@ -118,7 +118,7 @@ class Files:
         raise FilesRefused("the agent did not say whether it took the file; copy it again", code="files.no_answer")
 
     async def _ask(self, where: Where, what: str, question: bytes) -> AsyncGenerator[Answer, None]:
-        """Ask one node after the other, and again for a while where none answers."""
+        """Ask one node after the other, and again for a while if none answers."""
         loop = asyncio.get_running_loop()
         ends, begun = loop.time() + _PATIENCE_S, False
         while True:

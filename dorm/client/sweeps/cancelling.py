@@ -29,8 +29,8 @@ class Cancelled(NamedTuple):
 
 
 async def cancel(client: Client, name: str, reason: str = "") -> Cancelled:
-    """Cancel all apps of a sweep that have not ended, those that wait first.  Raises NotFound; Refused, also where all of it
-    has ended; Unsettled, and the log's errors."""
+    """Cancel all apps of a sweep that have not ended, those that wait first.  Raises NotFound; Refused, also if all of it has
+    ended; Unsettled, and the log's errors."""
 
     def live(state: State) -> list[tuple[str, bool]]:
         return [(app.id, bool(app.generation)) for app in find_sweep(state, name, client.user) if not app.ended]

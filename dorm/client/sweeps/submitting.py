@@ -52,8 +52,8 @@ async def submit(
 ) -> Outcome:
     """Submit what is missing of a sweep, and wait for the answers; call `answered` with how many apps are there so far.
 
-    Raises Refused where other apps have names of this sweep, where it was cancelled or is over, and where the master refuses
-    one of its apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
+    Raises Refused if other apps have names of this sweep, if it was cancelled or is over, and if the master refuses one of its
+    apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
     """
     first = await client.submission_id(f"{client.user}.{sweep.digest}.0")
     state = await client.state()
@@ -79,7 +79,7 @@ def _there(state: State, sweep: Sweep, tenant: str) -> dict[int, App]:
 
 
 def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> None:
-    """Refuse a sweep where other live apps have its name, or names of its apps.  Raises Refused."""
+    """Refuse a sweep if other live apps have its name, or names of its apps.  Raises Refused."""
     taken = [
         app
         for app_id in state.names.values()

@@ -51,7 +51,7 @@ def is_live(app: App) -> bool:
 
 
 def cost_s(record: AdjustmentRecord) -> float | None:
-    """Return the cost of one adjustment in seconds; None while it is in progress, and where it is unknown: for an app that
+    """Return the cost of one adjustment in seconds; None while it is in progress, and if it is unknown: for an app that
     reported steps and whose pace with the earlier containers was not measured.
 
     The pause lasts from the decision, or the end of what was prepared ahead, until the app ran again: all its containers had

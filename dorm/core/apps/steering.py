@@ -133,7 +133,7 @@ def _stale(app: App) -> SpecError:
 
 
 def check_agents(state: State) -> None:
-    """Refuse where a node's agent would start what the app had before.  Raises SpecError."""
+    """Refuse if a node's agent would start what the app had before.  Raises SpecError."""
     old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.able)
     if old:
         named = ", ".join(old[:3]) + (f" and {len(old) - 3} more" if len(old) > 3 else "")

@@ -222,7 +222,7 @@ def _dismiss(generation: Generation, slot: int) -> None:
 
 
 def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
-    """Return what the app is held at, where its newcomers failed by themselves before they joined; None where others did."""
+    """Return what the app is held at, if its newcomers failed by themselves before they joined; None if others did."""
     current = app.current
     if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
         return None

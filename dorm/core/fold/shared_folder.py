@@ -21,7 +21,7 @@ from events.quantities import SECOND
 from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s.  Where the folder itself is gone, all of them have said so by then, and nothing is
+"""Agents look at their folders every 5 s. If the folder itself is gone, all of them have said so by then, and nothing is
 moved from one node without it to another."""
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _is_foreign(node: Node, folder: str) -> bool:
 
 
 def _in_use(state: State) -> str:
-    """The folder in force, where a live app saved a checkpoint in it; "" where none did."""
+    """The folder in force, if a live app saved a checkpoint in it; "" if none did."""
     if not state.checkpoints:
         return ""
     used = any(not app.ended and state.checkpoints in _folders_of(state, app) for app in state.apps.values())
@@ -95,7 +95,7 @@ def _in_use(state: State) -> str:
 
 
 def _folders_of(state: State, app: App) -> list[str]:
-    """In which it saved, or has begun to work and may have saved.  A generation counts where all of its nodes have that
+    """In which it saved, or has begun to work and may have saved.  A generation counts if all of its nodes have that
     folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
     its folder the one of apps that run elsewhere."""
     running = (one for one in app.generations.values() if not one.ended)
@@ -126,7 +126,7 @@ def settle_anew(state: State) -> None:
 
 
 def _of_most(state: State) -> str:
-    """Of the nodes that have not left; the one in force where none of these has any."""
+    """Of the nodes that have not left; the one in force if none of these has any."""
     votes: dict[str, int] = {}
     for folder in _announced(state):
         if folder != NO_FOLDER:
@@ -138,7 +138,7 @@ def _of_most(state: State) -> str:
 
 
 def trouble(state: State, node: Node) -> str:
-    """What is wrong with a node's folder and what to do, in one line; "" where nothing is."""
+    """What is wrong with a node's folder and what to do, in one line; "" if nothing is."""
     if not node.foreign:
         return ""
     if node.checkpoints == NO_FOLDER:

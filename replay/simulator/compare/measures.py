@@ -130,7 +130,7 @@ class Measures:
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        del state  # It is the one that this was made for.
+        del state  # The state is the one that was passed to the constructor.
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:

@@ -52,7 +52,7 @@ _TELL_EVERY = 200
 """Records between two checks of whether the caller still wants the run."""
 _POLL_S = 0.2
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables by which users limit the threads of a process; what they say stands."""
+"""Variables by which users limit the threads of a process; they have precedence."""
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
 
 
@@ -205,7 +205,7 @@ def _work_off(
     poll: Callable[[], None],
     told: Done | None,
 ) -> None:
-    """Send no more jobs than there are processes, so scenarios are not copied long before they run."""
+    """Send no more jobs than there are processes, so that scenarios are not copied long before they run."""
     left = iter(jobs)
     running: dict[Future[Run], int] = {}
 
@@ -245,8 +245,8 @@ def _no_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Give processes that start meanwhile one thread for linear algebra: the matrices are small, and on cores that other
-    runs use its threads spend up to a hundred times what they save on waiting for each other."""
+    """Give processes that start meanwhile one thread for linear algebra: the matrices are small, and on cores that other runs
+    use, threads wait for each other for up to a hundred times as long as they save."""
     unset = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, "1"))
     try:

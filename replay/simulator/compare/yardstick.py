@@ -38,14 +38,14 @@ _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
     **dict.fromkeys(("optimus", "pollux", "sia"), "wide"),
 }
-"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
+"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others get it unchanged."""
 
 _ALWAYS = ("dorm-speed", *BY_TIME)
 """Policies whose answer may change though nothing has happened."""
 
 
 def scenario(workload: Workload, contender: Contender) -> Scenario:
-    """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to stand beside Pollux's."""
+    """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to be compared with Pollux's."""
     bounds = _BOUNDS.get(contender.policy)
     apps = workload.apps if bounds is None else tuple(bounded(app, bounds) for app in workload.apps)
     return simulated(apps, workload.nodes, contender)

@@ -1,8 +1,9 @@
-"""A real log played on in the simulator from one of its moments: as it was, or with something changed.
+"""A real log continued in the simulator from one of its moments: as it was, or with something changed.
 
 A fork starts with the state of that moment and models of its live apps (`fitting`).  Later facts on the log that no master
-decided come again at their times: submissions, with their own ids; requests of clients and operators; nodes that joined, left
-or crashed.  The rest is simulated.  Changes are published at the fork, as clients, operators and agents would publish them.
+decided are repeated at their times: submissions, with their own ids; requests of clients and operators; nodes that joined,
+left or crashed.  The rest is simulated.  Changes are published at the fork, as clients, operators and agents would publish
+them.
 
     make(history, state)                  as it was
     make(history, state, changes=…)       with assumptions, as `dorm plan` takes them
@@ -335,7 +336,7 @@ class _Making:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
     def _told_every_s(self, until_s: float | None, told: int) -> float:
-        """Report as often as on the log, since costs of adjustments are measured by it, but within a bound."""
+        """Report as often as on the log, because costs of adjustments are measured from reports, but within a bound."""
         total_s = 0.0
         for one in self.fitted.values():
             rate = one.model.speed.rate((one.model.spec.n_min,))

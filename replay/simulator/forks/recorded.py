@@ -182,7 +182,7 @@ def causes_in(fact: Any) -> list[Cause]:
 
 
 class RecordedMaster(VirtualMaster):
-    """Looks when the log's master looked, and finds out by itself whether an allocation is due then."""
+    """Looks when the log's master looked, and determines by itself whether an allocation is due then."""
 
     def _make_leader(self) -> Leader:
         return Leader(self._state)

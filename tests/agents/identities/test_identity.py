@@ -1,4 +1,4 @@
-"""Which machine an agent is, and what it does where another one holds its node's name."""
+"""Which machine an agent is, and what it does if another one holds its node's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is answered first where more was submitted than one round can answer."""
+"""Who is answered first if more was submitted than one round can answer."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class VirtualNode:
             self.lease_until = sent_at + int(self.desired.lease_s * SECOND)
 
     def act(self, most: int) -> bool:
-        """List, compare, and do (some of) what follows.  False where nothing was to be done."""
+        """List, compare, and do (some of) what follows.  False if nothing was to be done."""
         if not self.ready:
             return False
         actions = reconciling.reconcile(

@@ -97,7 +97,7 @@ class World:
             raise Broken(f"seed {self.seed}, record {len(self.log)}: {otherwise}")
 
     def append(self, subject: str, body: bytes, msg_id: str = "", expected_last: int | None = None) -> int | None:
-        """Sequence, or None where another record on the subject was first."""
+        """Sequence, or None if another record on the subject was first."""
         if msg_id and msg_id in self.ids:
             return self.ids[msg_id]
         if expected_last is not None:

@@ -266,7 +266,7 @@ def heads(data: bytes) -> list[tuple[int, bytes]]:
 
 
 async def survey(data: bytes, path: Path) -> tuple[list[Record], list[Record], list[Damage]]:
-    """What is read of an archive, what is salvaged, and what is wrong with it.  Raises LogError where it can't be opened."""
+    """What is read of an archive, what is salvaged, and what is wrong with it.  Raises LogError if it can't be opened."""
     log = await opened(data, path)
     try:
         read: list[Record] = []

@@ -1,4 +1,5 @@
-"""What `make chaos` makes of what it sees: schedules, records from inside, recovery; and that nothing of it stays."""
+"""How `make chaos` interprets its observations: schedules, records from inside, recovery; and that it leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ S = 1_000_000_000
 
 
 def stay(generation: int, slot: int, begin: float, end: float, step: int = 0, every: float = 0.5) -> Stay:
-    """One process that makes a step between any two marks."""
+    """Return the record of a process that makes a step between any two marks."""
     count = round((end - begin) / every)
     marks = [Mark(round((begin + i * every) * S), step + i) for i in range(count + 1)]
     return Stay(generation, slot, marks)
@@ -96,7 +97,7 @@ def test_recovery_is_the_later_of_answers_and_training() -> None:
     ]
     probes = [Probe("p1", S), Probe("p2", round(11.6 * S))]
     first, second = recoveries(faults, told, apps, probes)
-    # Work that it had ended at 10 s begins again at 16 s, and steps a quarter of a second later.
+    # Training stops at 10 s and continues at 16 s, with a step a quarter of a second later.
     assert first == Recovery("container_removed", 2.0, 6.25)
     assert second == Recovery("leader_killed", 0.5, 0.0)
     assert (first.seconds, second.seconds) == (6.25, 0.5)
@@ -116,7 +117,7 @@ def test_an_adjustment_and_a_wait_that_were_decided_are_no_faults_doing() -> Non
 
 
 def block(*records: tuple[int, bytes, bytes], deleted: int = 0) -> bytes:
-    """As nats-server writes it: sequence, headers, body."""
+    """Return a block as nats-server writes it: sequence, headers, body."""
     data = b""
     for seq, headers, body in records:
         told = len(headers).to_bytes(4, "little") + headers if headers else b""

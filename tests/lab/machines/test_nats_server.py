@@ -1,4 +1,4 @@
-"""The NATS server of the tests keeps what it acknowledged, whatever ends it."""
+"""The NATS server of the tests keeps acknowledged messages, whatever ends it."""
 
 from __future__ import annotations
 

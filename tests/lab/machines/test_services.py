@@ -1,4 +1,4 @@
-"""A service is started again whenever it ends, unless its machine is down; and it is gone with its task."""
+"""A service is restarted whenever it ends, unless its machine is down; and it ends with its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two states: all that people see of them, and nothing where nothing did."""
+"""What changed between two states: all that people see of them, and nothing if nothing did."""
 
 from __future__ import annotations
 

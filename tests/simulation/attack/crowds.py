@@ -1,6 +1,6 @@
 """Tenants that take more than their part, and what others may expect beside them.
 
-Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only where the nodes'
+Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only if the nodes'
 ranges are used as far as promised.
 
 Programs that flood their progress files: few records come of them, however much they write.

@@ -168,7 +168,7 @@ class Checks:
     def folder_gone(self, key: Key) -> None:
         """Where a checkpoint lies that it saves at that time, and whether that is told, is a matter of luck; what was told is
         there all the same.  The same is true of the last words of a container that has ended, until its agent has told
-        them: the agent believes them only where it finds the shared folder."""
+        them: the agent believes them only if it finds the shared folder."""
         if key in self.launched and not self._told[key]:
             self.lost_by_nature.add(key.app)
 
@@ -204,7 +204,7 @@ class Checks:
         )
 
     def lease_over(self, machine: Machine) -> None:
-        """The guard is about to kill: right only where something kept the agent from extending."""
+        """The guard is about to kill: right only if something kept the agent from extending."""
         since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
         self.world.trace("the lease is over", node=machine.name)
         lease = min((node.lease_s for node in self.whole.nodes.values()), default=self.whole.settings.node_lease_s)

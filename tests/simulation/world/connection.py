@@ -243,7 +243,7 @@ class _Reader:
             self._woken.set_result(None)
 
     async def next(self) -> list[Record]:
-        """Raises LogUnavailable where it has to be opened anew."""
+        """Raises LogUnavailable if it has to be opened anew."""
         while not self._buffer:
             if self._broken:
                 raise LogUnavailable("neither records nor heartbeats")

@@ -245,7 +245,7 @@ class Loop(asyncio.AbstractEventLoop):
         return timers[0][0] if timers else math.inf
 
     def _run(self, until: float) -> None:
-        """Whatever is ready or due; where nothing is, the time jumps to the next timer, unless that is after `until`."""
+        """Whatever is ready or due; if nothing is, the time jumps to the next timer, unless that is after `until`."""
         ready, timers = self._ready, self._timers
         while not self._stopping:
             while timers and timers[0][0] <= self.now:

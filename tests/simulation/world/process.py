@@ -175,7 +175,7 @@ class Host:
                 link.broken("the connection was lost")
 
     def heal(self) -> None:
-        """What was held back by a silent cut arrives late and in order, where the connection outlived the cut."""
+        """What was held back by a silent cut arrives late and in order, if the connection outlived the cut."""
         if self.cut_up or self.cut_down:
             self.world.trace("is back", host=self.name)
             self.cuts += 1

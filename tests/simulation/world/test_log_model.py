@@ -150,7 +150,7 @@ def _mend(host: Host) -> None:
 
 
 def play(seed: int, *, break_server: Callable[[World], None] = lambda _: None) -> str:
-    """Several writers, leaders and a reader under attack.  Raises AssertionError where the log broke its word."""
+    """Several writers, leaders and a reader under attack.  Raises AssertionError if the log broke its word."""
     with World(seed, fold=False) as world:
         break_server(world)
         parts: list[Writer | Leader | Reader] = [

@@ -88,7 +88,7 @@ class Stored(NamedTuple):
 
     @property
     def event_id(self) -> str:
-        """Without what `events.appending` adds to it where the id was taken."""
+        """Without what `events.appending` adds to it if the id was taken."""
         return self.msg_id.partition("~")[0]
 
 

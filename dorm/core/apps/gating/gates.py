@@ -56,7 +56,7 @@ def broken(app: App) -> Awaited | None:
 
 
 def closed_since(app: App) -> int:
-    """Return since when a gate of the app is closed (log time, UTC ns); 0 where all are open."""
+    """Return since when a gate of the app is closed (log time, UTC ns); 0 if all are open."""
     return app.gates.closed_at if isinstance(app.gates, Gates) else 0
 
 
