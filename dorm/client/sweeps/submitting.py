@@ -101,6 +101,10 @@ def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> No
 def _check_going_on(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
     """Refuse to go on with a sweep that was cancelled, or that is over.  Raises Refused."""
     again = "give it another --name to run it again"
+    if any(app.cancel_requested and not app.ended for app in there) and all(
+        app.cancel_requested or app.ended for app in there
+    ):
+        raise Refused(f"the sweep {sweep.name} is being cancelled; {again}", code="sweep.cancelled")
     if missing and there and all(app.ended == "cancelled" for app in there):
         text = f"the sweep {sweep.name} was cancelled before all of it was submitted; {again}"
         raise Refused(text, code="sweep.cancelled")

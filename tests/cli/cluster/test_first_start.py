@@ -129,7 +129,7 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     async with running(tmp_path / "home", log, *command, "plain") as process:
         await until_said(log, '"leading"', process)
         process.send_signal(signal.SIGHUP)
-        assert await asyncio.wait_for(process.wait(), 20.0) == 0
+        assert await asyncio.wait_for(process.wait(), 60.0) == 0
     connection = await Connection.open(nats_server.url, cluster)
     held = await connection.leadership.look()
     assert held is not None

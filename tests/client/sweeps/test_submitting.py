@@ -11,7 +11,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.client.sweeps.finding import find_sweep, free_name, is_sweep
-from dorm.client.sweeps.submitting import submit
+from dorm.client.sweeps.submitting import Outcome, submit
 from dorm.core.query.sweeps import sweeps
 from events import kinds as k
 from events import subjects
@@ -144,6 +144,19 @@ async def test_one_that_is_cancelled_or_over_is_not_gone_on_with() -> None:
             await submit(ann, sweep)
         with raises(Refused, "sweep.over"):
             await submit(ann, short)
+
+
+async def test_one_that_is_being_cancelled_is_not_gone_on_with() -> None:
+    """The requests are on the log, and no master has answered them yet."""
+    log, key = await cluster()
+    ann, sweep = client(log), array(2)
+    async with leading(log, "m1", key):
+        await submit(ann, sweep)
+    await ann.cancel("lr-0000")
+    assert await submit(ann, sweep) == Outcome(new=0, before=2), "the other app goes on"
+    await ann.cancel("lr-0001")
+    with raises(Refused, "sweep.cancelled"):
+        await submit(ann, sweep)
 
 
 async def test_without_a_master_it_gives_up_and_the_same_goes_on() -> None:
