@@ -142,10 +142,10 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
             await tab.get_by_label("quiet_limit (ms)").fill("700")
             await tab.get_by_label("Nodes that join").fill("2")
             await tab.get_by_role("alert").get_by_text("choose a node").wait_for()
-            await tab.get_by_label("They are like").fill("n0")
+            await tab.get_by_label("Copies of").fill("n0")
             await tab.get_by_label("Their resources").fill("cpu=1")
             await tab.get_by_label("Nodes that are drained").fill("n1")
-            await tab.get_by_label("An app that is submitted").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
+            await tab.get_by_label("An app to submit").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
             await tab.get_by_label("How long to simulate").fill("half a day")
             await tab.get_by_role("alert").get_by_text("not a length of time").wait_for()
             assert await play.is_disabled()
@@ -160,7 +160,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
         async with opened(browser, there, theme="dark", strict=False) as tab:
             await title_of(tab, said)
             assert await violations(tab) == []
-            assert await tab.get_by_label("They are like").input_value() == "n0"
+            assert await tab.get_by_label("Copies of").input_value() == "n0"
             assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
 
