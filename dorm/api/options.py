@@ -65,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     """PEM file of the server's certificate; None for connections that are not encrypted."""
     key: Path | None = None
-    """PEM file of its key; None where the certificate's file holds it."""
+    """PEM file of its key; None if the certificate's file holds it."""
     clients: Path | None = None
     """PEM file of the authority whose certificates name users."""
     pseudonyms: bytes = b""

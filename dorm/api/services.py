@@ -68,7 +68,7 @@ class Services:
         beside: Services | None = None,
         tenant: str = "",
     ) -> None:
-        """`beside`: the services of the whole log, where these are of one tenant's view.  Who may do what, and the bounds on
+        """`beside`: the services of the whole log, if these are of one tenant's view.  Who may do what, and the bounds on
         expensive work, are theirs."""
         limits = options.limits
         self.options = options

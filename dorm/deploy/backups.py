@@ -49,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True):
     """Of the state at its end, as the copy gives it."""
     removed: list[str]
     shipped: Copied | None = None
-    """Of shipped folders; None where they were left out."""
+    """Of shipped folders; None if they were left out."""
 
 
 async def back_up(

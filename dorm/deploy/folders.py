@@ -107,10 +107,10 @@ def _not_copied(error: Exception, archive: Path) -> Exception:
 async def restore_folders(
     files: Files, archive: Path, cluster: str, progress: Callable[[int, int], None] | None = None
 ) -> Copied | None:
-    """Put what belongs to a copy of a log into the store of a cluster; None where the copy has no shipped folders beside it.
+    """Put what belongs to a copy of a log into the store of a cluster; None if the copy has no shipped folders beside it.
     `cluster` is the one that was copied.
 
-    Raises FoldersError where parts are missing or damaged, after all others were restored; and the log's errors."""
+    Raises FoldersError if parts are missing or damaged, after all others were restored; and the log's errors."""
     try:
         listed = msgspec.json.decode(await asyncio.to_thread(list_beside(archive).read_bytes), type=Listed)
     except FileNotFoundError:
@@ -183,7 +183,7 @@ class _Parts:
         return body if body and open_blob(name, body, UNPACKED_MANIFEST) is not None else None
 
     def size(self, name: str) -> int:
-        """Return the bytes of an intact part, 0 where there is none."""
+        """Return the bytes of an intact part, 0 if there is none."""
         return len(self.read(name) or b"")
 
     def write(self, name: str, body: bytes) -> int:

@@ -24,7 +24,7 @@ class InstalledAgent(NamedTuple):
 
 
 def installed_agent(root: Path) -> InstalledAgent | None:
-    """Return the node of the machine whose file system is at `root`; None where no unit of `dorm deploy install` starts an
+    """Return the node of the machine whose file system is at `root`; None if no unit of `dorm deploy install` starts an
     agent, or this user may not read it."""
     try:
         text = (root / layout.UNITS.lstrip("/") / "dorm-agent.service").read_text()

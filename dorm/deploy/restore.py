@@ -105,7 +105,7 @@ async def restore_log(
 async def restore_shipped(
     archive: Path, settings: Deployment, keys: KeyFolder, progress: Progress | None = None
 ) -> Copied | None:
-    """Restore the shipped folders that lie beside a backup, after its log; None where there are none.  Raises FoldersError,
+    """Restore the shipped folders that lie beside a backup, after its log; None if there are none.  Raises FoldersError,
     CredentialsError, and the log's errors."""
     own = keys.credentials(keys.admin())
     connection = await Connection.open(

@@ -71,7 +71,7 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9*:,./~ -]{1,100}$")] = "daily"
     keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 14
     metrics: Folder | None = None
-    """The folder of text files that Prometheus's node exporter reads; None where nothing reads any."""
+    """The folder of text files that Prometheus's node exporter reads; None if nothing reads any."""
 
 
 class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +86,7 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Span | None = None
     """Records younger than that stay in the stream; None for the masters' default."""
     environment: Folder | None = None
-    """A file of variables for the units that use the archives, such as an S3 store's keys; None where they need none."""
+    """A file of variables for the units that use the archives, such as an S3 store's keys; None if they need none."""
 
     @property
     def folder(self) -> str:
@@ -151,7 +151,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def mount_point(self) -> str:
-        """Return where a node needs a mounted file system, "" where it needs none."""
+        """Return where a node needs a mounted file system, "" if it needs none."""
         return "" if self.mount == "none" else (self.mount or self.checkpoints).rstrip("/")
 
     @property
@@ -188,7 +188,7 @@ def check(document: Any) -> Deployment:
 
 
 def _agree(found: Deployment) -> None:
-    """Raises DeploymentError where parts do not fit together."""
+    """Raises DeploymentError if parts do not fit together."""
     try:
         check_cluster(found.cluster)
     except ClusterNameError as error:

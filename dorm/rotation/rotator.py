@@ -155,7 +155,7 @@ class Rotator:
             await archive.close()
 
     async def _commit(self, chosen: Plan, written: Written, epoch: int, cause: str) -> LogRotated:
-        """State the cut on the log.  Raises RotationError where another master was first."""
+        """State the cut on the log.  Raises RotationError if another master was first."""
         self._check_leading()
         subject = subjects.rotations(self._cluster)
         last = await self._log.stream.last_on(subject)

@@ -46,7 +46,7 @@ NO_ARCHIVES = (
 
 
 class RotationService:
-    """One master's.  `rotator` is None where it has no place for archives: then it only answers requests.  `room` returns the
+    """One master's.  `rotator` is None if it has no place for archives: then it only answers requests.  `room` returns the
     bytes that the stream takes, `needed` the first record that a webhook has yet to deliver; `state` is the master's, which
     says who may ask."""
 

@@ -1,4 +1,4 @@
-"""The ledger where a job starts again from a checkpoint in the middle of an epoch, and where a script leaves its loop."""
+"""The ledger if a job starts again from a checkpoint in the middle of an epoch, and if a script leaves its loop."""
 
 from __future__ import annotations
 

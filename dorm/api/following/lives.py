@@ -206,7 +206,7 @@ class Lives:
         return await self._moments.within_turn(seq)
 
     async def _submitted_at(self, name: str, upto: int, start: int) -> int:
-        """Return the sequence of an app's submission; 0 where only the whole log can say.  Raises Missing."""
+        """Return the sequence of an app's submission; 0 if only the whole log can say.  Raises Missing."""
         found = await self._submitted.latest(name, upto)
         if found is None:
             state = await self._at(start)
@@ -217,7 +217,7 @@ class Lives:
             raise Missing(f"there was no app {name!r} up to record {upto}{hint}", code="app.not_found")
         if not found:
             return 0
-        # Where an app of this name is there already, the submission is refused, and the story is that app's.
+        # If an app of this name is there already, the submission is refused, and the story is that app's.
         before = (await self._at(max(start, found - 1))).find_app(name)
         return before.seq if before is not None else found
 

@@ -97,7 +97,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, party: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for the length of the block.  Raises Unavailable where too many wait."""
+        """Wait for a turn, and have it for the length of the block.  Raises Unavailable if too many wait."""
         if not self._shares.has_room_for(party):
             raise Unavailable("too much of this is under way already; try again", code="api.busy")
         with self._shares.held(party):
@@ -156,7 +156,7 @@ class Heavy:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it for the length of the block.  Raises Unavailable where too much of it waits."""
+        """Wait for one's turn, and have it for the length of the block.  Raises Unavailable if too much of it waits."""
         async with self._turns.turn(self._party):
             yield
 

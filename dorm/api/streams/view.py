@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from replay.page.view import View
 
 _PAUSE_S = 0.1
-"""Between two changes, at least; four times as long as one takes to compute where that is longer, at most `_LONGEST_S`: a
+"""Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_LONGEST_S`: a
 single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows."""
 _LONGEST_S = 1.0
 _MOST_FRAMES = 2000

@@ -8,7 +8,7 @@ lies between two cuts, so none loses or repeats an event, whatever the clocks of
     before  118.2      the log before 118.2, and the progress that was stored before it
 
 The position of an event of progress, `118~57`, is such a text too: `after` goes on behind that event, `before` ends before it.
-Where the filter wants no progress, or the stream holds none, places are those of the log alone.
+If the filter wants no progress, or the stream holds none, places are those of the log alone.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class EventPages:
     # --- progress -------------------------------------------------------------------------------------------------------
 
     async def _progress_end(self, which: Filter) -> int | None:
-        """Return the end of the stream of progress; None where none of it is wanted, or can be read."""
+        """Return the end of the stream of progress; None if none of it is wanted, or can be read."""
         if which.kinds and AppProgressed.__name__ not in which.kinds:
             return None
         with contextlib.suppress(LogRefused, LogUnavailable):

@@ -156,7 +156,7 @@ async def compare_apps(call: Call[ComparisonQuery, None]) -> Answer:
 
 
 def _id_of(state: State, name: str, user: str) -> str:
-    """Return the id of the user's app of this name; the name itself where the cluster has forgotten it."""
+    """Return the id of the user's app of this name; the name itself if the cluster has forgotten it."""
     try:
         return find_app(state, name, user).id
     except NotFound as error:
