@@ -1,4 +1,4 @@
-"""The settings file of a cluster on machines of its own, checked: names, addresses and paths go into files that root reads.
+"""The settings file of a cluster on its own machines, checked, since names, addresses and paths go into files that root reads.
 
 DeploymentError    the settings can't be used; the message names the field and says what to write
 """
@@ -45,7 +45,7 @@ _FORMATS = {
 
 
 class DeploymentError(DormError):
-    """A deployment can't be made as it is asked for."""
+    """The deployment is not possible as requested."""
 
     code = "deploy.failed"
 
@@ -57,7 +57,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     routes: Port = 6222
     """For the other NATS servers."""
     monitor: Port = 8222
-    """NATS's own monitoring, on loopback alone."""
+    """NATS's own monitoring, on loopback only."""
     api: Port = 4280
     master_metrics: Port = 9475
     agent_metrics: Port = 9476
@@ -90,7 +90,7 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def folder(self) -> str:
-        """Return the folder, "" for a place that is none."""
+        """Return the folder, "" if the place is not a folder."""
         return self.place if self.place.startswith("/") else ""
 
 
@@ -139,7 +139,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archives: Archives = Archives()
 
     def address(self, machine: str) -> str:
-        """Return a machine's address as it stands in a URL."""
+        """Return a machine's address for a URL."""
         found = self.machines[machine]
         return f"[{found}]" if ":" in found else found
 
@@ -226,7 +226,7 @@ def _agree(found: Deployment) -> None:
 
 
 def _rotation(archives: Archives) -> None:
-    """Raises DeploymentError for a rotation without a place or an occasion, and for times and sizes that are none."""
+    """Raises DeploymentError for a rotation without a place or an occasion, and for invalid times and sizes."""
     if not archives.place:
         if archives != Archives():
             raise DeploymentError(

@@ -1,8 +1,8 @@
 """What happened to an app or a node, and why: observers that have followed it, kept with the state at their record.
 
-The first question about an app folds the log from its submission on; what comes later is folded when somebody asks again.  So
-a page that shows an app folds each record once, however long the app's life is.  Of one name two lives are kept: one that
-goes on with the present, and one for readers of the past, who mostly move forward.
+The first question about an app folds the log from its submission on; later records are folded with the next question.  So
+a page that shows an app folds each record once, however long the app's life is.  Two lives of a name are kept: one that
+follows the present, and one for readers of the past, who mostly move forward.
 
 A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end the
 work: a thread cannot be cancelled, and the next reader continues from its result. A fold that takes too long ends

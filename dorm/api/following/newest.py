@@ -1,4 +1,4 @@
-"""What apps reported beside the log, the newest of each: laid over answers about the present."""
+"""What apps reported beside the log, the newest of each, merged into answers about the present."""
 
 from __future__ import annotations
 

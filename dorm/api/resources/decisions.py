@@ -1,4 +1,4 @@
-"""The master's decisions, each with all that it was decided by."""
+"""The master's decisions, each with everything it is based on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next decision would be, if something happened first or as things are; and when waiting apps start."""
+"""What the next decision would be, as things are or if something happened first; and when waiting apps start."""
 
 from __future__ import annotations
 

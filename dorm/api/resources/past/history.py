@@ -126,7 +126,7 @@ async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:
 
 
 def _users(call: Call[HistoryQuery, None]) -> tuple[str, ...]:
-    """Return whose apps are asked for.  Raises Forbidden for others' by a user who reads the own apps only."""
+    """Return whose apps are asked for.  Raises Forbidden if a user who reads only their own apps asks for others'."""
     own = call.services.door.own_only(call.user)
     if own is None:
         return call.query.user
