@@ -147,7 +147,7 @@ async def test_too_much_that_waits_is_refused() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_who_asks_without_end_delays_nobody_else() -> None:
+async def test_endless_requests_delay_no_one_else() -> None:
     turns, over, had = Turns(4, 100, of_one=2), asyncio.Event(), list[str]()
 
     async def work(party: str) -> None:

@@ -151,7 +151,7 @@ async def test_many_who_ask_the_same_are_answered_once(nats_server: NatsServer) 
             assert not api.server.services.computing
 
 
-async def test_records_that_nobody_can_read_are_shown_and_harm_nothing(nats_server: NatsServer) -> None:
+async def test_unreadable_records_are_shown_and_do_no_harm(nats_server: NatsServer) -> None:
     """A log from a newer version, and nonsense."""
     async with connected(nats_server.url) as connection, led(connection, "a"):
         log, cluster = connection.log, connection.cluster

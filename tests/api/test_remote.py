@@ -26,7 +26,7 @@ RECORDS = busy_log(300, apps=6, nodes=3)
 
 
 @pytest.mark.nats
-async def test_the_verbs_do_what_they_say(nats_server: NatsServer) -> None:
+async def test_the_verbs_do_what_they_promise(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
         url = api.server.url
 

@@ -39,7 +39,7 @@ def test_it_is_run_beside_the_accounts(keys: KeyFolder) -> None:
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\necho 'no route to host' >&2; exit 1\n", "#!/bin/absent\n"])
-def test_its_failure_is_said_and_loses_nothing(keys: KeyFolder, script: str) -> None:
+def test_its_failure_is_reported_and_loses_nothing(keys: KeyFolder, script: str) -> None:
     keys.apply.write_text(script)
     keys.apply.chmod(0o700)
     with raises(SecurityError, "security.apply_failed", "the log has the change"):

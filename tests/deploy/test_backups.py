@@ -71,7 +71,7 @@ async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert failed.value.code == "backup.no_folder"
 
 
-async def test_metrics_say_when_the_newest_was_made(tmp_path: Path) -> None:
+async def test_metrics_have_the_time_of_the_newest_backup(tmp_path: Path) -> None:
     kept = await back_up(log_of(sealed_log(2, 20).records), tmp_path, "lab", keep=2, now=NOW)
     report(kept, "lab", NOW, tmp_path / "backup.prom")
     found = values((tmp_path / "backup.prom").read_bytes())

@@ -147,7 +147,7 @@ def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
     assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
 
 
-def test_masters_rotate_the_log_where_the_settings_say() -> None:
+def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     found = deployment(archives=ARCHIVES)
     services = [file for file in rendered(found, "n1") if file.path.endswith(".service")]
     units = {os.path.basename(file.path): parsed(file.content.decode()) for file in services}

@@ -29,7 +29,7 @@ def train(folder: Path, until: int | None) -> float:
     return float(weights[0])
 
 
-def test_the_ledger_goes_on_with_the_samples_before_the_checkpoint(tmp_path: Path) -> None:
+def test_the_ledger_continues_with_the_samples_before_the_checkpoint(tmp_path: Path) -> None:
     train(tmp_path, until=14)
     assert train(tmp_path, until=None) == 3 * sum(range(97))
     facts = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]

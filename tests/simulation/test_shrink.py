@@ -35,7 +35,7 @@ def test_numbers_and_names_do_not_make_another_failure() -> None:
     assert kind_of(one) == kind_of(two) == "slot # of # generation # is started a second time"
 
 
-def test_the_command_tells_a_failure_and_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_a_failure_and_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "0", "--variant", "released without room"]
     assert main(words) == 1
     said = capsys.readouterr().out

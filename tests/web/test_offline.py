@@ -105,7 +105,7 @@ async def test_progress_at_a_moment_is_what_was_reported_by_then(tmp_path: Path)
             await holds(tab, f"({steps}).endsWith('to {told[-1]:,}')")
 
 
-async def test_an_app_that_pauses_says_when_it_goes_on(tmp_path: Path) -> None:
+async def test_a_pausing_app_shows_when_it_continues(tmp_path: Path) -> None:
     records = busy_log(700, apps=9, nodes=5)
     state, paused = State(), 0
     for one in records:
@@ -139,7 +139,7 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
-async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(tmp_path: Path, theme: str) -> None:
+async def test_no_serious_problem_for_screen_readers(tmp_path: Path, theme: str) -> None:
     records = busy_log(900, apps=9, nodes=5)
     address = await offline(records, tmp_path)
     state = State()

@@ -46,7 +46,7 @@ async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.nats
-async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_server(
+async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_server(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     records, chance, port = busy_log(500, apps=9, nodes=5), Random(5), free_port()
@@ -102,7 +102,7 @@ async def archive() -> AsyncIterator[tuple[str, int]]:
             await asyncio.wait({following})
 
 
-async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again() -> None:
+async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_it() -> None:
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
             await tab.get_by_label("Policy").select_option("static")
@@ -130,7 +130,7 @@ async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again
             assert await violations(tab) == []
 
 
-async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() -> None:
+async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None:
     """All that the form offers goes to the simulator, and its address fills the form again."""
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:

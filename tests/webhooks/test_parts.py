@@ -195,7 +195,7 @@ def test_waits_are_stated_for_each_time_once_they_are_over() -> None:
     assert all(one.code and one.reason for one in stated)
 
 
-async def test_an_anonymized_log_says_nothing_of_where_and_with_which_keys() -> None:
+async def test_an_anonymized_log_reveals_neither_places_nor_keys() -> None:
     story = Story(nodes=1)
     told = (
         "pager-of-ops",

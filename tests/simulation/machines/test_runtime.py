@@ -97,7 +97,7 @@ def test_sigterm_then_sigkill(world: World, on_term: str, killed: bool, code: in
     bench.life(play)
 
 
-def test_work_goes_on_at_what_was_saved_and_only_when_it_is_asked_to(world: World) -> None:
+def test_work_continues_from_the_saved_step_only_on_resume(world: World) -> None:
     async def play(runtime: SimRuntime) -> None:
         await runtime.ensure(bench.spec())
         await asyncio.sleep(10.0)
