@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 
-from dorm.local.nats_server import find_binary, free_port
+from dorm.local.nats_server import find_binary
 from dorm.security.configuration import Key, accounts
 from events.nats.access.credentials import Credentials, new_seed, public_key
 from events.nats.connection import Connection
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -43,7 +44,7 @@ class Guarded:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        port = free_port("127.0.0.1")
+        port = free_port()
         self.url = f"nats://127.0.0.1:{port}"
         self.credentials = {
             name: Credentials(CLUSTER, self.url, name, role, new_seed()) for name, role in EVERYONE.items()
