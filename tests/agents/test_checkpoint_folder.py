@@ -104,9 +104,7 @@ class Stuck:
         return True
 
 
-async def test_a_mount_that_does_not_answer_holds_one_thread_whoever_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_mount_blocks_a_single_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_folder, "_PATIENCE_S", 0.2)
     looks, stuck = Looks(CheckpointFolder(tmp_path / "shared"), "n1"), Stuck()
     try:

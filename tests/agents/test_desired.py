@@ -46,7 +46,7 @@ def test_only_released_generations_are_wanted() -> None:
     assert fold(bench).due == {Key(bench.app().id, 1, 0), Key(bench.app().id, 1, 1)}
 
 
-def test_of_other_nodes_nothing_is_wanted() -> None:
+def test_other_nodes_records_are_ignored() -> None:
     bench = Bench(b=4)
     bench.running(n_max=1)
     desired = fold(bench)
@@ -182,7 +182,7 @@ def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announce
         assert desired.fresh == (record.seq == last)
 
 
-def test_an_app_is_not_forgotten_while_an_end_is_still_to_be_told() -> None:
+def test_an_app_is_not_forgotten_while_an_end_is_unreported() -> None:
     bench = cluster()
     bench.add(k.AppCancelRequested(app="app"))
     bench.settle()
@@ -227,7 +227,7 @@ def test_a_server_can_filter_by_what_an_agent_reads() -> None:
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
 
 
-def test_what_an_agent_reads_of_its_own_progress_is_what_it_has_told() -> None:
+def test_an_agent_reads_back_its_own_progress() -> None:
     """An agent that starts again must not report the whole file again: an old checkpoint would count as the latest."""
     bench = cluster()
     app = bench.app()

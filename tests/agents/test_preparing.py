@@ -116,7 +116,7 @@ async def test_a_failure_ahead_costs_the_app_nothing(node: Node) -> None:
         assert len([fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]) == 1
 
 
-async def test_another_agent_goes_on_where_one_was_killed(node: Node) -> None:
+async def test_another_agent_continues_after_a_killed_one(node: Node) -> None:
     async with node.working():
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         await node.until(k.ContainersPrepared)

@@ -45,7 +45,7 @@ def test_the_file_is_read_with_care(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_workers_change_at_the_same_step_and_a_resumed_app_goes_on(tmp_path: Path) -> None:
+def test_all_workers_change_at_the_same_step_and_a_resumed_app_continues(tmp_path: Path) -> None:
     file = tmp_path / "size"
     file.write_text("48")
     options = ("--steps", "300", "--report-every", "10", "--pace", "0.0005")

@@ -91,7 +91,7 @@ def test_a_failure_ends_the_others() -> None:
     assert children() == []
 
 
-def test_a_process_that_is_killed_is_told_of() -> None:
+def test_a_killed_process_is_reported() -> None:
     with raises(BenchError, "bench.process_ended", "signal 9"):
         list(items_of([(is_killed, ())]))
     assert children() == []

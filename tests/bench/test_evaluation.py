@@ -88,7 +88,7 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     assert "Plotly.newPlot" in (tmp_path / "to" / "report.html").read_text()
 
 
-def test_parts_can_be_left_out_and_the_report_says_so(traces: Path, tmp_path: Path) -> None:
+def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces, without=("elastic_apps", "variations", "philly", "themis"))
     assert [part.key for part in whole.traces] == ["alibaba", "pollux", "pollux_tuned"]
     assert {"sia, fixed", "gavel"} <= {job.label for job in whole.traces[1].jobs}
@@ -101,7 +101,7 @@ def test_parts_can_be_left_out_and_the_report_says_so(traces: Path, tmp_path: Pa
     assert "How far that depends" not in text
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_continues_where_it_was(tmp_path: Path) -> None:
     whole = evaluation_paper.whole(2, 2)
     wanted = Plan(few(whole, "static", "app-level"), ())
     size = sum(len(job.scenario.apps) for job in wanted.paper.jobs)
@@ -178,7 +178,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
     assert "workload6_mean_completion_s" not in found, "it was not run"
 
 
-def test_the_report_says_where_dorm_is_behind_and_why() -> None:
+def test_the_report_shows_where_dorm_is_behind_and_why() -> None:
     text = said(*invented(made(1.0, 0.2, 200, 0), static=made(0.5, 0.4, 400, 0), task_level=made(1.2, 0.1, 201, 0)))
     line = next(line for line in text.splitlines() if line.startswith("| task-level | behind"))
     assert line == "| task-level | behind, 1.20× | behind, 2.00× | level |"
@@ -199,7 +199,7 @@ def test_the_headline_is_one_of_the_contenders() -> None:
     assert all(value >= 1 for value in halved.values())
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_parts_are_reported(tmp_path: Path) -> None:
     wanted = plan(quick=True, traces=tmp_path)
     assert len(wanted.missing) == 4
     with raises(BenchError, "file.no_folder", "nowhere"):

@@ -48,7 +48,7 @@ def test_every_record_of_a_history_is_one_that_the_fold_acts_on(one: Stretch) ->
     assert {app.ended for app in state.apps.values() if app.submitted_at < state.time - one.span} == {"completed"}
 
 
-def test_what_is_told_again_differs_by_its_names_and_times_alone(one: Stretch) -> None:
+def test_a_repeated_stretch_differs_only_in_names_and_times(one: Stretch) -> None:
     records = [record for batch in records_of(one, 2 * len(one.told) + len(one.begin)) for record in batch]
     again = records[len(one.begin) + len(one.told) :]
     for old, new in zip(one.told, again, strict=True):

@@ -89,7 +89,7 @@ async def test_what_is_surely_not_stored_fails_with_that(error: DormError) -> No
 
 
 @pytest.mark.parametrize("then", [LogUnavailable("no answer"), NotSent("down"), LogRefused("too large")])
-async def test_what_stays_unknown_is_said_with_the_id_that_settles_it(then: Exception) -> None:
+async def test_an_unknown_outcome_is_reported_with_the_id_that_settles_it(then: Exception) -> None:
     log = FlakyLog(LogUnavailable("no answer"), *[then] * 9)
     async with asyncio.timeout(20):
         with raises(Unsettled, "request.unsettled") as error:
@@ -101,7 +101,7 @@ async def test_what_stays_unknown_is_said_with_the_id_that_settles_it(then: Exce
     assert error.value.id in str(error.value)
 
 
-async def test_the_command_line_says_which_command_settles_it() -> None:
+async def test_the_command_line_names_the_command_that_settles_it() -> None:
     client = asking(FlakyLog(*[LogUnavailable("no answer")] * 9), settle_s=0.1)
     with raises(Fail, "request.unsettled", "`dorm submit 'my app.yaml' --id ann."):
         await _submit(client, check_spec(SPEC), Path("my app.yaml"), None)
@@ -120,7 +120,7 @@ async def test_a_repeat_of_what_was_answered_long_ago_finds_its_app() -> None:
 
 
 @pytest.mark.nats
-async def test_submissions_through_kills_and_freezes_are_stored_or_not_as_was_said(server: NatsServer) -> None:
+async def test_submissions_through_kills_and_freezes_are_stored_as_acknowledged(server: NatsServer) -> None:
     owner = await Connection.open(server.url, CLUSTER, create=True)
     connections = [await Connection.open(server.url, CLUSTER) for _ in range(3)]
     said: dict[str, str] = {}

@@ -154,7 +154,7 @@ async def none_left(server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["break", "close", "cancel", "client"])
-async def test_whoever_leaves_early_leaves_nothing_at_the_server(server: NatsServer, log: EventLog, how: str) -> None:
+async def test_an_early_end_leaves_nothing_at_the_server(server: NatsServer, log: EventLog, how: str) -> None:
     for number in range(3):
         subject, event = said_by("ann", number)
         await log.append(subject, encode(event))

@@ -71,7 +71,7 @@ async def test_the_last_ones_are_of_both() -> None:
 
 @settings(max_examples=40)
 @given(st.text("lpo", max_size=12), st.integers(0, 12))
-def test_a_reader_that_stops_anywhere_goes_on_exactly_there(course: str, stops: int) -> None:
+def test_a_reader_resumes_exactly_where_it_stopped(course: str, stops: int) -> None:
     async def resumed() -> tuple[list[str], list[str]]:
         log = await made(course)
         whole = await taken(Tail(log, CLUSTER, Filter()))
@@ -114,6 +114,6 @@ class WithoutProgress(MemoryLog):
         return Forbidden()
 
 
-async def test_who_may_not_read_the_progress_reads_the_log() -> None:
+async def test_without_access_to_the_progress_the_log_is_read() -> None:
     log = WithoutProgress(itertools.count(1).__next__, (await made("lpl")).records)
     assert await taken(Tail(log, CLUSTER, Filter())) == ["l0@1", "l2@2"]

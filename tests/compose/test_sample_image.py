@@ -146,7 +146,7 @@ async def workshop(
     await made.remove()
 
 
-async def test_an_edited_app_makes_only_its_layer_anew(workshop: Workshop) -> None:
+async def test_an_edited_app_rebuilds_only_its_layer(workshop: Workshop) -> None:
     first = await workshop.ensure()
     layers = await workshop.layers()
     (workshop.sources / "apps" / "edited.py").write_text("print('edited')\n")

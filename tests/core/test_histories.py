@@ -90,7 +90,7 @@ def check_waits(history: History) -> int:
 @pytest.mark.timeout(600)  # An end by time would look to hypothesis like a failure that comes and goes.
 @settings(slow_machine, max_examples=tries(3, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
-def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
+def test_no_app_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
     history = stream(seed, 40, params, losses=losses)
     assert len(history.waits) >= 4
     check_waits(history)

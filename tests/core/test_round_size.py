@@ -58,7 +58,7 @@ def test_answers_leave_room_for_ends_and_releases() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 10_000])
-def test_what_strangers_say_is_clipped_before_it_is_repeated(length: int) -> None:
+def test_strangers_text_is_clipped_before_it_is_repeated(length: int) -> None:
     bench = Bench(n1=4)
     bench.running("app", retries={"limit": 0})
     bench.exited("app", 0, 1, message="m" * length * 30)

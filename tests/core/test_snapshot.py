@@ -154,7 +154,7 @@ def test_one_of_another_build_or_core_is_not_taken_up(state: State) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"seq": 7}, {"time": 7}, {"digest": "0" * 32}, {"content": "0" * 64}])
-def test_one_that_is_not_what_it_says_is_not_taken_up(state: State, wrong: dict[str, Any]) -> None:
+def test_a_forged_snapshot_is_not_used(state: State, wrong: dict[str, Any]) -> None:
     info, body = dump(state, build=BUILD)
     assert load(msgspec.structs.replace(info, **wrong), body, build=BUILD) is None
 

@@ -32,7 +32,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
         yield running_cluster
 
 
-async def test_it_says_where_it_is(cluster: Up) -> None:
+async def test_it_shows_its_address(cluster: Up) -> None:
     text = await cluster.said("Ctrl-C stops")
     for words in ("cluster 'local' is up: 2 nodes of 1 core, 1 GiB", "plain processes", cluster.url, str(cluster.home)):
         assert words in text
@@ -77,7 +77,7 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert "[app.ended]" in await refused(home, "update", "own", "--weight", "2", code=1)
 
 
-async def test_waiting_tells_how_it_ended(cluster: Up, tmp_path: Path) -> None:
+async def test_waiting_reports_how_it_ended(cluster: Up, tmp_path: Path) -> None:
     good = write_spec(tmp_path, talker("good", 3, 0.0))
     out = await done(cluster.home, "submit", "--wait", good)
     assert out.startswith("good completed after ")
@@ -146,7 +146,7 @@ async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> Non
     assert "Traceback" not in log.read_text()
 
 
-async def test_whoever_reads_only_the_first_line_is_not_told_off(cluster: Up) -> None:
+async def test_reading_only_the_first_line_is_no_error(cluster: Up) -> None:
     shell = await asyncio.create_subprocess_shell(
         f"set -o pipefail; {DORM[0]} -c '{DORM[2]}' events -f -o json | head -n 1",
         executable="/bin/bash",

@@ -145,7 +145,7 @@ async def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.soak
-async def test_who_follows_is_told_of_an_outage_once_and_goes_on(tmp_path: Path) -> None:
+async def test_a_follower_is_informed_of_an_outage_once_and_continues(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:
             port = cluster.url.rsplit(":", 1)[1]

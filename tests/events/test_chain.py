@@ -18,7 +18,7 @@ def record(seq: int) -> Record:
     return Record(seq, 1_700_000_000_000_000_000 + seq, "dorm.local.AppUpdated.me", b"body", f"me.{seq}")
 
 
-def test_anybody_can_compute_it() -> None:
+def test_anyone_can_compute_it() -> None:
     packed = msgpack.packb([1, 1_700_000_000_000_000_001, "dorm.local.AppUpdated.me", b"body", "me.1"])
     assert link(START, record(1)) == blake2b(bytes(32) + packed, digest_size=32).digest()
 
@@ -30,7 +30,7 @@ def followed(upto: int, chain: Chain | None = None) -> Chain:
     return chain
 
 
-def test_it_goes_on_where_it_was() -> None:
+def test_it_continues_where_it_was() -> None:
     whole, half = followed(500), followed(200)
     assert followed(500, Chain(200, half.value)).value == whole.value
 

@@ -75,7 +75,7 @@ def strictly(document: Any) -> Any:
 @pytest.mark.parametrize("kind", [*PUBLISHED, *MASTER_FACTS], ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_event_is_a_cloudevent_with_all_that_it_says(kind: type[Event], data: st.DataObject) -> None:
+def test_every_event_is_a_cloudevent_with_its_whole_content(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
     facts: list[Any] = [event] if kind in MASTER_FACTS else []
     whole = Round(id="r", at=1, by="m", epoch=3, basis=6, allocated=False, events=facts) if facts else event

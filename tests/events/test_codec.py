@@ -151,7 +151,7 @@ def test_the_least_that_a_client_sends() -> None:
     assert decode(without_id) == AppSubmitted(id="alice.7", at=1_000, by="alice")
 
 
-def test_what_the_publisher_says_stays() -> None:
+def test_the_publishers_fields_stay() -> None:
     body = {"kind": "NodeLeft", "node": "n1", "id": "n1-9", "at": 5, "by": "n1", "cause": "3.1"}
     assert decoded(LEFT, body) == NodeLeft(node="n1", id="n1-9", at=5, by="n1", cause="3.1")
 
@@ -243,7 +243,7 @@ COMPLETED = {"kind": "AppCompleted", "app": "a", "generation": 2}
 
 
 @pytest.mark.usefixtures("newer_kinds")
-def test_older_facts_in_a_round_are_upcast_though_they_look_like_new_ones() -> None:
+def test_older_facts_in_a_round_are_upcast_even_if_they_look_like_new_ones() -> None:
     event = decoded(ROUND, round_of(LOST, COMPLETED, {**COMPLETED, "v": 2}))
     assert isinstance(event, Round)
     assert event.events == [
@@ -261,7 +261,7 @@ def test_unknown_facts_in_a_round_keep_their_places(unknown: dict[str, Any]) -> 
     assert isinstance(event.events[1], Unknown)
 
 
-def test_nobody_passes_for_unknown_in_a_round() -> None:
+def test_no_fact_poses_as_unknown_in_a_round() -> None:
     event = decoded(ROUND, round_of(LOST, {"kind": "Unknown", "subject": "s", "name": "n"}))
     assert isinstance(event, Round)
     assert isinstance(event.events[1], Unknown)
@@ -283,7 +283,7 @@ def test_foreign_types_and_broken_text_reach_the_tools() -> None:
     assert isinstance(decode(Record(1, 1, SUBMIT, body)), AppSubmitted)
 
 
-def test_a_submission_is_owed_an_answer_though_it_can_not_be_read() -> None:
+def test_an_unreadable_submission_is_answered() -> None:
     assert submission_of(decode(Record(1, 1, SUBMIT, b"\xff\xff")))
     assert submission_of(decode(Record(1, 1, SUBMIT, b"{}")))
     assert not submission_of(decode(Record(1, 1, LEFT, b"\xff\xff")))

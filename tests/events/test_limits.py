@@ -30,7 +30,7 @@ def test_where_not_even_the_count_fits_nothing_raises(longest: int) -> None:
 
 
 @given(st.integers(2, 300), st.integers(1, 50))
-def test_there_is_room_for_whoever_comes_next(most: int, parties: int) -> None:
+def test_there_is_room_for_the_next_newcomer(most: int, parties: int) -> None:
     shares, had = Shares(most), [0] * min(parties, most // 2)
     while any(shares.has_room_for(str(party)) for party in range(len(had))):
         for party in range(len(had)):

@@ -31,7 +31,7 @@ def test_overlap_is_not_claimed_where_there_is_none() -> None:
 
 
 @given(st.text(max_size=100))
-def test_whoever_it_is_becomes_one_token(who: str) -> None:
+def test_any_name_becomes_one_token(who: str) -> None:
     subject = subjects.fact("c", "AppSubmitted", who)
     assert subjects.valid(subject)
     assert subjects.kind_of(subject) == "AppSubmitted"
@@ -50,7 +50,7 @@ def test_which_subjects_are_valid() -> None:
     assert not any(map(subjects.valid, ["", ".", "a.", ".a", "a..b", "a b", "a.*", "a.>", "a\n", "a.\x00"]))
 
 
-def test_reports_and_rounds_are_told_apart() -> None:
+def test_reports_and_rounds_are_distinguished() -> None:
     assert subjects.kind_of(subjects.report("c", "n1")) == "NodeReported"
     assert subjects.kind_of(subjects.rounds("c")) == "Round"
     assert not subjects.matches(subjects.log_subjects("c"), subjects.report("c", "n1"))

@@ -115,7 +115,7 @@ def test_what_takes_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
     assert "Slow" in failure.where
 
 
-def test_an_input_that_never_comes_to_an_end_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_input_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def for_ever(data: bytes) -> None:

@@ -136,7 +136,7 @@ async def until_another(folder: Path, pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_killed_server_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+async def test_a_killed_server_is_restarted_a_limited_number_of_times(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
     await server.start()
     connection = await Connection.open(server.url, "local", create=True)
@@ -189,7 +189,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "nats.pid").exists()
 
 
-async def test_a_server_whose_disk_was_full_is_started_anew_when_there_is_room(
+async def test_a_server_whose_disk_was_full_is_restarted_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would go on storing nothing.  What was acknowledged stays, and clients go on by themselves."""

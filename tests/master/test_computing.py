@@ -62,7 +62,7 @@ async def hard(log: MemoryLog) -> None:
         await say(log, AppSubmitted(spec=document(f"a{number}", cpu=1 + number % 4, n_min=1, n_max=9)), "ann")
 
 
-async def test_a_master_gives_it_up_and_goes_on() -> None:
+async def test_a_master_gives_up_a_slow_answer_and_continues() -> None:
     log = MemoryLog(time.time_ns)
     await say(log, SLOW, "operator")
     await hard(log)

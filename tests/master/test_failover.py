@@ -169,7 +169,7 @@ async def test_a_master_that_loses_the_lease_follows_and_leads_again_when_it_can
         ]
 
 
-async def test_who_is_overtaken_in_spite_of_the_lease_follows_or_leads_anew() -> None:
+async def test_a_leader_overtaken_despite_its_lease_follows_or_leads_again() -> None:
     """A master that knows of no lease is elected at any time; it ends, for the other one has it."""
     cluster = Cluster()
     async with cluster.master("first") as first:
@@ -215,7 +215,7 @@ async def beat(bus: Bus, node: str) -> None:
 
 
 @pytest.mark.nats
-async def test_nobody_is_lost_by_an_outage_of_the_log_and_who_is_silent_afterwards_is(
+async def test_an_outage_of_the_log_loses_no_node_but_silence_afterwards_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dorm.master.failure_detector, "DEAF_NS", 600_000_000)

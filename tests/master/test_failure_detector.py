@@ -125,7 +125,7 @@ def test_what_was_stored_and_heard_changes_nothing() -> None:
 )
 @example([(SECOND, 0), (SECOND, -3600 * SECOND), (SECOND, 0)])
 @settings(max_examples=tries(100, 2000))
-def test_log_time_goes_on_between_records_and_never_back(steps: list[tuple[int, int]]) -> None:
+def test_log_time_advances_between_records_and_never_goes_back(steps: list[tuple[int, int]]) -> None:
     """`steps`: how long until the next record, and by how much the server's clock was set meanwhile."""
     time, at, server, log_time, before = LogTime(), 5 * SECOND, UTC, 0, 0
     for pause, set_by in steps:

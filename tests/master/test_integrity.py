@@ -181,7 +181,7 @@ async def test_a_log_whose_server_lets_it_be_altered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"cluster": "other", "seq": 99, "chain": ""}', b"0" * 5000])
-async def test_a_witness_that_says_nothing_is_passed_over(tmp_path: Path, text: bytes) -> None:
+async def test_an_empty_witness_is_ignored(tmp_path: Path, text: bytes) -> None:
     witness = tmp_path / "master.seen"
     witness.write_bytes(text)
     async with leading(MemoryLog(time.time_ns), witness):
@@ -207,7 +207,7 @@ async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> N
 
 
 @pytest.mark.nats
-async def test_the_command_says_what_to_do(tmp_path: Path, nats_server: NatsServer) -> None:
+async def test_the_command_gives_advice(tmp_path: Path, nats_server: NatsServer) -> None:
     name = f"doubt-{tmp_path.name[-30:]}"
     home = tmp_path / "home"
     await (await Connection.open(nats_server.url, name, create=True)).close()

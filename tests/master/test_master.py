@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 
-async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
+async def test_a_deposed_master_with_nothing_to_publish_stops_too() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     first, second = (Master(log, bus, "local", name=name, clock=time.time_ns) for name in ("first", "second"))
     leading = asyncio.create_task(first.run())

@@ -71,7 +71,7 @@ async def until_seal(log: MemoryLog, upto: int) -> None:
                         return
 
 
-async def test_a_master_seals_when_it_stops_and_the_next_one_goes_on() -> None:
+async def test_a_master_seals_when_it_stops_and_the_next_one_continues() -> None:
     log, key = MemoryLog(time.time_ns), SealKey(new_seed())
     for name in ("first", "second"):
         async with leading(log, name, key):
@@ -160,7 +160,7 @@ class Noticed(MemorySnapshots):
         self.there.set()
 
 
-async def test_a_master_that_starts_from_a_snapshot_goes_on_with_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_that_starts_from_a_snapshot_continues_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.snapshots.EVERY", 50)
     log, key = MemoryLog(time.time_ns), SealKey(new_seed())
     kept = log._snapshots = Noticed()

@@ -79,7 +79,7 @@ def test_a_seal_is_due_some_time_after_the_first_record_that_none_covers() -> No
     assert sealer_of(log).due() == log.records[-2].time + LONGEST_NS
 
 
-def test_a_seal_is_due_at_once_after_many_records_or_when_somebody_asks() -> None:
+def test_a_seal_is_due_at_once_after_many_records_or_on_request() -> None:
     log = SealedLog()
     log.say(MOST_RECORDS - 2)
     assert sealer_of(log).due()

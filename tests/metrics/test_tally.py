@@ -81,7 +81,7 @@ def test_a_restart_at_any_record_counts_the_same(busy: list[Record]) -> None:
         assert counted(busy, restarts=restarts)[1] == once
 
 
-def test_counting_may_begin_in_the_middle(busy: list[Record]) -> None:
+def test_counting_may_start_in_the_middle(busy: list[Record]) -> None:
     state = State()
     for record in busy[:1000]:
         evolve(state, record)
@@ -183,6 +183,6 @@ def test_a_reason_or_a_cause_that_is_not_known_counts_as_other() -> None:
     assert found["dorm_apps_waiting", (("reason", OTHER),)] == 1
 
 
-def test_without_an_answer_of_the_log_nothing_is_said_of_it() -> None:
+def test_without_an_answer_of_the_log_there_are_no_metrics_of_it() -> None:
     found = values(exposition(log_metrics(LogFigures(None, None), 3)))
     assert found == {("dorm_log_up", ()): 0.0}

@@ -85,7 +85,7 @@ FAILING = {
 }
 
 
-async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_continues_with_each_of_them(lab: Lab, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_given", [2.0])
     async with lab.master("m"):
         await lab.client.change_policy(

@@ -92,7 +92,7 @@ def test_state_of_one_app_or_node(dorm: Dorm, log_file: Path, tmp_path: Path) ->
     assert "'nothing'" in err
 
 
-def test_verify_says_what_it_did(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+def test_verify_reports_what_it_did(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     code, out, err = dorm("verify", "--file", log_file)
     assert (code, err) == (0, "")
     assert "the log was replayed and gave the same state and the same decisions" in out
@@ -257,7 +257,7 @@ def test_what_can_not_be_read_at_all_leaves_no_file(dorm: Dorm, log_file: Path, 
 
 
 @pytest.mark.parametrize("name", ["none.dorm", "none.ndjson", "-"])
-def test_an_export_of_nothing_is_made_and_said(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
+def test_an_empty_export_is_written_and_reported(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
     path = name if name == "-" else tmp_path / name
     form = ["--format", "ndjson"] if name == "-" else []
     code, _, err = dorm("export", path, *form, "--file", log_file, "--app", "typo", "--user", "zoe")

@@ -108,7 +108,7 @@ async def test_a_master_that_read_the_list_before_the_cut_drops_nothing_that_it_
     assert not missing
 
 
-async def test_what_is_young_stays(rotating: Rotating) -> None:
+async def test_young_records_stay(rotating: Rotating) -> None:
     end = await rotating.stream.end()
     cut = await rotating.rotator().step(Policy(keep_records=60, keep_s=0.0))
     assert cut is not None

@@ -137,7 +137,7 @@ async def test_what_a_user_is_sent_holds_no_word_of_others(two: Two) -> None:
         assert CANARY.encode() in msgspec.msgpack.encode([record async for record in rita.records()])
 
 
-async def test_nobodys_output_but_the_own(two: Two) -> None:
+async def test_users_read_only_their_own_output(two: Two) -> None:
     async with await open_client(two.cluster.url, "local", credentials=two.who["rita"]) as rita:
         his, hers = await rita.app(two.apps["bob"].id), await rita.app(two.apps["alice"].id)
     assert "there is no app" in await refused(two.cluster.home, "logs", his.id, *two.as_user("alice"), code=1)
@@ -158,7 +158,7 @@ async def test_nobodys_output_but_the_own(two: Two) -> None:
             await output(his, "")
 
 
-async def test_following_goes_on_through_a_change_of_the_serving_process(two: Two) -> None:
+async def test_following_survives_a_change_of_the_serving_process(two: Two) -> None:
     async with await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice:
         end = await alice.log.end()
         following = alice.log.read(after=0, follow=True)
@@ -210,7 +210,7 @@ async def test_files_are_their_tenants(two: Two) -> None:
             await pieces.aclose()
 
 
-async def test_one_user_who_asks_without_end_keeps_nobody_waiting(two: Two) -> None:
+async def test_a_user_with_endless_requests_delays_no_other(two: Two) -> None:
     """Bob asks for the whole log again and again, opens more answers than he may, and takes none of them."""
     async with (
         await open_client(two.cluster.url, "local", credentials=two.who["bob"]) as bob,

@@ -1,4 +1,4 @@
-"""Failing histories become small, and the command that is printed plays them again."""
+"""Failing histories are reduced, and the printed command repeats them."""
 
 from __future__ import annotations
 

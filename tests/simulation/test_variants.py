@@ -1,4 +1,4 @@
-"""Each broken variant is caught: what the simulation would not find in them it would not find in the real code."""
+"""Each broken variant is caught: a bug that the simulation misses in a variant, it would miss in the real code."""
 
 from __future__ import annotations
 

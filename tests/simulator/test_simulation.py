@@ -255,7 +255,7 @@ def test_outages_of_a_node_may_overlap() -> None:
     ],
     ids=["outage", "endless", "names", "negative", "never", "nothing"],
 )
-def test_what_makes_no_sense_is_said_in_a_line(change: dict[str, object], code: str) -> None:
+def test_nonsense_is_reported_in_a_line(change: dict[str, object], code: str) -> None:
     fields = {"apps": (app("a", 0.0, 1.0, speed=Linear()),), "nodes": nodes(1)} | change
     with raises(SimulationError, f"simulation.{code}"):
         Simulation(Scenario(**fields))  # type: ignore[arg-type]

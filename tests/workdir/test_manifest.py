@@ -78,7 +78,7 @@ def test_what_could_leave_the_folder_is_refused(name: str) -> None:
         decode(HOSTILE[name])
 
 
-def test_a_later_format_says_what_to_do() -> None:
+def test_a_later_format_gives_advice() -> None:
     with raises(ManifestError, "workdir.too_new"):
         decode(made(version=2))
 

@@ -40,7 +40,7 @@ def packed(root: Path) -> Packed:
     return Packing(root, scan(root, LIMITS)).pack()
 
 
-def test_the_rules_of_git_and_of_dorm_say_what_is_left_out(tmp_path: Path) -> None:
+def test_the_rules_of_git_and_of_dorm_determine_what_is_left_out(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     filled(tmp_path, DOTgitignore="/repo-only.txt\n*.log\n", repo_only="1")
     root = filled(
@@ -89,7 +89,7 @@ def test_links_stay_within_and_special_files_are_named_and_left_out(tmp_path: Pa
         scan(root, LIMITS)
 
 
-def test_what_is_too_large_is_refused_before_it_is_read_and_says_where_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_too_large_is_refused_before_it_is_read_with_its_largest_parts(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", trainDOTpy="1", small__x="1")
     (root / "data" / "raw").mkdir(parents=True)
     for number in range(10):
@@ -139,7 +139,7 @@ def test_equal_folders_have_one_hash_and_a_changed_file_changes_one_blob(tmp_pat
     assert packed(tmp_path / "one").hash != one.hash
 
 
-def test_large_files_are_cut_and_all_blobs_are_what_their_names_say(tmp_path: Path) -> None:
+def test_large_files_are_cut_and_all_blobs_match_their_names(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", empty="", aDOTpy="a", bDOTpy="b")
     large = os.urandom(BLOB * 2 + 77)
     (root / "weights.bin").write_bytes(large)

@@ -133,7 +133,7 @@ async def test_a_damaged_or_lost_part_of_the_cache_is_fetched_again(
     assert (work / "weights").read_bytes() == (project / "weights").read_bytes()
 
 
-async def test_what_is_gone_fails_the_app_and_what_does_not_answer_is_tried_again(
+async def test_a_missing_folder_fails_the_app_and_a_silent_one_is_retried(
     files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.fetching._PAUSE_S", 0.0)

@@ -90,7 +90,7 @@ async def test_limits_are_the_clusters(files: Files) -> None:
     await files.set_limits(Limits())
 
 
-async def test_a_full_store_refuses_and_a_missing_one_says_what_to_do(nats_server: NatsServer) -> None:
+async def test_a_full_store_refuses_and_a_missing_one_gives_advice(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, "full-store", create=True)
     link, stream = connection._link, "DORM_files-full-store"
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, 5.0))["config"]

@@ -7,10 +7,11 @@
 
 (Sinha and Zoltners, "The Multiple-Choice Knapsack Problem", Operations Research 27, 1979.)  The choice that the draft makes
 for an app is left out of the program: it is what remains of the one.  So no row is an equation, and doing nothing is a
-feasible start.  Few choices are made in whole.  Many are relaxed: a basic solution has few apps between two choices, no more
-than there are rows beside the first.  The program sees no nodes; `resizing` places what it can of the answer.
+feasible start.  A few choices are solved in integers.  Many are relaxed: a basic solution has few apps between two choices, no
+more than there are rows in addition to the first.  The program ignores nodes; `resizing` places as much of the answer as
+possible.
 
-Where types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
+If types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
 and there is a row of room for each set of types that some choice is bound to.  An app that stays as it is takes its room where
 it is; one of another kind that changes may go anywhere.  All apps may then move with the count that they have, for a pause.
 """
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 BELOW_FLOOR = 10.0
 """Penalty of a whole fair share below the floor, in worths of the most valuable choice."""
 LEAST_PART = 1e-6
-"""Smaller parts of a choice are none."""
+"""Smaller parts of a choice count as none."""
 
 
 class Choices(NamedTuple):
@@ -77,7 +78,7 @@ class Chosen(NamedTuple):
 def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exact: bool = False) -> Choices:
     """Return the choices of all apps that have a place in the draft `served`, and may be elsewhere.
 
-    Where they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
+    If they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
     n = counts_of(served)
     listed = _Listed()
     movable = instance.free_to_move & (n >= instance.n_min)
@@ -180,7 +181,7 @@ def choose(
 ) -> Chosen:
     """Return what the program chooses.
 
-    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices, and `pools` the room by types where
+    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices, and `pools` the room by types if
     these matter.  Raises SolverFailed."""
     apps = len(instance.apps)
     low, high = np.zeros(apps, np.int64), np.zeros(apps, np.int64)

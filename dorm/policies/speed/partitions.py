@@ -1,4 +1,4 @@
-"""Partitions under construction, each on few nodes: containers of one app that share a node talk faster."""
+"""Partitions under construction, each on few nodes: containers of one app on the same node communicate faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 100
 """How many rows are compared with all others."""
 FINE_TURNS = 1_000
-"""An app that wants to be spread gets single units for so many turns: counts may be extreme."""
+"""An app that wants to be spread gets single units for this many turns: counts may be extreme."""
 
 
 class Partitions:
@@ -70,7 +70,7 @@ class Partitions:
         return bool((self._largest >= self.instance.demand[app]).all(axis=1).any())
 
     def change(self, app: int, node: int, count: int) -> None:
-        """Put units on a node, or take them off where negative."""
+        """Put units on a node, or take them off if negative."""
         row = self.rows[app]
         left = row.get(node, 0) + count
         if left:
@@ -101,7 +101,7 @@ class Partitions:
         return bool((self.free[nodes] >= counts[:, None] * self.instance.demand[app]).all())
 
     def _give_back(self, app: int, row: Mapping[int, int], sign: int = 1) -> None:
-        """Add to the free room of all its nodes what a row takes there, or take it where `sign` is -1."""
+        """Add to the free room of all its nodes what a row takes there, or take it if `sign` is -1."""
         if not row:
             return
         nodes, counts = np.array(list(row), np.int64), sign * np.array(list(row.values()), np.int64)
@@ -114,9 +114,9 @@ class Partitions:
     def put(self, app: int, count: int) -> int:
         """Place up to `count` more units; return how many found room.
 
-        Nodes whose free room points in the direction of the demand come first, as for `dorm`.  Among those that point alike,
-        the emptiest are filled, and the rest goes to the tightest that holds it.  An app that wants to be spread gets one
-        unit of each node at a time."""
+        Nodes whose free room points in the direction of the demand come first, as for `dorm`.  Among those in the same
+        direction, the emptiest are filled, and the rest goes to the tightest that holds it.  An app that wants to be spread
+        gets one unit of each node at a time."""
         if count <= 0 or not len(self.free):
             return 0
         nodes, here = self.fits(app)
@@ -131,7 +131,7 @@ class Partitions:
         return done
 
     def _put(self, app: int, count: int, nodes: Ints, here: Ints, away: Ints) -> int:
-        """Place up to `count` units on nodes that take so many `here`."""
+        """Place up to `count` units on nodes; each takes as many as `here` says."""
         if self.instance.apps[app].placement == "spread":
             return self._spread(app, count, nodes, here, away)
         left = count
@@ -192,7 +192,7 @@ class Partitions:
 
 
 def _undominated(free: Ints) -> Ints:
-    """Return the rows that no other row exceeds in every column; where there are very many, some others with them."""
+    """Return the rows that no other row exceeds in every column; if there are very many, some others with them."""
     left = np.unique(free, axis=0)
     found: list[Ints] = []
     while len(left) and len(found) < MOST_ROWS:

@@ -85,7 +85,7 @@ def test_torchruns_own_rendezvous_is_hosted_by_the_first_container() -> None:
     assert hosts == [True, False, False, False]
 
 
-def test_mpi_has_one_host_for_each_container_though_two_share_a_node() -> None:
+def test_mpi_has_one_host_for_each_container_even_if_two_share_a_node() -> None:
     first, other = prepared(1, "mpi", processes=2), prepared(4, "mpi", processes=2)
     hosts = first.files["dorm-hostfile"].splitlines()
     assert hosts == [f"{launcher.HOST_PREFIX}{rank} slots=2" for rank in range(4)]

@@ -79,7 +79,9 @@ async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bound", [{"most": 4}, {"most_bytes": 4 * (1 << 19) + 100_000}])
-def test_who_builds_most_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]) -> None:
+def test_the_largest_user_loses_environments_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
     for number in range(6):
         built(tmp_path, f"greedy-{number}", 3000.0 + number, 1 << 19)
     for number in range(2):

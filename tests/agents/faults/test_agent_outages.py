@@ -79,7 +79,7 @@ def kinds(node: Node) -> list[str]:
 # the lease
 
 
-async def test_an_agent_that_was_dead_for_longer_than_the_lease_asks_anew(node: Node) -> None:
+async def test_an_agent_that_was_dead_for_longer_than_the_lease_joins_again(node: Node) -> None:
     """What ran was killed meanwhile, which is not the app's failure, and nothing is started by what was wanted before."""
     await leased(node)
     async with node.working():
@@ -155,7 +155,7 @@ async def test_what_the_log_counts_as_ended_gets_no_grace(node: Node) -> None:
 # engines
 
 
-async def test_an_engine_that_does_not_tell_figures_silences_no_node(node: Node) -> None:
+async def test_an_engine_without_figures_silences_no_node(node: Node) -> None:
     async with node.agent() as agent:
         engine_of(agent).hangs = True
         await node.release()
@@ -185,7 +185,7 @@ async def test_a_node_whose_engine_is_away_for_longer_than_the_lease_falls_silen
     assert kinds(node)[-2:] == ["NodeJoined", "ContainerExited"]
 
 
-async def test_a_container_that_somebody_removed_is_told_with_its_last_words(node: Node) -> None:
+async def test_a_removed_container_is_reported_with_its_last_output(node: Node) -> None:
     async with node.agent() as agent:
         await node.release('echo "{\\"checkpoint\\": 1}" >> "$DORM_PROGRESS"; ' + UNTIL_TERM)
         await node.until(k.AppCheckpointed)
@@ -203,9 +203,7 @@ async def test_a_container_that_somebody_removed_is_told_with_its_last_words(nod
 # the outbox
 
 
-async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_outbox_delays_reporters_and_not_heartbeats(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is told in order and once when there is room again."""
     monkeypatch.setattr(outbox, "BOUND", 4)
     go = node.root / "go"
@@ -260,7 +258,9 @@ async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
     assert kinds(node).count("ContainerExited") == 4
 
 
-async def test_what_the_log_refuses_is_told_when_it_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_facts_that_the_log_refuses_are_published_when_it_accepts_them(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server whose disk is full refuses for a while; the last progress is kept like any other fact."""
     monkeypatch.setattr(outbox, "_REFUSED_S", 0.05)
     refused: list[str] = []

@@ -181,7 +181,7 @@ async def test_an_agent_whose_folder_is_removed_ends_and_calls_nothing_lost(tmp_
 
 @pytest.mark.docker
 @pytest.mark.soak
-async def test_the_guard_kills_with_the_lease_though_the_folder_is_gone(
+async def test_the_guard_kills_with_the_lease_even_if_the_folder_is_gone(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path, unused_number: str
 ) -> None:
     runtime = docker_node()

@@ -106,7 +106,7 @@ async def waits(agent: Agent, node: Node) -> None:
     await holds(lambda: agent.identity.value in joins(node) and agent._cut_off)
 
 
-async def test_a_newcomer_waits_and_says_nothing_of_the_other_s_containers(
+async def test_a_newcomer_waits_and_reports_nothing_about_the_others_containers(
     two: tuple[Node, Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = two
@@ -148,7 +148,7 @@ async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(
         assert [one.identity for one in exits(old) if one.generation == 2] == []
 
 
-async def test_a_list_from_before_another_machine_took_over_says_nothing_of_what_runs_there(
+async def test_a_list_from_before_a_takeover_does_not_describe_the_new_machine(
     two: tuple[Node, Node],
 ) -> None:
     old, new = two

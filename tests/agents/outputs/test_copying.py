@@ -232,7 +232,7 @@ async def test_no_link_leads_out(side: Side, tmp_path: Path) -> None:
         await side.get("pipe")
 
 
-async def test_a_copy_that_is_torn_goes_on(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_copy_continues(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.client.files.download._PAUSE_S", 0.01)
     model = os.urandom(20 * BLOCK + 5)
     (side.outputs / "model").write_bytes(model)
@@ -243,7 +243,7 @@ async def test_a_copy_that_is_torn_goes_on(side: Side, monkeypatch: pytest.Monke
     assert [path.name for path in side.here.iterdir()] == ["model"]
 
 
-async def test_another_process_goes_on_where_one_was_and_notices_what_is_wrong(side: Side) -> None:
+async def test_another_process_continues_and_notices_errors(side: Side) -> None:
     model = os.urandom(5 * BLOCK)
     (side.outputs / "model").write_bytes(model)
     status = (side.outputs / "model").stat()
@@ -302,7 +302,7 @@ async def test_a_file_that_changes_is_not_mixed(side: Side) -> None:
     assert rest[-1].code == "files.changed"
 
 
-async def test_files_of_one_tenant_that_take_hours_delay_nobody_elses(side: Side) -> None:
+async def test_slow_files_of_one_tenant_delay_no_other_tenant(side: Side) -> None:
     pool, never = _Pool(), threading.Event()
     asked = encode(ListFiles(Place("app-1", "outputs")))
 

@@ -183,7 +183,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (seen.state, seen.exit_code) == ("exited", 7)
         assert lines(await output(runtime, spec.key)) == [b"ready", b"bye"]
 
-    async def test_who_ignores_sigterm_is_killed(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_a_process_that_ignores_sigterm_is_killed(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(STUBBORN)
         await runtime.ensure(spec)
         await says(runtime, spec.key, b"ready")
@@ -319,7 +319,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (runtime.run_dir(spec.key) / "dorm-hosts").read_text() == "mine\n"
 
     @pytest.mark.parametrize("name", ["../out", "/etc/motd", "", ".hidden", "a/b", PROGRESS_FILE, "a\0", "a\n"])
-    async def test_a_file_lies_in_the_containers_folder_or_nowhere(
+    async def test_a_file_is_in_the_containers_folder_or_nowhere(
         self, harness: Harness, runtime: Runtime, name: str
     ) -> None:
         spec = msgspec.structs.replace(harness.shell("true"), files={name: "x"})

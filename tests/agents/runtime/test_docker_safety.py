@@ -58,7 +58,7 @@ async def test_limits_and_confinement_are_what_the_engine_has(
     assert info["Config"]["User"] not in ("", "0", "0:0")
 
 
-async def test_it_is_nobody_and_can_nothing(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_it_has_no_user_and_no_rights(docker_harness: Harness, runtime: DockerRuntime) -> None:
     spec = docker_harness.shell("grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status")
     await runtime.ensure(spec)
     await ended(runtime, spec.key)

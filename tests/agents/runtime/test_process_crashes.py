@@ -73,7 +73,7 @@ async def orphan(runtime: ProcessRuntime, spec: ContainerSpec) -> ContainerSpec:
     return spec
 
 
-async def test_it_says_that_it_limits_nothing(runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_it_states_that_it_limits_nothing(runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]) -> None:
     assert runtime.limits is False
     await runtime.close()
     await runtime.open()

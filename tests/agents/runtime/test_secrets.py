@@ -68,7 +68,7 @@ async def test_a_container_reads_its_users_secret_and_the_copy_does_not_outlive_
     assert not [path for path in (node.root / "agent").rglob("*") if path.is_file() and SECRET in path.read_bytes()]
 
 
-async def test_a_node_without_it_says_where_to_put_it(node: Node) -> None:
+async def test_a_node_without_the_secret_reports_where_to_put_it(node: Node) -> None:
     async with node.agent():
         await node.release("true", user="ann", secrets={"KEY_FILE": "key"})
         ended = await node.until(k.ContainerExited)

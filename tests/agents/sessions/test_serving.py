@@ -124,7 +124,7 @@ async def test_what_does_not_run_is_not_entered(node: Node) -> None:
     assert (ended.exit_code, "no-such-program" in ended.reason) == (127, True)
 
 
-async def test_nobody_adds_to_anothers_session_and_no_input_counts_twice(node: Node) -> None:
+async def test_no_one_else_adds_input_to_a_session_and_none_counts_twice(node: Node) -> None:
     asked = opening("cat")
     answers = ask(node, asked)
     async with asyncio.timeout(PATIENCE_S):
@@ -186,7 +186,7 @@ async def test_input_larger_than_a_chunk_is_refused(node: Node) -> None:
         await tell(node, Input("0" * 16, 1, b"x" * (CHUNK + 1)))
 
 
-async def test_without_its_record_a_session_does_not_begin(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_record_a_session_does_not_start(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_RECORD_S", 0.2)
     node.log.away = True
     mark = node.root / "mark"
@@ -231,7 +231,7 @@ async def test_a_silent_clients_session_ends(node: Node, monkeypatch: pytest.Mon
     assert (last.exit_code, last.code) == (None, "session.silent")
 
 
-async def test_the_end_of_the_container_is_said(node: Node) -> None:
+async def test_the_end_of_the_container_is_reported(node: Node) -> None:
     answers = ask(node, opening("sleep", "600"))
     assert await anext(answers) == Begun()
     await node.resize("app-1", 2, 1)

@@ -175,7 +175,7 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_a_shorter_lease_says_from_when_it_holds(lab: Lab) -> None:
+async def test_a_shorter_lease_states_when_it_takes_effect(lab: Lab) -> None:
     first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
     assert first == "node_lease: 5m -> 30s"
     assert second.startswith(
@@ -278,7 +278,7 @@ async def test_settings_that_would_destroy_are_refused_at_every_entry(lab: Lab) 
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_a_dry_run_says_which_constraint_fails_and_whom_a_change_would_touch(lab: Lab) -> None:
+async def test_a_dry_run_shows_the_failed_constraint_and_the_affected_apps(lab: Lab) -> None:
     for node in ("a", "b"):
         body = encode(joined(node))
         await lab.connection.log.append(f"dorm.{lab.client.cluster}.NodeJoined.{node}", body)

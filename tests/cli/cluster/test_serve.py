@@ -127,7 +127,7 @@ def serving(parent: int) -> psutil.Process:
     return found
 
 
-async def test_serve_says_when_it_is_ready_and_what_it_means_to_listen_for_others(tmp_path: Path) -> None:
+async def test_serve_reports_readiness_and_warns_about_a_public_address(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, agents=1) as cluster:
         log = folder / "serve.log"
         manager, env = Manager(folder / "notify"), {"NOTIFY_SOCKET": str(folder / "notify")}

@@ -58,7 +58,7 @@ async def test_a_commands_streams_and_status_are_this_programs(cluster: Up) -> N
     assert "[session.timed_out]" in await refused(home, "exec", "--timeout", "300ms", "train", "sleep", "600", code=124)
 
 
-async def test_what_cannot_be_entered_is_said_in_one_line(cluster: Up) -> None:
+async def test_a_container_that_cannot_be_entered_is_reported_in_one_line(cluster: Up) -> None:
     home = cluster.home
     for arguments, exit_code, code in (
         (("exec", "train/7", "true"), 1, "rank.not_found"),

@@ -129,7 +129,9 @@ async def test_an_edit_is_shown_and_made_and_runs(users: Users, tmp_path: Path) 
     assert [one["state"] for one in stopped] == ["exited", "exited"]
 
 
-async def test_what_can_never_start_fails_at_once_and_goes_on_once_it_can(users: Users, tmp_path: Path) -> None:
+async def test_an_app_that_can_never_start_fails_at_once_and_continues_once_it_can(
+    users: Users, tmp_path: Path
+) -> None:
     program = tmp_path / "program"
     await users.done("submit", write_spec(tmp_path, app_of("late", command=[str(program)], n_max=1)), of="ben")
     failed = await users.refused("wait", "late", of="ben")

@@ -133,7 +133,7 @@ def test_filters_and_bounds(events: Dorm) -> None:
         (["--after", 52], ""),
     ],
 )
-def test_nothing_found_is_said(events: Dorm, words: list[object], said: str) -> None:
+def test_an_empty_result_is_reported(events: Dorm, words: list[object], said: str) -> None:
     code, out, err = events(*words)
     assert (code, out) == (0, "")
     assert said in err
@@ -184,7 +184,7 @@ def test_what_strangers_write_moves_no_cursor() -> None:
 
 @pytest.mark.nats
 @pytest.mark.timeout(60)
-async def test_ctrl_c_says_where_to_go_on(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_ctrl_c_shows_how_to_continue(nats_server: NatsServer, tmp_path: Path) -> None:
     cluster = "ctrlc"
     connection = await Connection.open(nats_server.url, cluster, create=True)
     records = log("users")

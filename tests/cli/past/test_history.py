@@ -66,7 +66,7 @@ def test_several_side_by_side(here: Dorm, file: Path) -> None:
         (["--since", "99999"], "moment.after_end"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(here: Dorm, file: Path, words: list[str], code: str) -> None:
+def test_ambiguous_requests_are_refused(here: Dorm, file: Path, words: list[str], code: str) -> None:
     exit_code, out, err = here("history", *words, "--file", file)
     assert (exit_code in (1, 2), out, len(err.splitlines())) == (True, "", 1)
     assert f"[{code}]" in err

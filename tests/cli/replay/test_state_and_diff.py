@@ -63,7 +63,7 @@ def test_what_changed_in_words(dorm: Dorm) -> None:
 
 
 @pytest.mark.parametrize("span", ["-10s", "-1h", "-2m", "-3d"])
-def test_how_long_before_the_end_stands_alone(dorm: Dorm, span: str) -> None:
+def test_a_duration_before_the_end_may_stand_alone(dorm: Dorm, span: str) -> None:
     code, out, err = dorm("diff", span)
     assert (code, err) == (0, "")
     assert "settings" in out

@@ -91,7 +91,7 @@ def test_each_of_several_runs_has_a_log_of_its_own(here: Dorm, tmp_path: Path) -
     assert log_file(None, "a", 1, alone=False) is None
 
 
-def test_what_cannot_run_and_what_had_not_ended_is_said(here: Dorm) -> None:
+def test_apps_that_cannot_run_and_unfinished_ones_are_reported(here: Dorm) -> None:
     mixed = "parametric,apps=9,arrival=exponential:2m,work=lognormal:10m:0.5,n_max=4,cpu=3,n_min=1:2:3"
     code, _, err = here("simulate", mixed, *CLUSTER, "-p", "static")
     assert code == 0

@@ -56,7 +56,7 @@ def test_for_people(here: Dorm, log_file: Path, records: list[Record]) -> None:
     assert "CHANGED  " not in out.replace("UNCHANGED", "")
 
 
-def test_differences_are_told_beside_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
+def test_differences_are_shown_with_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
     """More weight for one of two that are as large as they may be changes nothing; a node for the one that waits does."""
     begin = ("--file", log_file, "--from", seq_at(records, 200))
     code, out, _ = here("whatif", *begin, "--edit", "first:weight=2")
@@ -131,7 +131,7 @@ def test_its_log_is_a_log(here: Dorm, log_file: Path, records: list[Record], tmp
     assert "first cancelled" in out
 
 
-def test_a_fork_at_the_end_says_what_is_guessed(here: Dorm, records: list[Record], tmp_path: Path) -> None:
+def test_a_fork_at_the_end_lists_its_guesses(here: Dorm, records: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "part.dorm"
     asyncio.run(export(log_of(records[: seq_at(records, 320)]), path))
     code, out, _ = here("whatif", "--file", path, "--horizon", "2h")
@@ -167,7 +167,7 @@ def test_what_is_refused_in_a_line(here: Dorm, log_file: Path, words: tuple[str,
     assert said in err
 
 
-def test_explain_says_when_an_app_will_start(here: Dorm, log_file: Path, records: list[Record]) -> None:
+def test_explain_forecasts_when_an_app_will_start(here: Dorm, log_file: Path, records: list[Record]) -> None:
     at = seq_at(records, 320)
     code, out, _ = here("explain", "waits", "--at", at, "--file", log_file)
     assert code == 0

@@ -182,7 +182,7 @@ def test_what_would_be_submitted_is_shown(here: Dorm, tmp_path: Path) -> None:
         (["FILE"], "usage.nothing_to_do"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(here: Dorm, tmp_path: Path, words: list[str], code: str) -> None:
+def test_ambiguous_requests_are_refused(here: Dorm, tmp_path: Path, words: list[str], code: str) -> None:
     file = sweep_file(tmp_path)
     exit_code, out, err = here("sweep", "run", *[file if word == "FILE" else word for word in words])
     assert (exit_code, out) == (2, "")

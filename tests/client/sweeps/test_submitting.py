@@ -54,7 +54,7 @@ def submissions(log: MemoryLog) -> list[str]:
     return [event.id for event in map(decode, log.records) if isinstance(event, k.AppSubmitted)]
 
 
-async def test_what_was_interrupted_is_gone_on_with() -> None:
+async def test_interrupted_work_is_continued() -> None:
     log, key = await cluster()
     sweep = array(60, parallel=2)
     async with leading(log, "m1", key):
@@ -132,7 +132,7 @@ async def test_names_are_those_of_one_sweep() -> None:
             find_sweep(state, "lrs", "ann")
 
 
-async def test_one_that_is_cancelled_or_over_is_not_gone_on_with() -> None:
+async def test_a_cancelled_or_completed_sweep_is_not_continued() -> None:
     log, key = await cluster()
     async with leading(log, "m1", key):
         ann = client(log)
@@ -159,7 +159,7 @@ async def test_one_that_is_being_cancelled_is_not_gone_on_with() -> None:
         await submit(ann, sweep)
 
 
-async def test_without_a_master_it_gives_up_and_the_same_goes_on() -> None:
+async def test_without_a_master_it_gives_up_and_the_same_call_continues() -> None:
     log, key = await cluster(users=False)
     with raises(NoAnswer, "master.no_answer"):
         await submit(client(log), array(5), answer_s=0.1)

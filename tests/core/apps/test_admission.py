@@ -224,7 +224,7 @@ def test_many_large_ones_come_in_several_rounds_and_in_order() -> None:
     assert [app.name for app in bench.state.live_apps()] == [f"app{number}" for number in range(40)]
 
 
-def test_the_owner_is_whom_the_spec_names_else_the_sender() -> None:
+def test_the_owner_is_named_in_the_spec_or_the_sender() -> None:
     bench = Bench(a=4)
     bench.add(k.AppSubmitted(spec=document("one")), "ann")
     bench.add(k.AppSubmitted(spec=document("two", user="bob")), "ann")

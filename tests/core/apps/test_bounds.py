@@ -60,7 +60,7 @@ class TestTrial:
         bench.settle()
         assert size(bench) == 6
 
-    def test_one_that_tells_nothing_has_worked_once_it_has_run_for_a_while(self) -> None:
+    def test_an_app_without_reports_has_worked_once_it_has_run_for_a_while(self) -> None:
         bench = Bench(a=8)
         bench.add(k.PolicyChanged(idle_s=86_400))
         bench.running(n_min=2, n_max=6)
@@ -185,7 +185,7 @@ class TestFallback:
         crash(bench)
         return bench
 
-    def test_one_that_shrank_waits_for_what_it_had_and_says_so(self) -> None:
+    def test_an_app_that_shrank_waits_for_its_former_containers_with_that_reason(self) -> None:
         bench = self.shrunk()
         app = bench.app()
         assert (size(bench), app.phase) == (0, "waiting")
@@ -195,7 +195,7 @@ class TestFallback:
         bench.settle()
         assert size(bench) == 4
 
-    def test_but_not_for_ever(self) -> None:
+    def test_only_for_a_limited_time(self) -> None:
         bench = self.shrunk(retries={"reset": "10m"})
         due = next_deadline(bench.state, bench.now)
         assert due is not None
@@ -246,7 +246,7 @@ class TestCrashLoop:
         assert (size(bench, "good"), size(bench, "loop")) == (4, 0)
         return bench
 
-    def test_nobody_is_resized_for_it_for_a_while(self) -> None:
+    def test_no_app_is_resized_for_it_for_a_while(self) -> None:
         bench = self.loop()
         waiting = bench.app("loop").waiting
         assert waiting is not None

@@ -110,7 +110,7 @@ def test_a_checkpoint_is_a_sign_of_work_too() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 3), (2, 1), (1, 4)])
-def test_who_tells_seldom_seems_no_dearer(before: int, after: int) -> None:
+def test_an_app_that_reports_rarely_does_not_seem_more_expensive(before: int, after: int) -> None:
     """The first sign of work comes a minute later, with a minute's steps of that many containers."""
     bench = Bench(a=4)
     app = bench.running(n_max=before)
@@ -122,7 +122,7 @@ def test_who_tells_seldom_seems_no_dearer(before: int, after: int) -> None:
     assert adjust_s(app) == 3
 
 
-def test_a_pace_that_was_never_seen_says_nothing_of_a_pause() -> None:
+def test_without_a_pace_the_pause_is_unknown() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     bench.add(k.AppProgressed(app=app.id, generation=1, step=100))
@@ -145,7 +145,7 @@ def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
     assert adjust_s(app) == 7
 
 
-def test_an_app_that_tells_nothing_runs_when_it_has_started() -> None:
+def test_an_app_without_reports_runs_when_it_has_started() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     resize(bench, app, 2, stop_s=1.25, start_s=2)
@@ -176,7 +176,7 @@ def test_only_the_latest_few_count() -> None:
     assert len(app.history) == LATEST + 3 <= HISTORY
 
 
-def test_the_pace_is_that_from_first_to_last_whatever_lies_between() -> None:
+def test_the_pace_is_that_from_the_first_to_the_last_report() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     for wait, step in ((0, 100), (1, 101), (0, 150), (0, 120), (5, 150), (5, 180)):

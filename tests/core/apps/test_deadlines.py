@@ -120,7 +120,7 @@ def test_unknown_is_not_failed() -> None:
     assert due_s(bench) == 60 + GRACE_S
 
 
-def test_a_new_master_gives_everybody_time() -> None:
+def test_a_new_master_gives_all_nodes_time() -> None:
     bench = released(deadlines={"start": "1m"})
     bench.wait(500)
     bench.say(k.MasterElected(epoch=2), epoch=2)

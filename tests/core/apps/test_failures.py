@@ -52,7 +52,7 @@ def test_a_limit_of_0_fails_at_once() -> None:
 @pytest.mark.parametrize(
     ("limit", "used_up"), [(0, ""), (1, " (1 of 1 retry used up)"), (2, " (2 of 2 retries used up)")]
 )
-def test_the_end_says_how_many_retries_there_were(limit: int, used_up: str) -> None:
+def test_the_end_states_the_number_of_retries(limit: int, used_up: str) -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": limit})
     *earlier, end = [fails(bench) for _ in range(limit + 1)]
@@ -181,7 +181,7 @@ def test_waiting_is_no_good_running() -> None:
     assert app.ended == "failed"
 
 
-def test_lost_nodes_cost_no_retry_but_the_pause_grows() -> None:
+def test_lost_nodes_cost_no_retry_and_lengthen_the_pause() -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": 0, "backoff": "2s", "longest": "9s"})
     pauses = []
@@ -209,7 +209,7 @@ def test_the_room_of_one_that_pauses_is_free_for_others() -> None:
     assert bench.app("other").generations[1].released
 
 
-def test_containers_that_had_to_be_killed_are_counted_and_told() -> None:
+def test_killed_containers_are_counted_and_reported() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=2))

@@ -230,7 +230,7 @@ def test_a_sweep_is_a_line_and_a_table() -> None:
     assert end_one.ended_at - end_one.submitted_at == 10 * SECOND
 
 
-def test_a_sweep_that_waits_says_for_what() -> None:
+def test_a_waiting_sweep_shows_the_reason() -> None:
     bench = Bench(a=8)
     bench.submit("prep")
     bench.settle()

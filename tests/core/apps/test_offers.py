@@ -81,7 +81,7 @@ def test_before_any_node_has_joined_an_app_waits() -> None:
     assert isinstance(said, k.AppAccepted)
 
 
-def test_a_volume_for_some_is_for_nobody_else() -> None:
+def test_a_restricted_volume_is_refused_to_others() -> None:
     bench = Bench()
     bench.add(offering("one", private=VolumeOffer(tenants=["vision", "a@b"])))
     bench.add(offering("open", private=VolumeOffer(tenants=["other"])))

@@ -51,7 +51,7 @@ def test_a_policy_learns_of_the_range_once_the_noise_was_reported() -> None:
 
 
 @pytest.mark.parametrize("noise", [-1.0, float("nan"), float("inf"), None])
-def test_what_is_no_noise_changes_nothing(noise: float | None) -> None:
+def test_an_invalid_noise_changes_nothing(noise: float | None) -> None:
     made = bench()
     report(made, 7.0)
     report(made, noise)
@@ -66,7 +66,7 @@ def test_nor_does_the_noise_of_an_app_without_a_range() -> None:
 
 
 @pytest.mark.parametrize("policy", ["pollux", "sia", "dorm-speed"])
-def test_an_app_that_keeps_its_containers_is_told_another_batch_size(policy: str) -> None:
+def test_an_app_that_keeps_its_containers_gets_another_batch_size(policy: str) -> None:
     made = bench(policy)
     before = made.app().generation
     report(made, 100_000.0)
@@ -168,7 +168,7 @@ class TestAgents:
         assert env["DORM_BATCH"] == "/run/x/batch"
 
 
-def test_a_description_says_which_batch_size_an_app_has_and_why() -> None:
+def test_a_description_shows_the_batch_size_and_its_reason() -> None:
     made = bench()
     now = batch_now(made.app(), made.state)
     assert now is not None
@@ -185,7 +185,7 @@ def test_a_description_says_which_batch_size_an_app_has_and_why() -> None:
     assert describe(made.app(), made.now, made.state)["batch"]["now"] == size
 
 
-def test_it_says_where_no_policy_chooses_and_where_no_speed_is_declared() -> None:
+def test_it_explains_a_missing_policy_choice_and_a_missing_speed() -> None:
     made = bench("drf")
     report(made, 1000.0)
     now = batch_now(made.app(), made.state)

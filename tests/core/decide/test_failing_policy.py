@@ -79,7 +79,7 @@ def bench() -> Bench:
         (too_slow, "policy.too_slow", "longer than 1 s"),
     ],
 )
-def test_the_round_keeps_the_allocation_and_says_so(
+def test_the_round_keeps_the_allocation_and_reports_it(
     fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch, how: Callable[[Allocation], Any], code: str, text: str
 ) -> None:
     made = bench()

@@ -245,7 +245,7 @@ def test_a_drained_node_is_left_live() -> None:
     assert only(said, k.MembersReleased).newcomers
 
 
-def test_an_overtaken_live_adjustment_leaves_nobody_waiting_for_its_room() -> None:
+def test_an_overtaken_live_adjustment_leaves_no_app_waiting_for_its_room() -> None:
     """The app stays as it is, so what was planned in its room is placed again."""
     bench = bench_of(2, 2)
     live_app(bench)
@@ -285,7 +285,7 @@ def test_the_price_of_a_live_resize_is_its_pause() -> None:
     assert adjust_s(bench.app()) == 0.25
 
 
-def test_all_members_done_completes_it_though_newcomers_never_joined() -> None:
+def test_all_members_done_completes_it_even_if_newcomers_never_joined() -> None:
     bench = bench_of(2, 2)
     live_app(bench, n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=4))

@@ -15,7 +15,7 @@ def names(facts: list[k.Event]) -> list[str]:
     return [f"{type(fact).__name__}:{getattr(fact, 'node', '')}" for fact in facts]
 
 
-def test_each_fact_is_said_once_in_order_of_nodes() -> None:
+def test_each_fact_is_published_once_in_order_of_nodes() -> None:
     bench = Bench(b=1, a=1, c=1)
     assert bench.conclude(a=15, b=15, c=15) == []
     assert names(bench.conclude(a=16, b=16, c=1)) == ["NodeLost:a", "NodeLost:b"]
@@ -70,7 +70,7 @@ def test_the_longest_lease_that_the_agent_may_believe_in_counts(first: float, th
     assert names(bench.conclude(a=then + 1 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:a"]
 
 
-def test_an_agent_may_say_that_what_runs_goes_by_a_longer_lease_still() -> None:
+def test_an_agent_may_report_that_running_containers_still_have_a_longer_lease() -> None:
     """Its record is from before the lease was lowered, and it may die before it has written another one."""
     bench = Bench()
     bench.add(k.PolicyChanged(node_lease_s=30))

@@ -111,7 +111,7 @@ def street(policy: str = "dorm", **loop: Any) -> Street:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_crash_loop_that_works_a_little_restarts_nobody(policy: str) -> None:
+def test_a_crash_loop_that_works_a_little_restarts_no_other_app(policy: str) -> None:
     found = street(policy)
     found.works = True
     found.wait(60)
@@ -211,7 +211,7 @@ def test_it_does_not_take_room_that_is_being_cleared_for_another() -> None:
     assert {name: found.app(name).generation - number for name, number in before.items()} == {"left": 1, "right": 1}
 
 
-def test_one_that_waits_starts_where_it_pauses_and_restarts_nobody() -> None:
+def test_a_waiting_app_starts_in_the_place_of_a_pausing_one_and_restarts_no_other() -> None:
     found = street()
     found.wait(60)
     before = found.app("victim").generation
@@ -222,7 +222,7 @@ def test_one_that_waits_starts_where_it_pauses_and_restarts_nobody() -> None:
     assert found.app("victim").generation == before + (third == 1)
 
 
-def test_room_that_is_kept_is_said_to_be() -> None:
+def test_reserved_room_is_reported() -> None:
     found = Street()
     found.submit("victim", n_min=4, n_max=4)
     found.submit("late", n_min=1)
@@ -263,7 +263,7 @@ def test_one_in_debt_reads_why_it_gets_no_more_and_why_it_waits() -> None:
     )
 
 
-def test_a_newcomer_reads_for_whom_it_waits_after_a_restart() -> None:
+def test_a_newcomer_that_waits_for_a_restart_names_the_other_machine() -> None:
     found = Street()
     found.submit("older", n_min=4, n_max=4)
     for node in ("n0", "n1"):
@@ -321,7 +321,7 @@ def resized(*, tells: bool = True) -> tuple[Bench, Any]:
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_nobody_is_resized_again_before_it_has_worked(tells: bool) -> None:
+def test_no_app_is_resized_again_before_it_has_worked(tells: bool) -> None:
     bench, first = resized(tells=tells)
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
@@ -344,7 +344,7 @@ def test_a_step_is_enough() -> None:
     assert first.generation == 3
 
 
-def test_one_that_hangs_does_not_hold_others_up_for_ever() -> None:
+def test_one_that_hangs_does_not_block_others_permanently() -> None:
     bench, first = resized()
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()

@@ -103,7 +103,7 @@ def test_the_work_that_is_left_follows_from_steps_or_from_service() -> None:
     assert served.chunks == 100
 
 
-def test_parameter_servers_of_the_engine_are_told() -> None:
+def test_parameter_servers_of_the_engine_are_shown() -> None:
     one = bench(a=8)
     submit(one, "ps", 800, n_min=3, utility=URGENT, engine="ps", engine_options={"workers_per_server": 2})
     submit(one, "one", 800, n_min=2, utility=URGENT, engine="ps")

@@ -190,7 +190,7 @@ def test_fresh_ports_come_first() -> None:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.soak
-def test_whoever_fits_beside_the_others_runs(name: str, seed: int) -> None:
+def test_an_app_that_fits_next_to_the_others_runs(name: str, seed: int) -> None:
     """Random small ranges, shared addresses among them: the log stays sound, everybody comes to rest, no one who waits for
     ports does so beside a node that has some and room for it."""
     chance = random.Random(f"ports.{seed}")
@@ -249,7 +249,7 @@ def test_ports_that_limit_nothing_change_nothing() -> None:
         assert policy(name).allocate(Problem(nodes, apps), {}) == policy(name).allocate(Problem(wide, apps), {})
 
 
-def test_an_arrival_forces_nobody_from_ports_it_has() -> None:
+def test_an_arrival_takes_no_ports_from_running_apps() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20005)))
     bench.running("one", n_min=5, n_max=5, demand=TINY)
     bench.submit("two", n_max=1)

@@ -222,7 +222,7 @@ class TestPatience:
         assert isinstance(failed, k.GenerationFailed)
         assert second.waiting_since == failed.retry_at > bench.now, "a pause after a failure is no wait for room"
 
-    def test_a_place_that_is_taken_back_does_not_start_the_wait_anew(self) -> None:
+    def test_a_withdrawn_place_does_not_restart_the_wait(self) -> None:
         bench = self.waiting()
         second = bench.app("second")
         since = second.waiting_since

@@ -23,7 +23,7 @@ def answered(bench: Bench) -> list[str]:
     return [fact.submission for fact in bench.decide() if isinstance(fact, k.AppAccepted)]
 
 
-def test_whoever_floods_the_log_waits_for_himself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_floods_the_log_delays_only_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "MOST_ANSWERS", 4)
     bench = Bench(a=4)
     for number in range(10):

@@ -202,7 +202,7 @@ def test_a_tenant_shares_its_apps() -> None:
     assert app.weight == 3.0
 
 
-def test_a_removed_user_says_nothing_and_the_apps_stay() -> None:
+def test_a_removed_user_can_publish_nothing_and_the_apps_stay() -> None:
     said, app = cluster()
     said.by("root", k.UserRemoved(name="ann"))
     assert said.by("ann", k.AppCancelRequested(app=app.id)) == "identity.unknown"

@@ -162,7 +162,7 @@ def test_from_changes_before_the_start_and_the_same_one_is_no_change() -> None:
 @pytest.mark.parametrize(
     "fields", [{"hold": True}, {"after": ["other"]}, {"start_after": "1h"}, {"from": "other"}], ids=str
 )
-def test_one_that_has_started_is_told_what_to_do_instead(fields: dict[str, Any]) -> None:
+def test_a_started_app_is_refused_with_advice(fields: dict[str, Any]) -> None:
     bench = bench_of(2, n_max=1)
     said = edit(bench, **fields)
     assert isinstance(said, k.AppRejected)

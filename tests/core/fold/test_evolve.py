@@ -129,7 +129,7 @@ class TestSubmissions:
         bench.settle()
         assert bench.app().ended == "cancelled"
 
-    def test_a_number_beyond_all_bounds_is_refused_and_harms_nobody(self) -> None:
+    def test_a_number_beyond_all_bounds_is_refused_without_harm(self) -> None:
         bench = Bench(a=4)
         bench.raw(f"dorm.{CLUSTER}.AppSubmitted.eve", b'{"spec": {"name": "x", "n_min": 1' + b"0" * 40 + b"}}")
         assert digest(bench.state)
@@ -236,7 +236,7 @@ class TestNodes:
         assert bench.app().generations[1].ended
         assert isinstance(bench.decide()[0], k.GenerationFailed)
 
-    def test_a_release_that_crosses_with_a_drain_stands(self) -> None:
+    def test_a_release_that_crosses_with_a_drain_remains_valid(self) -> None:
         """Agents know of no drains: what was released starts, and is moved once it runs."""
         bench = Bench(a=4, b=4)
         bench.submit(n_max=1)
@@ -262,7 +262,7 @@ class TestNodes:
         bench.settle()
         assert bench.app().generations[2].by_node() == {"a": 2, "b": 1}
 
-    def test_who_was_drained_by_an_operator_stays_so_when_it_joins_again(self) -> None:
+    def test_a_node_drained_by_an_operator_stays_drained_when_it_joins_again(self) -> None:
         bench = Bench(a=4)
         bench.add(k.NodeDrainRequested(node="a", until_rejoin=True))
         bench.add(joined("a"))
@@ -337,7 +337,7 @@ class TestPolicies:
             bench.add(change)
             assert bench.state.settings == expected
 
-    def test_huge_parameters_kill_nobody(self) -> None:
+    def test_huge_parameters_end_no_process(self) -> None:
         bench = Bench(a=4)
         bench.raw(f"dorm.{CLUSTER}.PolicyChanged.eve", b'{"params": {"theta1": 1' + b"0" * 400 + b"}}")
         assert bench.state.settings.params == {}
@@ -350,7 +350,7 @@ class TestPolicies:
 
 
 class TestRounds:
-    def test_a_deposed_master_says_nothing(self) -> None:
+    def test_a_deposed_master_publishes_nothing(self) -> None:
         bench = Bench(a=4)
         bench.say(k.MasterElected(epoch=2), epoch=2)
         before = content(bench.state)
@@ -438,7 +438,7 @@ class TestEndedApps:
         assert bench.app().id != first.id
 
 
-def test_nonsense_changes_nothing_but_counters_and_answers() -> None:
+def test_nonsense_changes_only_counters_and_answers() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1)
     for subject, body in nonsense("a", app.id):
@@ -462,7 +462,7 @@ def test_nonsense_changes_nothing_but_counters_and_answers() -> None:
     ],
     ids=str,
 )
-def test_a_spec_that_nobody_has_checked_is_no_app(unchecked: dict[str, object]) -> None:
+def test_an_unchecked_spec_is_no_app(unchecked: dict[str, object]) -> None:
     bench = Bench(a=4)
     spec = msgspec.convert({**document(), **unchecked}, AppSpec)
     bench.say(k.AppAccepted(app="app-aaaaaa", spec=spec, submission="s"))

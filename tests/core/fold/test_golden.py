@@ -60,7 +60,7 @@ def test_the_story_has_all_that_a_golden_log_should() -> None:
     assert not missing
 
 
-def test_the_same_story_told_twice_is_the_same_log() -> None:
+def test_the_same_script_gives_the_same_log() -> None:
     first, second = story(), story()
     assert first == second
     assert made_of(first) == made_of(second)

@@ -61,7 +61,7 @@ def test_another_machine_does_not_get_a_name_whose_lease_has_not_ended(silent_s:
     assert states(made) == ["running"]
 
 
-def test_what_it_says_of_containers_that_it_never_had_changes_nothing() -> None:
+def test_its_facts_about_containers_that_it_never_had_change_nothing() -> None:
     made = bench()
     made.add(newcomer())
     ignored = made.state.counters.ignored

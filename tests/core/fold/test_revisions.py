@@ -122,7 +122,7 @@ def test_a_larger_demand_takes_fewer_containers(cpu: int) -> None:
 
 
 @pytest.mark.parametrize(("ended", "cpu"), [(False, 500), (True, 1000)])
-def test_an_app_that_has_to_stay_as_it_is_goes_on_to_take_what_it_takes(ended: bool, cpu: int) -> None:
+def test_a_pinned_app_keeps_its_demand_after_an_edit(ended: bool, cpu: int) -> None:
     """A part of it has ended, so nothing can be decided about it: the room that an edit gives up is not free yet."""
     bench = bench_of(n_min=2, n_max=2)
     if ended:
@@ -183,7 +183,7 @@ def test_what_has_not_started_is_placed_again() -> None:
     assert (sizes(new), new.generations[new.generation].revision) == ({"a": 1}, 2)
 
 
-def test_of_two_editors_the_second_has_to_look_again() -> None:
+def test_the_second_of_two_editors_has_to_reread() -> None:
     bench = bench_of(n_max=2)
     read = fingerprint(bench.app().owners_spec)
     bench.add(k.AppEditRequested(id="1", app="app", spec=document(n_max=2, weight=2), made_from=read), "ann")
@@ -300,7 +300,7 @@ def failed(bench: Bench) -> App:
     return app
 
 
-def test_a_failed_app_goes_on_under_its_name() -> None:
+def test_a_failed_app_continues_under_its_name() -> None:
     bench = bench_of(n_max=1, retries={"limit": 0})
     app = failed(bench)
     bench.wait(60)
@@ -327,7 +327,7 @@ def test_a_failed_app_is_edited_and_restarted() -> None:
     assert part_of(bench.state, "c", "a").apps[app.id].spec.command == ["right"]
 
 
-def test_a_cancelled_app_goes_on() -> None:
+def test_a_cancelled_app_continues() -> None:
     bench = bench_of(n_max=1)
     bench.add(k.AppCancelRequested(app="app"))
     bench.settle()
@@ -362,7 +362,7 @@ def test_a_live_app_is_restarted_too() -> None:
     assert [(change.adjustment, change.why) for change in resized.changes] == [("restart", "")]
 
 
-def test_the_state_keeps_its_digest_until_somebody_steers() -> None:
+def test_the_state_keeps_its_digest_until_an_edit_or_a_restart() -> None:
     bench = bench_of(n_max=1)
     assert not {"revisions", "restart"} & msgspec.to_builtins(bench.app()).keys()
     edit(bench, image="two", id="1")

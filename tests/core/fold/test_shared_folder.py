@@ -99,7 +99,7 @@ def test_with_the_end_of_the_last_app_that_used_it_another_folder_can_be_the_clu
     assert (bench.state.checkpoints, foreign(bench)) == (OTHER, ["a"])
 
 
-def test_agents_of_earlier_releases_say_nothing_and_are_used() -> None:
+def test_agents_of_earlier_releases_announce_nothing_and_are_used() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
     join(bench, "b", "")

@@ -200,7 +200,7 @@ def answer(said: Said, who: str, name: str, after: str) -> tuple[str, str]:
     return (fact.code, fact.reason) if isinstance(fact, AppRejected) else ("", "")
 
 
-def test_nobody_learns_of_apps_of_others() -> None:
+def test_no_user_learns_about_apps_of_others() -> None:
     said = cluster()
     hidden, absent = said.bench.app("secret").id, "secret-aaaaaaaaaaaa"
     for name in ("secret", hidden):

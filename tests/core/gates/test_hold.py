@@ -53,7 +53,7 @@ def test_a_released_app_gets_its_share_and_its_wait_begins_then() -> None:
     assert (sizes(bench.app()), held(bench)) == ({"a": 2}, "")
 
 
-def test_a_running_app_gives_its_containers_back_and_goes_on_from_its_checkpoint() -> None:
+def test_a_held_app_gives_its_containers_back_and_continues_from_its_checkpoint() -> None:
     bench = Bench(a=2)
     app = bench.running("app", n_max=2)
     bench.add(k.AppCheckpointed(app=app.id, generation=1, step=40), "a")

@@ -114,7 +114,7 @@ def test_the_figures_are_those_of_the_decision() -> None:
     assert standing.apps[bench.app().id].fair == pytest.approx(0.5)
 
 
-def test_an_app_that_would_wait_changes_nothing_and_says_why() -> None:
+def test_an_app_that_would_wait_changes_nothing_and_has_a_reason() -> None:
     found = planned(busy(), settings={"theta2": 0}, specs=(checked("new", n_min=4, n_max=8),))
     assert not found.changes
     waits = named(found, "new")
@@ -227,7 +227,7 @@ def test_what_a_restart_costs() -> None:
         ({"cancelled": ("nobody",)}, "app.not_found"),
     ],
 )
-def test_what_can_not_be(assumed: dict[str, Any], code: str) -> None:
+def test_impossible_requests(assumed: dict[str, Any], code: str) -> None:
     with raises(PlanError, code):
         planned(busy(), **assumed)
 

@@ -32,7 +32,7 @@ def test_what_a_drained_node_still_holds_and_what_becomes_of_it() -> None:
     assert left(bench, node) == []
 
 
-def test_a_lost_node_is_said_to_be_in_the_way() -> None:
+def test_a_lost_node_is_named_as_the_obstacle() -> None:
     bench = Bench(a=1, b=1)
     bench.running(n_min=2, n_max=2)
     bench.conclude(b=20)

@@ -100,7 +100,7 @@ async def test_an_app_shrinks_and_grows_while_it_trains(tmp_path: Path) -> None:
         await cluster.stop_now()
 
 
-async def test_it_goes_on_without_a_member_that_was_killed(tmp_path: Path) -> None:
+async def test_it_continues_without_a_killed_member(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path)) as cluster:
         client = cluster.client
         await all_nodes(client)

@@ -61,7 +61,7 @@ class SnapshotConformance:
         assert list(await snapshots.infos()) == [newer]
         assert await snapshots.get(newer) == b"the same"
 
-    async def test_what_was_dropped_is_gone_and_nothing_else(self, snapshots: Snapshots) -> None:
+    async def test_only_dropped_data_is_gone(self, snapshots: Snapshots) -> None:
         one, two = await put(snapshots, 1, b"one"), await put(snapshots, 2, b"two")
         await snapshots.drop(one)
         await snapshots.drop(one)

@@ -25,7 +25,7 @@ class TestMemoryProgress(ProgressConformance):
         return MemoryLog(itertools.count(1).__next__)
 
 
-async def test_log_time_stands_still_while_the_clock_goes_back() -> None:
+async def test_log_time_stops_while_the_clock_goes_back() -> None:
     times = iter([5, 3, 4, 9])
     log = MemoryLog(lambda: next(times))
     await fill(log, 4)

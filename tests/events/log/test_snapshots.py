@@ -224,7 +224,7 @@ def test_a_longer_log_has_them_dense_near_its_end() -> None:
     assert max(between) <= 8 * EVERY
 
 
-def test_those_in_between_go() -> None:
+def test_snapshots_in_between_are_dropped() -> None:
     seqs = range(1000, 2 * EVERY + 5001, 1000)
     assert [one.seq for one in kept_of([sized(seq) for seq in seqs])] == [EVERY, 2 * EVERY, 2 * EVERY + 5000]
 

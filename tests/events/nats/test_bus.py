@@ -126,7 +126,7 @@ async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> N
     assert pieces == [b"so far"]
 
 
-async def test_nobody_there_is_told_at_once(buses: tuple[Bus, Bus]) -> None:
+async def test_a_missing_peer_is_reported_at_once(buses: tuple[Bus, Bus]) -> None:
     async with asyncio.timeout(20):
         with raises(LogUnavailable, "agent.no_answer"):
             await answer(buses[0], b"", timeout=1000.0)
@@ -223,7 +223,7 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[tuple[Bus, Bus]]:
 
 
 @pytest.mark.nats
-async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus, Bus]) -> None:
+async def test_a_failing_handler_reports_the_error_and_keeps_answering(nats: tuple[Bus, Bus]) -> None:
     async def faulty(question: bytes) -> AsyncGenerator[bytes, None]:
         if question == b"fail":
             raise RuntimeError("a fault")
@@ -236,7 +236,7 @@ async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus,
 
 
 @pytest.mark.nats
-async def test_an_answer_that_nobody_takes_ends(nats: tuple[Bus, Bus], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abandoned_answer_ends(nats: tuple[Bus, Bus], monkeypatch: pytest.MonkeyPatch) -> None:
     """As between accounts, where no server says that an asker was killed."""
     monkeypatch.setattr(nats_bus, "_GONE_S", 1.5)
     endless = Endless(silent=True)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 CLUSTER = "flood"
 
 
-async def test_a_listener_too_slow_for_the_heartbeats_misses_some_and_the_rest_goes_on(
+async def test_a_slow_listener_misses_heartbeats_and_delays_nothing(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("events.nats.bus._WAITING_REPORTS", 100)

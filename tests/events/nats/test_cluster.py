@@ -139,7 +139,7 @@ async def believed(log: ReadableLog) -> bool:
         return False
 
 
-def test_who_leads_by_what_it_hears() -> None:
+def test_leading_follows_from_answers() -> None:
     def said(*active: int, offline: bool = False, replicas: int = 3) -> dict[str, object]:
         peers = [{"active": one, "offline": offline} for one in active]
         return {"config": {"num_replicas": replicas}, "cluster": {"replicas": peers}}

@@ -55,7 +55,7 @@ async def listening(greeting: bytes, *, hang_up: bool = False) -> AsyncIterator[
         server.close()
 
 
-async def test_a_closed_port_is_told_at_once() -> None:
+async def test_a_closed_port_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     # The timeout is far longer than this test may take: only what is told at once passes.
@@ -74,7 +74,7 @@ async def test_no_error_repeats_a_password(secret: str) -> None:
         assert not [part for part in ("hun", "ter2", "T0KEN") if part in said], said
 
 
-async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
+async def test_any_of_several_servers_works(nats_server: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"nats://127.0.0.1:{listener.getsockname()[1]}"
     async with listening(b"") as silent:
@@ -85,7 +85,7 @@ async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
         await connection.close()
 
 
-async def test_of_several_closed_ports_all_are_told_at_once() -> None:
+async def test_all_closed_ports_are_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         url = ",".join(f"nats://127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two))
     async with asyncio.timeout(20):
@@ -103,7 +103,7 @@ async def test_an_unknown_host() -> None:
     assert isinstance(await refusal("nats://nowhere.invalid:4222"), LogUnavailable)
 
 
-async def test_a_server_that_says_nothing() -> None:
+async def test_a_silent_server() -> None:
     async with listening(b"") as url:
         error = await refusal(url)
     assert isinstance(error, LogUnavailable)
@@ -192,7 +192,7 @@ async def test_several_open_the_same_new_log_at_once(nats_server: NatsServer) ->
     await asyncio.gather(*(connection.close() for connection in connections))
 
 
-async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
+async def test_a_reader_creates_no_cluster(tmp_path: Path) -> None:
     """Neither by asking for one that is not there, nor with its name being the beginning of another's."""
     server = NatsServer(tmp_path)
     await server.start()
@@ -278,7 +278,7 @@ async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(na
     assert modes == {"DORM-fast": None, "DORM_reports-fast": "async"}
 
 
-async def test_who_is_shut_out_learns_it_while_another_task_appends(server: NatsServer) -> None:
+async def test_a_removed_identity_learns_it_while_another_task_appends(server: NatsServer) -> None:
     """Appends that are tried again must not make those who wait for the connection wait for ever."""
     connection = await Connection.open(server.url, "shut", create=True)
     link = connection._link

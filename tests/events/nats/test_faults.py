@@ -395,7 +395,7 @@ async def test_an_id_that_is_no_header_is_refused(connection: Connection, msg_id
         await connection.log.append(ALICE, b"", msg_id=msg_id)
 
 
-async def test_the_streams_let_nobody_delete(connection: Connection, jetstream: JetStreamContext) -> None:
+async def test_the_streams_forbid_deleting(connection: Connection, jetstream: JetStreamContext) -> None:
     await fill(connection.log, 1)
     with pytest.raises(nats.js.errors.APIError):
         await jetstream.delete_msg(STREAM, 1)

@@ -75,7 +75,9 @@ async def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(
         await server.stop()
 
 
-async def test_a_stream_at_its_limit_refuses_what_is_new_and_goes_on_without_the_limit(nats_server: NatsServer) -> None:
+async def test_a_stream_at_its_limit_refuses_new_records_and_continues_without_the_limit(
+    nats_server: NatsServer,
+) -> None:
     connection = await Connection.open(nats_server.url, "limited", create=True)
     owner = await nats.connect(nats_server.url)
     config = (await owner.jetstream().stream_info(log_stream("limited"))).config

@@ -120,7 +120,7 @@ async def test_files_that_are_cut_or_gone(server: NatsServer) -> None:
             await check(server)
 
 
-async def test_a_stream_that_the_server_can_not_read_is_not_begun_anew(server: NatsServer) -> None:
+async def test_a_stream_that_the_server_cannot_read_is_not_recreated(server: NatsServer) -> None:
     await filled(server, 12, 1_000_000)
     await server.kill()
     folder = server.home / "data/jetstream/$G/streams" / STREAM / "msgs"
@@ -150,7 +150,7 @@ async def test_a_changed_byte_is_found_when_it_is_read(server: NatsServer) -> No
     await connection.close()
 
 
-async def test_a_log_that_was_deleted_is_not_begun_anew(server: NatsServer) -> None:
+async def test_a_deleted_log_is_not_started_again(server: NatsServer) -> None:
     await filled(server)
     async with owner(server) as jetstream:
         await jetstream.delete_stream(STREAM)
@@ -177,7 +177,7 @@ async def test_a_bounded_read_of_a_log_without_its_end_ends(
         await connection.close()
 
 
-def test_what_a_server_says_of_a_whole_stream() -> None:
+def test_a_servers_state_of_an_intact_stream() -> None:
     assert missing({"messages": 0, "first_seq": 0, "last_seq": 0, "num_deleted": 1}) == ""
     assert missing({"messages": 9, "first_seq": 1, "last_seq": 9, "lost": {"msgs": None, "bytes": 100}}) == ""
     assert "3 of 9" in missing({"messages": 6, "first_seq": 1, "last_seq": 9, "lost": {"msgs": [7, 8, 9], "bytes": 1}})

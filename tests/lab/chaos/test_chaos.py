@@ -82,7 +82,7 @@ def test_records_are_read_from_an_apps_folder(tmp_path: Path) -> None:
     assert stays(tmp_path / "none") == []
 
 
-def test_pauses_in_training_are_seen_whatever_the_processes_say() -> None:
+def test_pauses_in_training_are_seen_regardless_of_the_processes_records() -> None:
     waits = Stay(2, 0, [Mark(round(t * S), 10) for t in (6, 7, 8)] + [Mark(9 * S, 11), Mark(10 * S, 12)])
     moments = steps([stay(1, 0, 0, 5), waits])
     assert stalls(moments, 2 * S) == [Stall(5 * S, 9 * S)]

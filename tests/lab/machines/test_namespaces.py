@@ -138,7 +138,7 @@ async def test_containers_outlive_their_engine(node_cluster: MakeCluster, live_r
     assert gone(before["Pid"]) != live_restore
 
 
-async def test_a_crash_kills_everything_but_the_disk(node_cluster: MakeCluster) -> None:
+async def test_only_the_disk_survives_a_crash(node_cluster: MakeCluster) -> None:
     cluster = await node_cluster(2)
     first, second = cluster.nodes
     containers = [await start(node, "python3", "-c", LISTEN) for node in cluster.nodes]
@@ -273,7 +273,7 @@ async def test_a_killed_owner_leaves_nothing(docker_host: str, end: signal.Signa
         await nothing_left(name)
 
 
-async def test_the_next_run_removes_what_nobody_holds(docker_host: str) -> None:
+async def test_the_next_run_removes_leases_without_a_holder(docker_host: str) -> None:
     async with owner() as (process, name), owner() as (_, other):
         os.kill(guard_of(name), signal.SIGKILL)
         process.kill()

@@ -66,14 +66,14 @@ async def test_what_is_held_is_started_only_when_it_is_allowed(tmp_path: Path) -
         await until(lambda: len(pids(output)) == 2)
 
 
-async def test_an_end_of_its_own_is_told_from_one_that_was_asked_for(tmp_path: Path) -> None:
+async def test_an_unrequested_end_is_distinguished_from_a_requested_one(tmp_path: Path) -> None:
     async with running(tmp_path / "out", "exit 3") as service:
         await until(lambda: len(service.ends) >= 2)
     assert service.ends[:2] == [End(3, False)] * 2
 
 
 @pytest.mark.parametrize("resumed", [True, False])
-async def test_what_is_paused_stands_still_and_can_be_ended(tmp_path: Path, resumed: bool) -> None:
+async def test_a_paused_process_stops_and_can_be_ended(tmp_path: Path, resumed: bool) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)

@@ -126,7 +126,7 @@ class TestFifo:
     def test_with_backfilling_who_fits_beside_starts(self) -> None:
         assert totals(solve("fifo", TWO, *self.APPS, backfill=True)) == {"a": 6, "b": 0, "c": 2}
 
-    def test_nobody_is_stopped_or_resized(self) -> None:
+    def test_no_app_is_stopped_or_resized(self) -> None:
         late = app("late", 1, 1, (1, 8), {"n0": 3})
         got = solve("fifo", TWO, app("early", 1, 1, (6, 6)), late)
         assert totals(got) == {"early": 0, "late": 3}
@@ -137,7 +137,7 @@ class TestFifo:
 
 
 class TestSrtf:
-    def test_who_ends_sooner_preempts(self) -> None:
+    def test_the_app_that_ends_sooner_preempts(self) -> None:
         """`long` needs 100 s more with 8 containers, `short` 40 s with 4."""
         speed = [(n, float(n)) for n in range(1, 9)]
         long = telling(app("long", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 800, *speed)
@@ -148,7 +148,7 @@ class TestSrtf:
         near = telling(app("long", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 300, *speed)
         assert totals(solve("srtf", TWO, near, short)) == {"long": 8, "short": 0}
 
-    def test_as_much_is_left_as_was_received_where_nothing_is_said(self) -> None:
+    def test_without_a_declaration_as_much_work_is_left_as_was_done(self) -> None:
         assert remaining_s(served(app("a", 1, 1, (4, 4)), 2), 4) == HOUR / 2
         old = served(app("old", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 2)
         assert totals(solve("srtf", TWO, old, app("new", 1, 1, (1, 2)))) == {"old": 0, "new": 2}
@@ -188,7 +188,7 @@ class TestDrf:
         assert totals(got) == {"a": 4, "b": 4}
         assert set(got.counts["a"]) == {"n0"} or set(got.counts["a"]) == {"n1"}, "and one node is cleared for it"
 
-    def test_nobody_is_stopped_for_an_earlier_one(self) -> None:
+    def test_no_app_is_stopped_for_an_earlier_one(self) -> None:
         got = solve("drf", TWO, app("a", 1, 1, (8, 8)), app("b", 1, 1, (1, 8), {"n0": 1}))
         assert totals(got) == {"a": 0, "b": 8}
         assert got.reasons["a"].code == "resources"

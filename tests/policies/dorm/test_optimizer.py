@@ -298,7 +298,7 @@ def test_one_that_has_waited_too_long_starts_before_smaller_and_younger_ones() -
 
 
 @pytest.mark.usefixtures("each_way")
-def test_room_that_is_reserved_is_given_to_nobody_else() -> None:
+def test_reserved_room_is_given_to_no_other_app() -> None:
     runs = AppDemand("runs", {"cpu": 1000}, 1.0, 2, 4, {"n0": 2})
     old = AppDemand("old", {"cpu": 4000}, 1.0, 1, 1, waited_s=700.0)
     young = AppDemand("young", {"cpu": 1000}, 1.0, 1, 2)

@@ -134,7 +134,7 @@ def test_the_hash_seed_decides_nothing() -> None:
 # Pitfalls
 
 
-def test_where_integrality_forbids_theta1_the_nearest_is_taken_and_the_excess_is_said() -> None:
+def test_if_integrality_forbids_theta1_the_nearest_answer_is_chosen_and_the_excess_reported() -> None:
     problem = Problem((node("n0", 10, 40),), (app("big", 1, 1, (8, 9)), app("small", 1, 1, (1, 9))))
     got = solve(problem, theta1=0.0)
     assert (total(got, "big"), total(got, "small")) == (8, 2)
@@ -242,7 +242,7 @@ def test_an_app_that_can_never_run_takes_nothing_from_the_others() -> None:
     assert got.reasons["gpus"].text == "no node has any GPUs"
 
 
-def test_an_app_that_waits_for_room_does_not_make_others_shrink_in_vain() -> None:
+def test_an_app_that_waits_for_room_does_not_shrink_others_needlessly() -> None:
     """`big` cannot run beside n_min of `a`, whatever shrinks; so `a` may use everything."""
     apps = (app("a", 1, 1, (6, 12), {"n0": 4, "n1": 2}), app("big", 1, 1, (8, 8)))
     answers = settle(Problem(three(), apps), {})
@@ -321,7 +321,7 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 @pytest.mark.slow
 @settings(slow_machine, max_examples=tries(16, 200))
 @given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())
-def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(
+def test_an_app_beyond_its_patience_is_not_overtaken_while_others_shrink_for_it(
     budget: int, held: list[int], spare: int, several: bool
 ) -> None:
     """Each round two young apps come that would fit into what was just cleared, and none of them ever ends."""
@@ -397,7 +397,7 @@ def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return "node_limit" if request.param == "at the limit" else "fallback"
 
 
-def test_the_greedy_answer_stands_when_the_solver_has_none(broken_solver: str) -> None:
+def test_the_greedy_answer_remains_when_the_solver_has_none(broken_solver: str) -> None:
     for seed in range(4):
         problem = sample(seed)
         got = solve(problem)

@@ -98,13 +98,13 @@ def test_each_app_goes_where_it_gains_most() -> None:
     assert allocate(cluster, a, b).counts == {"a": {"new0": 4}, "b": {"old0": 4}}
 
 
-def test_more_go_to_those_that_scale_and_nobody_is_left_out() -> None:
+def test_more_go_to_apps_that_scale_and_none_is_left_out() -> None:
     found = counts(allocate(nodes("t4", 4), app("a", 0.95), *(app(f"b{i}", 0.1) for i in range(3))))
     assert found["a"] > max(found[f"b{i}"] for i in range(3))
     assert min(found.values()) >= 1
 
 
-def test_lambda_says_what_it_costs_to_leave_an_app_out() -> None:
+def test_lambda_is_the_cost_of_leaving_an_app_out() -> None:
     """Of six apps on four GPUs: 2^(0.9 p) - λ twice is less than 1 - λ four times, up to λ = 1.27."""
     six = [app(f"a{i}") for i in range(6)]
     assert sorted(counts(allocate(nodes("t4", 1), *six)).values()) == [0, 0, 0, 0, 2, 2]

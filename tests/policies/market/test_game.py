@@ -86,7 +86,7 @@ class TestEquilibrium:
 
     @settings(slow_machine, max_examples=60)
     @given(worth=games())
-    def test_nobody_gains_by_another_answer(self, worth: Any) -> None:
+    def test_no_app_gains_by_another_answer(self, worth: Any) -> None:
         found = equilibrium(worth, np.ones(len(worth)))
         assert found.converged
         for user, bids in enumerate(found.bids):
@@ -144,11 +144,11 @@ class TestMeasures:
         worth, parts = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.5, 0.5], [0.0, 0.5]])
         assert measures(worth, parts, np.ones(2)) == pytest.approx((0.75 / 1.5, 0.5, 0.5))
 
-    def test_who_pays_more_is_not_envied_for_it(self) -> None:
+    def test_an_app_with_a_larger_budget_is_not_envied_for_it(self) -> None:
         worth, parts = np.array([[1.0], [1.0]]), np.array([[0.75], [0.25]])
         assert measures(worth, parts, np.array([3.0, 1.0])) == pytest.approx((1.0, 1.0, 1.0))
 
-    def test_nobody_at_all(self) -> None:
+    def test_no_one_at_all(self) -> None:
         assert measures(np.zeros((2, 1)), np.zeros((2, 1)), np.ones(2)) == (1.0, 1.0, 1.0)
 
 
@@ -197,13 +197,13 @@ class TestAnswers:
         assert self.division(3, 2) == pytest.approx((5 / 8, 2 / 3, 2 / 3, 1 / 2))
         assert self.division(6, 0) == pytest.approx((6 / 8, 0, 0, 1 / 2))
 
-    def test_who_has_its_most_envies_nobody(self) -> None:
+    def test_an_app_at_its_maximum_envies_no_other(self) -> None:
         assert self.division(6, 2, bound=(1, 2)) == pytest.approx((1, 1, 1, 1))
 
-    def test_who_could_not_run_with_what_another_has_does_not_envy_it(self) -> None:
+    def test_an_app_does_not_envy_nodes_on_which_it_could_not_run(self) -> None:
         assert self.division(4, 0, bound=(8, 8))[2:] == pytest.approx((1, 1))
 
-    def test_who_pays_more_is_not_envied_for_it(self) -> None:
+    def test_an_app_with_a_larger_budget_is_not_envied_for_it(self) -> None:
         assert self.division(6, 2, weight=1 / 3)[1:] == pytest.approx((1, 1, 1))
 
     def test_resources_that_one_does_not_need_are_worth_nothing_to_it(self) -> None:

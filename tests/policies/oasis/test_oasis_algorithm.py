@@ -287,7 +287,7 @@ def test_admission_raises_prices_until_a_job_is_refused() -> None:
     assert {schedule.last for schedule in outcome.admitted.values()} == {0, 1}
 
 
-def test_a_job_that_is_worth_less_than_its_resources_is_refused_though_there_is_room() -> None:
+def test_a_job_that_is_worth_less_than_its_resources_is_refused_even_if_there_is_room() -> None:
     one = cluster([10.0], [10.0], slots=1)
     jobs = [job(f"rich-{number}", 3, 3, worth=1000.0, bandwidths=(1, 3)) for number in range(3)]
     poor = job("poor", 1, 1, worth=2.0)

@@ -40,7 +40,7 @@ def runs(got: Allocation) -> list[str]:
     return [name for name, row in got.counts.items() if row]
 
 
-def test_one_of_two_equal_apps_runs_and_goes_on_while_it_has_as_many_rounds() -> None:
+def test_one_of_two_equal_apps_runs_and_continues_while_it_has_as_many_rounds() -> None:
     got = solve(job("a", 9600), job("b", 9600), regularizer=0.0)
     (first,) = runs(got)
     assert got.status == "optimal"
@@ -106,7 +106,7 @@ def test_what_was_measured_corrects_what_was_declared() -> None:
     assert found[1] == pytest.approx(4 * 3600, rel=0.02)
 
 
-def test_an_app_that_says_nothing_has_an_hour_on_one_container_or_what_it_has_had() -> None:
+def test_an_app_without_reports_has_an_hour_on_one_container_or_as_much_as_it_had() -> None:
     new, old = app("new", 1, 1, (4, 4)), app("old", 1, 1, (4, 4))
     old = msgspec.structs.replace(old, served_s=4 * 5000.0)
     instance = integer.read(Problem(ONE, (new, old)))

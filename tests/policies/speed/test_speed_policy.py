@@ -302,7 +302,7 @@ def test_parameters_are_checked(params: dict[str, Any], code: str) -> None:
         policy("dorm-speed").check_params(params)
 
 
-def test_a_restart_that_theta1_allows_is_made_though_only_a_part_of_it_would_be_needed() -> None:
+def test_a_restart_that_theta1_allows_is_complete_even_if_a_part_would_suffice() -> None:
     """Three apps leave one of 64 containers to a newcomer, and θ2 allows one restart.  The relaxed program spends it on parts
     of two restarts, of which rounding leaves nothing: the newcomer stayed at one container, far below its share."""
 

@@ -95,7 +95,7 @@ class TestLearning:
         assert found.curves["slow"].rate(8) == pytest.approx(6.0, rel=0.05)
         assert found.curves["fast"].rate(8) == pytest.approx(18.0, rel=0.05)
 
-    def test_noise_is_no_difference_and_a_short_stretch_says_less(self) -> None:
+    def test_noise_is_no_difference_and_short_stretches_weigh_less(self) -> None:
         close = worked(Measured(4, 2.0, 600.0, 1, "fast"), Measured(4, 2.0 * (1 + ALIKE / 2), 600.0, 1, "slow"))
         assert curves.paces(close, TYPES, TYPES) is None
         short = known(worked(Measured(4, 8.0, 5.0, 1, "fast"), Measured(4, 2.0, 600.0, 1, "slow")))
@@ -108,7 +108,7 @@ class TestLearning:
             (Measured(4, 2.0, 60.0, 1, "slow"), Measured(8, 3.0, 60.0, 1, "slow")),
         ],
     )
-    def test_one_type_alone_says_nothing_of_others(self, points: tuple[Measured, ...]) -> None:
+    def test_one_type_alone_shows_nothing_about_others(self, points: tuple[Measured, ...]) -> None:
         assert curves.paces(worked(*points), TYPES, TYPES) is None
 
 
@@ -234,7 +234,7 @@ def test_an_answer_that_came_true_is_given_again(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("times", [1e6, 1e-6])
-def test_nonsense_by_type_starves_nobody(times: float) -> None:
+def test_nonsense_by_type_starves_no_app(times: float) -> None:
     odd_one = keen(app("odd", 1, 1, (1, 8)), times)
     fair = keen(app("fair", 1, 1, (1, 8)), 1.5)
     got = totals(solve(PAIR, odd_one, fair, params={}))

@@ -192,7 +192,7 @@ async def test_a_round_of_a_later_build_is_not_checked() -> None:
     assert "another build" in next(iter(report.not_checked_because))
 
 
-async def test_a_round_that_nobody_can_read_is_not_checked() -> None:
+async def test_an_unreadable_round_is_not_checked() -> None:
     story = Story()
     story.store(subjects.rounds(CLUSTER), b"\xc1")
     story.submit("one")

@@ -57,7 +57,7 @@ async def test_a_sound_log() -> None:
     assert (await report_of(RECORDS, SOUND.key.public)).keys_given
 
 
-async def test_a_log_without_seals_says_so() -> None:
+async def test_a_log_without_seals_is_reported() -> None:
     log = SealedLog()
     log.say(10)
     report = await report_of(log.records)
@@ -141,7 +141,7 @@ async def test_a_cut_tail() -> None:
     )
 
 
-async def test_a_changed_tail_is_what_nobody_sealed_but_is_not_what_was_expected() -> None:
+async def test_a_changed_unsealed_tail_contradicts_only_the_expectation() -> None:
     whole = await report_of(RECORDS)
     other = [*RECORDS[:-1], flipped(RECORDS[-1])]
     assert (await report_of(other)).good
@@ -154,7 +154,7 @@ async def test_a_changed_tail_is_what_nobody_sealed_but_is_not_what_was_expected
 
 
 @pytest.mark.parametrize("text", ["", "12", "12:", "x:" + "0" * 64, "12:" + "g" * 64])
-def test_what_nobody_can_expect(text: str) -> None:
+def test_impossible_expectations(text: str) -> None:
     with raises(SealError, "seal.malformed"):
         Expected.parse(text)
 
@@ -182,7 +182,7 @@ async def test_a_seal_with_another_field(field: str, seq: int) -> None:
     assert "not signed" in damage.what
 
 
-async def test_a_seal_that_nobody_can_read() -> None:
+async def test_an_unreadable_seal() -> None:
     for seq in SEALS:
         record = RECORDS[seq - 1]
         other = [*RECORDS[: seq - 1], replace(record, body=record.body[:-3]), *RECORDS[seq:]]
@@ -333,6 +333,6 @@ async def test_no_change_of_what_is_sealed_stays_hidden(data: st.DataObject) -> 
     assert damage.last >= at
 
 
-def test_a_check_tells_where_it_stopped() -> None:
+def test_a_check_reports_where_it_stopped() -> None:
     assert str(Damage(3, 3, 5, "gone")) == "sequence 3: gone"
     assert str(Damage(3, 9, 11, "gone")) == "between sequence 3 and 9: gone"

@@ -103,7 +103,7 @@ async def test_what_holds_under_every_policy_was_inevitable_from_the_start() -> 
     assert (found.inevitable, found.after, found.really, found.exact) == (0, None, True, True)
 
 
-async def test_what_did_not_happen_never_was() -> None:
+async def test_an_unreached_phase_is_absent() -> None:
     found = await asked(slow(), f"digits completed before {clock(400)}", ONE, FOUR)
     assert (found.inevitable, found.really, found.exact) == (None, False, False)
     assert found.moments[-1].verdicts == {ONE: False, FOUR: False}
@@ -187,7 +187,7 @@ async def test_recorded_logs_agree_with_what_really_happened(name: str) -> None:
 
 
 @pytest.mark.slow
-async def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
+async def test_the_command_answers_in_words_and_as_json(tmp_path: Path) -> None:
     file = str(GOLDEN / "0.5.0.dorm")
     common = ["--policies", "dorm,static", "--file", file]
     outcome = "not (wide completed before 22:13:40)"

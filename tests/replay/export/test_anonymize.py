@@ -83,7 +83,7 @@ async def test_histories_are_decided_again(seed: int) -> None:
     assert await same_audit(made) == made
 
 
-async def test_the_same_things_happen_to_everybody() -> None:
+async def test_the_rewritten_log_folds_to_the_same_states() -> None:
     records = golden_story()
     made = await rewritten(records)
     before, after = await state_at(log_of(records)), await state_at(log_of(made))
@@ -121,7 +121,7 @@ def shape(state: State) -> list[Any]:
         ({"command": ["tulips", "\x00"]}, "spec.command.missing", ""),
     ],
 )
-async def test_refusals_say_why_where_no_stranger_is_quoted(wrong: dict[str, Any], code: str, named: str) -> None:
+async def test_refusals_give_reasons_unless_they_quote_a_stranger(wrong: dict[str, Any], code: str, named: str) -> None:
     story = Story()
     story.submit("bad", **wrong)
     story.settle()

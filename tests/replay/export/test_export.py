@@ -139,9 +139,7 @@ async def test_a_place_where_nothing_can_be_written(written: list[Record], tmp_p
         await export(log_of(written), tmp_path / "nowhere" / "log.dorm")
 
 
-async def test_a_file_cut_anywhere_verifies_up_to_there_and_is_told_to_be_cut(
-    written: list[Record], tmp_path: Path
-) -> None:
+async def test_a_truncated_file_verifies_up_to_the_cut_and_reports_it(written: list[Record], tmp_path: Path) -> None:
     whole = tmp_path / "log.dorm"
     await export(log_of(written[:12]), whole)
     data = whole.read_bytes()
@@ -272,7 +270,7 @@ async def test_lines_of_json(written: list[Record], tmp_path: Path) -> None:
     assert next(row for row in rows if row["kind"] == "AppSubmitted")["app"].startswith("one-")
 
 
-async def test_lines_are_packed_as_the_ending_says(written: list[Record], tmp_path: Path) -> None:
+async def test_lines_are_compressed_by_the_files_extension(written: list[Record], tmp_path: Path) -> None:
     for name in ("log.jsonl", "log.ndjson.gz", "log.ndjson.zst"):
         await export(log_of(written), tmp_path / name)
     plain = lines(tmp_path / "log.jsonl")
@@ -311,7 +309,7 @@ async def test_rows_of_one_app_are_its_events_alone(written: list[Record], tmp_p
     assert {row["user"] for row in rows if row["app"]} == {"someone"}
 
 
-def test_the_ending_tells_the_format() -> None:
+def test_the_file_extension_determines_the_format() -> None:
     for name, form in (("a.dorm", "archive"), ("a", "archive"), ("a.b.parquet", "parquet"), ("a.jsonl.gz", "ndjson")):
         assert format_of(Path(name)) == form
     for name in ("a.csv", "a.dorm.gz", "a.gz.parquet.zst"):

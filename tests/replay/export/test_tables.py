@@ -80,7 +80,7 @@ def test_every_record_becomes_rows(records: list[tuple[str, bytes]], times: list
         asyncio.run(write(Path(home)))
 
 
-def test_whose_app_it_is() -> None:
+def test_the_owner_of_an_app() -> None:
     """Also of apps that were submitted before the part that is exported."""
     story = Story()
     spec = {"name": "hers", "command": ["work"], "demand": {"cpu": 1}, "user": "ann"}

@@ -162,7 +162,7 @@ async def test_bad_questions_leave_no_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-async def test_it_tells_what_was_there_before_the_log_begins(tmp_path: Path) -> None:
+async def test_it_reaches_back_to_the_start_of_the_log(tmp_path: Path) -> None:
     story, _ = incident_log()
     found = await write(
         log_of(story.records), tmp_path / "all", BeforeEnd(3600 * SECOND), before_s=60, disguised=False, page=page

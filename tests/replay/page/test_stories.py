@@ -84,7 +84,7 @@ def test_a_part_starts_with_what_was_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert min(int(turn.position) for turns in found.turns.values() for turn in turns) >= 400
 
 
-def test_on_long_logs_only_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_long_logs_only_some_have_stories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_stories, "MOST_LOOKS", 9 * len(RECORDS))
     monkeypatch.setattr(page_stories, "MOST_CHAPTERS", 5)
     monkeypatch.setattr(page_stories, "MOST_EXPLAINING", 100)

@@ -117,6 +117,6 @@ def test_a_view_does_not_grow_with_history() -> None:
     assert long_ago > 5
 
 
-def test_a_view_is_json_that_says_the_same_again(records: list[Record]) -> None:
+def test_a_view_survives_a_round_trip_through_json(records: list[Record]) -> None:
     *_, (_, seen) = views(records)
     assert msgspec.json.decode(msgspec.json.encode(seen), type=View) == seen

@@ -54,7 +54,7 @@ def log(story: Story) -> MemoryLog:
     return log_of(story.records)
 
 
-async def test_every_app_is_there_though_the_cluster_keeps_few(story: Story, log: MemoryLog) -> None:
+async def test_every_app_is_listed_even_if_the_cluster_keeps_few(story: Story, log: MemoryLog) -> None:
     found = await gather(log)
     assert [row.name for row in found.apps] == [*(f"app-{number:02}" for number in range(12)), "live"]
     assert [row.state for row in found.apps] == [*(["completed"] * 3 + ["failed"]) * 3, "live"]

@@ -192,7 +192,7 @@ def test_an_app_that_has_left_the_state() -> None:
     assert explained(bench, at=seq).state == "ended"
 
 
-def test_a_refused_app_says_why() -> None:
+def test_a_refused_app_has_a_reason() -> None:
     bench = Bench(n1=4)
     bench.submit("big", cpu=5)
     bench.settle()
@@ -211,7 +211,7 @@ def test_a_refused_app_says_why() -> None:
     assert (found.state, found.refusal) == ("live", None)
 
 
-def test_a_refused_update_is_told() -> None:
+def test_a_refused_update_is_in_the_story() -> None:
     bench = Bench(n1=4)
     app = bench.running("app", n_max=2)
     bench.add(k.AppUpdated(app="app", n_min=3))
@@ -220,7 +220,7 @@ def test_a_refused_update_is_told() -> None:
         assert "An update was refused" in explained(bench, name).text
 
 
-def test_a_later_submission_of_the_name_is_told() -> None:
+def test_a_later_submission_of_the_name_is_in_the_story() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=2)
     bench.submit("app", id="second")

@@ -66,7 +66,7 @@ def test_what_was_decided_for_it_and_what_ran_there() -> None:
     assert use.mean == pytest.approx(0.5)
 
 
-def test_containers_that_fail_are_told_up_to_a_few() -> None:
+def test_only_a_few_failed_containers_are_told_singly() -> None:
     bench = Bench(n1=8)
     bench.running("app", n_max=8)
     for slot in range(8):

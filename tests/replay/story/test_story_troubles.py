@@ -114,14 +114,14 @@ def test_refusals_and_requests_with_who_asked() -> None:
     assert cancelled.causes == [Cause(asked.position, asked.text)]
 
 
-def test_a_submission_that_nobody_has_answered() -> None:
+def test_an_unanswered_submission() -> None:
     bench = Bench(n1=4)
     bench.submit("app")
     assert what(told(bench)) == ["submitted"]
     assert told(bench, at=1) == []
 
 
-def test_void_rounds_and_repeats_say_nothing() -> None:
+def test_void_rounds_and_repeats_have_no_effect() -> None:
     bench = contended()
     before = told(bench)
     for record in list(bench.records):
@@ -206,7 +206,7 @@ def test_what_strangers_write_stays_on_its_line() -> None:
     assert "\n" in failed.exit.message
 
 
-def test_containers_that_had_to_be_killed_are_told() -> None:
+def test_killed_containers_are_in_the_story() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=2))
@@ -220,7 +220,7 @@ def test_containers_that_had_to_be_killed_are_told() -> None:
     assert "2 containers killed at the end of their grace time" in released.text
 
 
-def test_an_app_that_asked_for_less_says_why() -> None:
+def test_an_app_that_asked_for_less_has_that_as_its_reason() -> None:
     bench = contended()
     app = bench.app()
     bench.add(k.AppResizeRequested(app=app.id, generation=1, containers=2, reason="the gap\x1b grows"), "n1")

@@ -80,7 +80,7 @@ def said(records: Sequence[Record]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(tries(6, 300)))
-def test_a_view_folds_to_the_tenants_own_and_names_nobody_else(seed: int) -> None:
+def test_a_view_folds_to_the_tenants_own_data_and_names_no_other_tenant(seed: int) -> None:
     life = Life(seed).play(30)
     assert CANARY.encode() in said(life.records)
     view = Viewed(life.records, "alice")
@@ -102,7 +102,7 @@ def test_a_view_folds_to_the_tenants_own_and_names_nobody_else(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(tries(3, 100)))
-def test_who_is_refused_is_not_told_whose_it_is(seed: int) -> None:
+def test_a_refusal_does_not_reveal_the_owner(seed: int) -> None:
     life = Life(seed).play(30)
     view = Viewed(life.records, BOB)
     others = [one for one in view.records if subjects.who_of(one.subject) != BOB]
@@ -159,7 +159,7 @@ def test_another_key_gives_other_pseudonyms() -> None:
     assert app != Projection(life.state, KEY).names.app_name("train", "alice")
 
 
-def test_what_nobody_may_see_is_there_and_says_nothing() -> None:
+def test_hidden_records_exist_and_reveal_nothing() -> None:
     life = Life(1)
     life.by(BOB, k.UserAdded(name=f"{CANARY}-friend", role="admin"))
     life.store(f"dorm.story.AppSubmitted.{BOB}", b"\xc1" + CANARY.encode())
@@ -173,7 +173,7 @@ def test_what_nobody_may_see_is_there_and_says_nothing() -> None:
     assert Viewed(life.records, BOB).records[-3:-1] == life.records[-3:-1]
 
 
-def test_a_new_kind_is_withheld_until_somebody_decides_what_it_shows() -> None:
+def test_a_new_kind_is_withheld_until_it_has_a_rule() -> None:
     hidden = {one.__name__ for one in k.Published.__args__} - {one.__name__ for one in SHOWN}
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",

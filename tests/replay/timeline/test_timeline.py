@@ -283,7 +283,7 @@ def test_a_reason_of_an_app_that_was_asked_for_is_kept_before_others() -> None:
     assert all(one.reasons[0].name == "app-19" for one in of_all)
 
 
-def test_what_is_too_much_becomes_coarser_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_changes_become_coarser_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     records = busy_log(2500, apps=12, nodes=6, tick_s=20)
     story = Story(nodes=1)
     for _ in range(200):

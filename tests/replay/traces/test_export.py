@@ -126,7 +126,7 @@ async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) == 2
 
 
-def test_json_and_protobuf_say_the_same() -> None:
+def test_json_and_protobuf_agree() -> None:
     spans = spans_of(two_apps().records)
     message = ExportTraceServiceRequest()
     message.ParseFromString(as_protobuf("c", spans))

@@ -129,7 +129,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     room=st.sampled_from([1, 20_000, 1 << 30]),
     snapshots=st.lists(st.floats(0, 1), max_size=2),
 )
-def test_any_walk_ends_in_the_state_of_a_fold_from_the_begin(
+def test_any_walk_ends_in_the_state_of_a_fold_from_the_start(
     seed: int, moves: list[Any], room: int, snapshots: list[float]
 ) -> None:
     async def walk() -> None:
@@ -264,7 +264,7 @@ async def test_what_is_around_and_which_of_it_is_wanted() -> None:
             assert await stepper.wanted(around, search) == wanted & {one.position for one in around}
 
 
-async def test_failures_are_what_nobody_asked_for() -> None:
+async def test_only_unrequested_ends_are_failures() -> None:
     stepper = await Stepper.open(log_of(history(6)))
     found = []
     while await stepper.step(1, Search(what="failure")):

@@ -116,7 +116,7 @@ async def test_a_snapshot_spares_the_fold_of_what_came_before_it() -> None:
     assert digest(await state_at(log, AtSequence(49))) != folds(1)[49][0]
 
 
-async def test_who_wants_to_see_each_record_sees_all_of_them() -> None:
+async def test_an_observer_sees_every_record() -> None:
     log = log_of(history(1))
     await keep(log, 50)
     seen: list[int] = []

@@ -64,7 +64,7 @@ async def test_used_and_wasted_are_of_the_time_that_is_known() -> None:
     assert gpu.given == pytest.approx(cpu.given)
 
 
-async def test_use_is_spread_over_a_containers_life_and_one_that_runs_says_it_by_its_heartbeat() -> None:
+async def test_use_is_spread_over_a_containers_life_and_heartbeats_report_running_ones() -> None:
     story = running()
     ended, started = container(story)
     for _ in range(20):

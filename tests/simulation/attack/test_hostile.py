@@ -1,4 +1,4 @@
-"""Hostile users, nodes and forgers, beside every other fault: nothing of anybody else's changes by what they write."""
+"""Hostile users, nodes and forgers, together with every other fault: their records change nothing that belongs to others."""
 
 from __future__ import annotations
 

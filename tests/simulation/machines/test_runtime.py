@@ -1,4 +1,4 @@
-"""The simulated runtime keeps what every runtime keeps (`tests.agents.runtime.conformance`), in virtual time."""
+"""The simulated runtime passes the conformance suite of runtimes (`tests.agents.runtime.conformance`), in virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         return ContainerSpec(key, "", command or tuple(START), env, {"cpu": 1000}, str(self.folder))
 
     def life(self, play: Play, seconds: float = 60.0) -> None:
-        """An agent's process that plays, for so long."""
+        """Run an agent's process for this long."""
 
         async def main(_: object) -> None:
             runtime = SimRuntime(self.machine, random.Random(1))

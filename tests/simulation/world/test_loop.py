@@ -1,4 +1,4 @@
-"""The loop in virtual time, and what becomes of the tasks of processes that are killed or paused."""
+"""The loop in virtual time, and the tasks of killed and paused processes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_failed_check_ends_the_run_whoever_catches_it() -> None:
 
 
 class Story:
-    """A process that leaves a mark at each of its steps, and in every `finally` block."""
+    """A process that records each of its steps, and every `finally` block."""
 
     def __init__(self) -> None:
         self.marks: list[str] = []
@@ -150,7 +150,7 @@ def test_what_is_cleared_away_at_the_end_did_not_happen_before() -> None:
         world.run_for(100)
         marks = list(story.marks)
         assert not any(mark in marks for mark in ("finally", "one done", "generator closed"))
-    assert "finally" in story.marks  # So Python has nothing to complain about.
+    assert "finally" in story.marks  # So that Python issues no warnings.
 
 
 def paused_for(seconds: float) -> tuple[list[tuple[int, int]], Process]:

@@ -1,4 +1,4 @@
-"""What may become of an append in an outage: each of it happens, and nothing else does."""
+"""The possible outcomes of an append in an outage: each of them happens, and no other does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def outcome(seed: int, hit: Callable[[World, Host], None]) -> tuple[str, str]:
-    """What an append under way was told when `hit` came, and whether it was stored by then, later, or never."""
+    """Return the answer to an append that was in flight during `hit`, and whether it was stored by then, later, or never."""
     with World(seed, fold=False) as world:
         told = ["nothing"]
 

@@ -97,7 +97,7 @@ def test_what_one_run_raises_ends_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_processes_have_one_thread_for_linear_algebra_unless_the_user_says_otherwise(
+def test_processes_have_one_thread_for_linear_algebra_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

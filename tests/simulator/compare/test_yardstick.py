@@ -53,7 +53,7 @@ def adjusted(written: Written) -> int:
     return sum(app.adjustments for app in written.state.apps.values())
 
 
-def test_who_comes_waits_for_the_round_and_starts_in_30_s() -> None:
+def test_an_arrival_waits_for_the_round_and_starts_in_30_s() -> None:
     assert ended(run("tiresias", job("a", 53, 4, 100))) == {"a": 60 + 30 + 100}
 
 
@@ -64,7 +64,7 @@ def test_decisions_come_in_rounds_only() -> None:
     assert all(time % (60 * SECOND) == 0 for time in at)
 
 
-def test_tiresias_stops_who_has_had_16_gpu_hours_and_it_goes_on_later() -> None:
+def test_tiresias_stops_an_app_after_16_gpu_hours_and_continues_it_later() -> None:
     """64 GPUs for 900 s are 16 hours: started at 60 s, `large` gives way at 960 s to `small`, which waits since 100 s, and
     starts again in the round after that has ended, with 900 - 30 s of its work done."""
     written = run("tiresias", job("large", 0, 64, 2000), job("small", 100, 2, 200))
@@ -72,7 +72,7 @@ def test_tiresias_stops_who_has_had_16_gpu_hours_and_it_goes_on_later() -> None:
     assert written.state.apps[next(iter(written.state.apps))].served_ns > 64 * 900 * SECOND
 
 
-def test_optimus_looks_again_though_nothing_happens() -> None:
+def test_optimus_decides_periodically() -> None:
     """What is left of the one shrinks faster than of the other, so GPUs go over without any event."""
     near = [(n, float(n)) for n in (1, 2, 4, 8, 16, 32, 64)]
     jobs = (job("short", 0, 64, 2000, *near), job("long", 0, 64, 3000, *near))

@@ -119,7 +119,7 @@ def test_work_is_known_only_where_the_last_pace_is(steps: int, seconds: float) -
     assert one.model.work == pytest.approx(4000, rel=0 if steps else 0.05)
 
 
-def test_an_app_that_tells_nothing_is_measured_in_container_seconds() -> None:
+def test_an_app_without_reports_is_measured_in_container_seconds() -> None:
     found = seen(written(Simulation(busy(progress_s=0.0, **STATIC))), 10**9)
     one = fitted(found, "seventh", then=False)
     app = found.end.apps[found.app("seventh")]
@@ -150,7 +150,7 @@ def test_what_was_cancelled_was_not_done() -> None:
     assert not one.guessed
 
 
-def test_silences_are_kept_until_the_agent_begins_anew() -> None:
+def test_silences_are_kept_until_the_agent_restarts() -> None:
     scenario = busy(outages=(Outage("n1", 300.0, 60.0), Outage("n0", 700.0, None)), **STATIC)
     history = seen(written(Simulation(msgspec.structs.replace(scenario, until_s=900.0))), 1).history
     spans = [(one.node, round((one.since - history.begin) / 1e9), one.until > 0) for one in history.silences]

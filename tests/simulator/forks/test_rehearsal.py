@@ -91,7 +91,7 @@ def test_nothing_seen_leaves_what_was_assumed() -> None:
     assert fit([], default=TIMINGS) == TIMINGS
 
 
-def test_an_app_that_never_tells_of_work_has_no_time_to_work() -> None:
+def test_an_app_that_never_reports_has_no_deadline_to_work() -> None:
     silent = Simulation(Scenario((app("a", 1.0, 100.0),), nodes(1), timings=TIMINGS, progress_s=0.0))
     (only,) = watched(played(silent).records).phases
     assert only.start_s == pytest.approx(TIMINGS.start_s)
@@ -111,7 +111,7 @@ def test_a_start_after_a_failure_is_no_adjustment() -> None:
     assert {one.kind for one in watched(played(crashed).records).phases[:2]} == {"start"}
 
 
-def test_every_second_turn_of_resizes_is_as_the_others_say() -> None:
+def test_every_second_turn_of_resizes_matches_the_others() -> None:
     timings, rows, same = resizes_compared(resized((2, 4, 1, 3, 2, 4, 1, 3)))
     assert timings.start_s == pytest.approx(TIMINGS.start_s, abs=1e-4)
     assert [row.name for row in rows] == ["checkpoint", "stop", "wait", "start", "work", "pause"]

@@ -116,7 +116,7 @@ def test_of_a_simulated_run(scenario: Scenario) -> None:
     assert (found.decisions, found.not_checked) == (len(decisions), 0)
 
 
-def test_another_decision_is_found_and_told() -> None:
+def test_another_decision_is_found_and_reported() -> None:
     """One container of one decision is given another port: there the simulation ends."""
     records = list(play(Scenario((app("a", 1.0, 100.0, n_max=4), app("b", 20.0, 100.0)), nodes(2))).records)
     at, event = next(

@@ -107,7 +107,7 @@ def test_what_can_not_start_is_not_promised() -> None:
     assert "still waits when all others have ended" in found.text
 
 
-def test_where_computing_ends_a_bound_is_all_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_computed_time_only_a_bound_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions run out before the app has started."""
     others = [trained(f"app-{index}", index, 2000 + 100 * index, steps=20_000 + 1000 * index) for index in range(8)]
     records = written(Simulation(busy(apps=(*others, trained("late", 50, 100, n_min=4)), **STATIC)))

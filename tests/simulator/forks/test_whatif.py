@@ -84,7 +84,7 @@ def one_run(end: int, *apps: AppRun) -> Run:
     return Run(begin=0, end=end, every_s=1.0, kinds=1, apps=apps, samples=(), decisions=())
 
 
-def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
+def test_an_app_that_ended_only_in_the_simulation_is_an_error_too() -> None:
     """Of `b` it is only known that it took at least 40 s; `c` had not ended in either, and `d` was ended by its owner."""
     s = 10**9
     gone = one_app("d", ended=9 * s, how="cancelled")
@@ -182,7 +182,7 @@ def test_a_name_that_is_used_again_is_not_refused() -> None:
         assert app.changed.how == app.really.how == "completed"
 
 
-def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[Record]) -> None:
+def test_others_events_are_repeated_unless_they_undo_the_change(records: list[Record]) -> None:
     scenario = busy()
     simulation = Simulation(scenario)
     simulation.publish_at(400.0, k.PolicyChanged(set_params={"theta2": 0.9}), "operator")

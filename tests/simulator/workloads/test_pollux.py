@@ -37,7 +37,7 @@ class TestStepTime:
         """0.1 s and 0.02 s for each of 32 samples, twice: 64 don't fit at once."""
         assert MODEL.rate((1,)) == pytest.approx(1 / (2 * 0.74))
 
-    def test_gamma_says_how_much_of_the_waiting_is_hidden(self) -> None:
+    def test_gamma_is_the_overlap_of_computing_and_waiting(self) -> None:
         """4 GPUs with 16 samples each compute for 0.42 s, and wait for 0.058 s on one node and 0.22 s on two."""
         none = StepTime((0.1, 0.02), (0.05, 0.004), (0.2, 0.01), 1.0, batch=64)
         assert none.rate((4,)) == pytest.approx(1 / (0.42 + 0.058))
@@ -80,7 +80,7 @@ class TestProfiled:
         for placement in ((1,), (2,), (4,), (2, 2), (4, 4), (1, 1)):
             assert speed.rate(placement) == pytest.approx(MODEL.rate(placement)), placement
 
-    def test_a_ring_has_no_begin(self, net: Profile) -> None:
+    def test_a_ring_has_no_start(self, net: Profile) -> None:
         assert rotated((2, 1, 1)) == rotated((1, 2, 1)) == "112"
         assert rotated((10, 2)) == "", "a digit can't say that"
         assert profiled(net, 64).rate((2, 1, 1)) == pytest.approx(MODEL.rate((2, 1, 1)))

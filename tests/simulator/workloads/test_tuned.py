@@ -46,7 +46,7 @@ class TestCourse:
         ("done", "seconds", "then"),
         [(0, 0, 0), (0, 10, 20), (0, 50, 100), (0, 60, 140), (50, 100, 600), (150, 12.5, 200)],
     )
-    def test_work_goes_on_at_the_speed_of_each_stretch(self, done: float, seconds: float, then: float) -> None:
+    def test_work_continues_at_the_speed_of_each_stretch(self, done: float, seconds: float, then: float) -> None:
         assert after(COURSE, done, seconds) == pytest.approx(then)
         assert seconds_until(COURSE, done, then) == pytest.approx(seconds)
 
@@ -76,7 +76,7 @@ class TestTuned:
     def test_the_noise_is_the_ratio_of_variance_and_norm_at_the_first_batch_size(self, folder: Path) -> None:
         assert Tuned(Profile(folder / "net").tables, 64).noise(150.0, 32) == 16.0
 
-    def test_outside_of_all_measurements_the_fitted_model_says_how_long_a_step_takes(self, folder: Path) -> None:
+    def test_outside_all_measurements_the_fitted_model_predicts_the_step_time(self, folder: Path) -> None:
         assert Tuned(Profile(folder / "net").tables, 64).course((4, 4, 4, 4, 4), 64)[0][1] > 0
 
     def test_it_is_data(self, folder: Path) -> None:

@@ -225,7 +225,7 @@ class TestTable:
 
 
 class TestCuts:
-    def test_a_window_keeps_the_time_from_its_begin(self) -> None:
+    def test_a_window_keeps_the_time_from_its_start(self) -> None:
         workload = workloads.load(f"{PHILLY},from=2017-10-09T07:00,to=2017-10-12")
         assert apps(workload) == [(2, "job-2", 115.0, 66.0, 1, 2)]
         assert (workload.rows, workload.cut) == (7, 2)
@@ -250,7 +250,7 @@ class TestCuts:
             ("bounds=soft", "workload.option.malformed"),
         ],
     )
-    def test_what_can_t_be(self, options: str, code: str) -> None:
+    def test_impossible_requests(self, options: str, code: str) -> None:
         assert refused(f"{PHILLY},{options}") == code
 
     def test_a_date_needs_a_trace_with_dates(self) -> None:

@@ -81,7 +81,7 @@ async def test_new_streams_are_not_compressed(cluster: NatsCluster) -> None:
 
 
 @pytest.mark.soak
-async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_servers_have_restarted(
+async def test_a_master_changes_a_compressed_log_and_reports_it_until_all_servers_have_restarted(
     cluster: NatsCluster, tmp_path: Path
 ) -> None:
     await as_made_before(cluster, "old")
@@ -109,7 +109,7 @@ async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_ser
     await connection.close()
 
 
-async def test_one_copy_that_becomes_three_is_not_compressed_and_its_server_is_told_of(cluster: NatsCluster) -> None:
+async def test_one_copy_that_becomes_three_is_not_compressed_and_its_server_is_reported(cluster: NatsCluster) -> None:
     await as_made_before(cluster, "one", replicas=1)
     connection = await Connection.open(cluster.url, "one", create=True)
     assert await connection.endangered() == "", "one copy is not made worse by it"

@@ -85,7 +85,7 @@ async def log_config(jetstream: JetStreamContext, name: str) -> StreamConfig:
     return (await jetstream.stream_info(name)).config
 
 
-async def test_consumers_that_nobody_uses_do_not_stay(server: NatsServer) -> None:
+async def test_unused_consumers_are_removed(server: NatsServer) -> None:
     connection = await connect(server)
     async with anybody(server) as jetstream:
         made = await jetstream.add_consumer(LOG, ConsumerConfig(durable_name="strangers"))
@@ -99,7 +99,7 @@ async def test_consumers_that_nobody_uses_do_not_stay(server: NatsServer) -> Non
     await connection.close()
 
 
-async def test_a_log_with_a_limit_warns_refuses_and_goes_on_with_a_larger_one(server: NatsServer) -> None:
+async def test_a_log_at_its_limit_warns_refuses_and_continues_with_a_larger_limit(server: NatsServer) -> None:
     connection = await connect(server)
     assert (await connection.stream.room()).limit is None
     subject = subjects.fact(CLUSTER, "AppSubmitted", "eve")
