@@ -196,7 +196,7 @@ class Deliverer:
         if notifies:
             schedule_s = self._schedule_s[: len(NOTIFY_SCHEDULE_S)]
             more = {"schedule_s": schedule_s, "most_pending": MOST_NOT_DONE}
-            return Notifier(*given, **common, **more, find=self._watch.app_after)
+            return Notifier(*given, **common, **more, find=self._watch.app_after, again_s=self._again_s)
         return Worker(*given, **common, schedule_s=self._schedule_s)
 
     # --- places ---------------------------------------------------------------------------------------------------------

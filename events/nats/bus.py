@@ -143,9 +143,10 @@ class NatsBus(Bus):
                         room = len(answers) < _MOST_ANSWERS if asked == pattern else shares.has_room_for(asked)
                         chosen = answerer_of(asked) if room else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
-                        shares.take(asked)
                         task.add_done_callback(answers.discard)
-                        task.add_done_callback(partial(_left, shares, asked))
+                        if room:  # A refusal takes none.
+                            shares.take(asked)
+                            task.add_done_callback(partial(_left, shares, asked))
                 for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
             raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
