@@ -14,7 +14,7 @@ from dorm.local.nats_server import free_port
 from dorm.remote import AsyncClient, wire
 from events.positions import logged, parse
 from tests.api.served import connected, filled
-from tests.api.test_streams import positions
+from tests.api.streams.test_streams import positions
 from tests.replay.busy import busy_log
 from tests.tries import tries
 

@@ -189,7 +189,7 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
 
 async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path) -> None:
     """In the page's own time, which stands still until the event is there: on any machine, the same.  How long an event takes
-    to the page is a matter of the API (`tests.api.test_view_in_time`)."""
+    to the page is a matter of the API (`tests.api.streams.test_view_in_time`)."""
     async with (
         dashboard(tmp_path) as (cluster, address),
         chrome() as browser,
