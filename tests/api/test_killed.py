@@ -13,7 +13,7 @@ import pytest
 from dorm.remote import AsyncClient, wire
 from events.positions import logged, parse
 from tests.api.served import connected, filled
-from tests.api.test_streams import positions
+from tests.api.streams.test_streams import positions
 from tests.lab.machines.ports import free_port
 from tests.replay.busy import busy_log
 from tests.tries import tries
