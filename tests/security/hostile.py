@@ -30,6 +30,7 @@ EVERYONE = {
     "alice": "user",
     "bob": "user",
     "rita": "reader",
+    "webhooks": "reader",
     "olga": "operator",
     "node-1": "node",
     "node-2": "node",
