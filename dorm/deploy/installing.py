@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 Fate = Literal["new", "changed", "same", "removed", "edited"]
 _OTHERS = {f"{layout.KEYS}/accounts.conf"}
 """Files that commands of an admin replace as well."""
-_SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "agent")}
-_KEYS_OF = {layout.KEYS: "dorm-nats.service", layout.MASTER: "dorm-master.service", layout.API: "dorm-api.service"}
+_SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "webhooks", "agent")}
+_KEYS_OF = {
+    layout.KEYS: "dorm-nats.service",
+    layout.MASTER: "dorm-master.service",
+    layout.API: "dorm-api.service",
+    layout.WEBHOOKS: "dorm-webhooks.service",
+}
 """Whose keys lie in a folder.  The backup's are read by its next run."""
 _MOST_LINES = 400
 

@@ -27,13 +27,7 @@ MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
 _MARGIN = 0.5
-<<<<<<< HEAD
 """The fraction of a node's lease that should remain between two heartbeats."""
-_ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Someone requested a rotation although none was due."""
-=======
-"""The part of a node's lease that is to be left between two heartbeats."""
->>>>>>> d-review
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -176,13 +170,8 @@ def judge_settings(state: State) -> Iterator[Finding]:
 
 
 def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
-<<<<<<< HEAD
     """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
-    if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
-=======
-    """Judge the newest failure of a rotation, record `at`, beside the newest cut, record `rotated` (0 for none)."""
     if failed is None or at < rotated or failed.in_vain:
->>>>>>> d-review
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"
     yield f.wrong("rotation", "log", f"the log was not rotated: {failed.reason}", todo)

@@ -12,6 +12,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from dorm.health.checks import Check
 from dorm.webhooks import choosing, endpoints
 from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
@@ -111,6 +112,14 @@ class Deliverer:
     async def metrics(self) -> Iterable[Metric]:
         """Return its counts, for `dorm.metrics.server`."""
         return self._measured.metrics(self._endpoints)
+
+    async def checks(self) -> Sequence[Check]:
+        """Return whether it delivers, for `dorm.health`."""
+        active = sum(one.state == "active" for one in self._endpoints)
+        text = f"{active} webhooks are delivered" if active != 1 else "1 webhook is delivered"
+        if not self.ready.is_set():
+            text = "the webhooks are still being read from the log; `dorm doctor` looks at its servers"
+        return [Check("webhooks", self.ready.is_set(), text)]
 
     def _waits(self) -> Iterator[float]:
         for one in self._endpoints:

@@ -39,13 +39,9 @@ MOST_NOT_DONE = 1024
 """The largest number of unfinished records, half of which may wait for another attempt: there is always room for new
 ones."""
 _AT_ONCE = 64
-<<<<<<< HEAD
 """Records in progress at once."""
-=======
-"""Records that are worked on at once."""
 _HOLDS = 4
-"""How often a record that is worked on is held within the time after which the server would give it out again."""
->>>>>>> d-review
+"""How often a record in progress is held within the time after which the server would give it out again."""
 _log = Logger(__name__)
 
 

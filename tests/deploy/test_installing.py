@@ -48,13 +48,14 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
 
     code, out, err = install()
     assert (code, err) == (0, "")
-    assert "systemctl enable --now dorm-nats.service dorm-master.service dorm-api.service dorm-backup.timer" in out
+    units = "dorm-nats.service dorm-master.service dorm-api.service dorm-webhooks.service dorm-backup.timer"
+    assert f"systemctl enable --now {units}" in out
     assert "systemctl restart" not in out
     first = files(machine)
     assert "etc/dorm/nats.conf" in first
 
     code, out, _ = install()
-    assert (code, "all 8 files are up to date" in out) == (0, True)
+    assert (code, "all 9 files are up to date" in out) == (0, True)
     assert files(machine) == first
 
     # Another setting changes one file; a part that goes takes its files along.

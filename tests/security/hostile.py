@@ -31,6 +31,7 @@ EVERYONE = {
     "alice": "user",
     "bob": "user",
     "rita": "reader",
+    "webhooks": "reader",
     "olga": "operator",
     "node-1": "node",
     "node-2": "node",

@@ -53,6 +53,8 @@ OWN = {
     "admin": {*KINDS, "round"}, "master": {"LogRotated", "RotationFailed"}, "joining": set(),
 }  # fmt: skip
 """What each role may publish in its own name.  (`round` of an admin is no round: those are on `round.master` alone.)"""
+DELIVERIES = {"AppWaitsLong", "WebhookTested", "WebhookDisabled"}
+"""What the reader that deliverers of webhooks run as publishes as well."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -68,7 +70,7 @@ def subjects() -> dict[str, tuple[str, str]]:
     found = {
         f"dorm.{CLUSTER}.{kind}.{author}": (kind, author)
         for kind in (*KINDS, "round")
-        for author in ("root", "master", "api", "alice", "bob", "rita", "olga", "node-1", "node-2")
+        for author in ("root", "master", "api", "alice", "bob", "rita", "webhooks", "olga", "node-1", "node-2")
     }
     found |= {f"dorm.{CLUSTER}.report.{node}.NodeReported": ("report", node) for node in ("node-1", "node-2")}
     found |= {f"dorm.{CLUSTER}.progress.{node}.a-1": ("report", node) for node in ("node-1", "node-2")}
@@ -89,7 +91,8 @@ def may(name: str, kind: str, author: str) -> bool:
         return role == "api" or (role in ("operator", "admin") and author == name)
     if kind in ("lease", "snapshot", "part"):
         return False
-    return kind in OWN[role] and (author == name or role == "api")
+    own = OWN[role] | (DELIVERIES if name == "webhooks" else set())
+    return kind in own and (author == name or role == "api")
 
 
 async def test_everyone_publishes_what_the_table_says_and_nothing_else(guarded: Guarded, record_property: Any) -> None:
@@ -165,7 +168,7 @@ async def test_no_question_to_jetstream_changes_anything_whatever_its_reply_subj
         await root.client.jetstream().publish(f"dorm.{CLUSTER}.AppSubmitted.root", b"first")
         before = await witness(root)
         tried = 0
-        for name in ("alice", "rita", "olga", "api", "node-1", "node-3"):
+        for name in ("alice", "rita", "webhooks", "olga", "api", "node-1", "node-3"):
             async with guarded.attacker(name) as one:
                 for prefix in ("$JS.API", "DORMJS"):
                     for verb in VERBS:
@@ -553,5 +556,4 @@ async def test_a_removed_identity_is_out_at_once_and_nobody_else_notices(guarded
 async def test_every_kind_that_is_published_has_a_role() -> None:
     """A new kind that no role may publish would be refused everywhere."""
     of_identities = {kind.__name__ for kind in get_args(k.OfIdentities)}
-    of_deliverers = {"AppWaitsLong", "WebhookTested", "WebhookDisabled"}
-    assert set(KINDS) == OPERATOR | NODE | of_identities | of_deliverers | OWN["master"]
+    assert set(KINDS) == OPERATOR | NODE | of_identities | DELIVERIES | OWN["master"]
