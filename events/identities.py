@@ -23,6 +23,8 @@ MOST_IDENTITIES = 10_000
 """Of users, of nodes and of tokens each: a state with all of them has to fit into memory and snapshots."""
 RESERVED = frozenset(("master", "_"))
 """Names that no user and no node can have: subjects use them."""
+DELIVERER = "webhooks"
+"""The reader whose identity deliverers of webhooks use: it also reports on what they delivered."""
 _OWNED = re.compile(r"([A-Za-z0-9_@+=-]{1,64})//.")
 _OPERATORS = ("operator", "admin")
 
@@ -109,6 +111,10 @@ class Identities(msgspec.Struct):
     def operates(self, who: str) -> bool:
         """Return whether this user may change what belongs to others or to all."""
         return self.role_of(who) in _OPERATORS
+
+    def delivers(self, who: str) -> bool:
+        """Return whether this user may report on webhooks that it delivers."""
+        return (who == DELIVERER and self.role_of(who) == "reader") or self.operates(who)
 
     def keys_at(self, basis: int) -> list[str]:
         """Return the keys of which one has to sign a round with this basis; empty if it needs no signature.  A round that

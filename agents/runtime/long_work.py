@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import errno
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
+
+import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _OF_ONE: Final = 2
+_log = structlog.get_logger(__name__)
 
 
 class LongWork:
@@ -36,8 +40,8 @@ class LongWork:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, whose: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, once it was the turn of this party's.  Raises what it raises.  Who gives up waiting does
-        not end it: its turn is over when it has ended."""
+        """Return what `work` returns, once it was the turn of this party's.  Raises what it raises, and OSError where the
+        machine has no thread left.  Who gives up waiting does not end it: its turn is over when it has ended."""
         turn = self._turns.get(whose)
         if turn is None:
             turn = self._turns[whose] = asyncio.Semaphore(self._of_one)
@@ -48,7 +52,11 @@ class LongWork:
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         context = contextvars.copy_context()
         args = (ended, lambda: context.run(work))
-        threading.Thread(target=_do, args=args, name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=_do, args=args, name=self._name, daemon=True).start()
+        except RuntimeError as error:
+            ended.cancel()
+            raise OSError(errno.EAGAIN, str(error)) from None
         return await asyncio.shield(ended)
 
 
@@ -89,7 +97,11 @@ class Remains:
             if self._working:
                 return
             self._working = True
-        threading.Thread(target=self._remove_all, name="remains", daemon=True).start()
+        try:
+            threading.Thread(target=self._remove_all, name="remains", daemon=True).start()
+        except RuntimeError:  # The machine has no thread left; the next folder asks for one again.
+            with self._lock:
+                self._working = False
 
     def _remove_all(self) -> None:
         while True:
@@ -98,5 +110,9 @@ class Remains:
                     self._working = False
                     return
                 folder = self._folders.popleft()
-            with contextlib.suppress(OSError):
+            try:
                 self._delete(folder)
+            except OSError as error:
+                _log.warning("what remains of an app can't be removed", folder=str(folder), reason=str(error))
+            except Exception:
+                _log.exception("what remains of an app can't be removed; please report this", folder=str(folder))

@@ -103,7 +103,7 @@ class Services:
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes: Turns = (
-            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=limits.writes // 2)
+            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=max(1, limits.writes // 2))
         )
         self._beside = beside
         self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear, self.pasts.forget]

@@ -201,7 +201,7 @@ class Node(msgspec.Struct):
     foreign: bool = False
     """Its folder differs from the cluster's (`dorm.core.fold.shared_folder`)."""
     foreign_at: int = 0
-    """Since when it differs, 0 while it does not."""
+    """Since when it differs, or since another node has the folder again that none had; 0 while it does not."""
     port_cursor: int = 0
     """The last port that was assigned here."""
     identity: str = ""

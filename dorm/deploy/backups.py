@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
 from dorm.deploy.folders import Copied, FoldersError, copy_folders, prune_folders
+from events.archive.files import share
 from events.archive.opening import open_archive
 from events.errors import DormError
 from events.log.records import LogRefused
@@ -71,6 +72,7 @@ async def back_up(
     if not await asyncio.to_thread(folder.is_dir):
         raise BackupError(f"there is no folder {folder}; make it, or mount it", code="backup.no_folder")
     done = await export(log, target, progress=progress)
+    await asyncio.to_thread(_share, target)
     try:
         found = await _read_back(target, done.last)
     except DormError:
@@ -106,6 +108,11 @@ async def _read_back(file: Path, end: int) -> str:
         return digest(await state_at(archive))
     finally:
         await archive.close()
+
+
+def _share(target: Path) -> None:
+    with target.open("rb") as file:
+        share(file, target.parent)
 
 
 def report(done: Kept, cluster: str, now: int, file: Path) -> None:

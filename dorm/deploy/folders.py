@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.archive.files import create, make_folder
 from events.errors import DormError
 from events.workdir import Limits, open_blob
 from events.workdir.limits import UNPACKED_MANIFEST
@@ -188,7 +189,7 @@ class _Parts:
 
     def write(self, name: str, body: bytes) -> int:
         """Write a part, and return its bytes.  Raises OSError."""
-        self._path(name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path(name).parent)
         _replace(self._path(name), body)
         return len(body)
 
@@ -202,7 +203,7 @@ class _Parts:
 def _replace(path: Path, body: bytes) -> None:
     """Write a file, whole or not at all.  Raises OSError."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # Two tenants may have the same part.
-    with beside.open("wb") as file:
+    with create(beside) as file:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())

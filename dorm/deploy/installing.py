@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 Fate = Literal["new", "changed", "same", "removed", "edited"]
 _OTHERS = {f"{layout.KEYS}/accounts.conf"}
 """Files that an admin's commands replace as well."""
-_SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "agent")}
-_KEYS_OF = {layout.KEYS: "dorm-nats.service", layout.MASTER: "dorm-master.service", layout.API: "dorm-api.service"}
+_SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "webhooks", "agent")}
+_KEYS_OF = {
+    layout.KEYS: "dorm-nats.service",
+    layout.MASTER: "dorm-master.service",
+    layout.API: "dorm-api.service",
+    layout.WEBHOOKS: "dorm-webhooks.service",
+}
 """Units whose keys are in a folder. The next backup reads its own."""
 _MOST_LINES = 400
 

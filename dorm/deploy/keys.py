@@ -14,6 +14,7 @@ from dorm.deploy.settings import DeploymentError
 from dorm.local.founding import found, make_keys
 from dorm.security.files import write_private
 from dorm.security.roles import BACKUP
+from events.identities import DELIVERER
 from events.kinds import UserAdded
 from events.nats.access.credentials import CredentialsError, public_key, read_secret
 
@@ -31,7 +32,7 @@ _SECRET = 0o600
 
 def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list[str]:
     """Make what is missing of the cluster's keys; return the machines that got a new certificate.  `now` is UTC ns.  Raises
-    SecurityError, CredentialsError, KeyFileError."""
+    SecurityError, CredentialsError, KeyFileError, WebhookKeyError."""
     keys.make_authority(settings.cluster, now)
     renewed = []
     for machine in dict.fromkeys((*settings.servers, *settings.api)):
@@ -39,9 +40,19 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
         if not _good(keys, machine, hosts, now):
             keys.make_machine_certificate(machine, hosts, now)
             renewed.append(machine)
-    keys.make_credentials(settings.cluster, settings.url(), BACKUP, "reader")
+    for reader in _readers(settings):
+        keys.make_credentials(settings.cluster, settings.url(), reader, "reader")
+    if settings.webhooks.machines:
+        from dorm.webhooks.keys import open_keys
+
+        open_keys(keys.path / layout.WEBHOOKS_KEY, settings.cluster)
     make_keys(keys, settings.cluster, settings.url(), admin, (), now)
     return renewed
+
+
+def _readers(settings: Deployment) -> list[str]:
+    """Return the readers that are no people."""
+    return [BACKUP, *([DELIVERER] if settings.webhooks.machines else [])]
 
 
 def _good(keys: KeyFolder, machine: str, hosts: Iterable[str], now: int) -> bool:
@@ -60,12 +71,15 @@ def _good(keys: KeyFolder, machine: str, hosts: Iterable[str], now: int) -> bool
 
 
 async def enable(settings: Deployment, keys: KeyFolder, *, clock: Callable[[], int]) -> Credentials:
-    """Make the streams on servers that run, and have the log know the cluster's first admin and the user of its backups;
-    return the admin's credentials.  Once more changes nothing.  Raises SecurityError, CredentialsError, and the log's
-    errors."""
+    """Make the streams on servers that run, and have the log know the cluster's first admin and the users of its backups
+    and webhooks; return the admin's credentials.  Once more changes nothing.  Raises SecurityError, CredentialsError, and
+    the log's errors."""
     own = keys.credentials(keys.admin())
-    reader = UserAdded(name=BACKUP, role="reader", public_key=public_key(keys.credentials(BACKUP).seed))
-    await found(keys, own, settings.url(), (), clock=clock, users=[reader])
+    readers = [
+        UserAdded(name=reader, role="reader", public_key=public_key(keys.credentials(reader).seed))
+        for reader in _readers(settings)
+    ]
+    await found(keys, own, settings.url(), (), clock=clock, users=readers)
     return own
 
 

@@ -17,11 +17,15 @@ MASTER = "/var/lib/dorm/master"
 """Its credentials and its key, next to which it notes how far it has read the log."""
 API = "/var/lib/dorm/api"
 BACKUP = "/var/lib/dorm/backup"
+WEBHOOKS = "/var/lib/dorm/webhooks"
+WEBHOOKS_KEY = "webhooks.key"
+"""Also its name in the admin's folder."""
 SECRETS = {
     "NATS server": (KEYS, ("ca.pem", "server.pem", "server.key", "accounts.conf")),
     "master": (MASTER, ("master.json", "seal.nk")),
     "API": (API, ("api.json", "server.pem", "server.key")),
     "backup": (BACKUP, ("backup.json",)),
+    "webhooks": (WEBHOOKS, ("webhooks.json", WEBHOOKS_KEY)),
 }
 """Where each part of a cluster that knows its users keeps its keys."""
 NODE = "/var/lib/dorm/node"

@@ -58,6 +58,7 @@ def parts(settings: Deployment, machine: str) -> list[Part]:
         Part("master", ("dorm-master.service",)) if machine in settings.leading else None,
         Part("API", ("dorm-api.service",)) if machine in settings.api else None,
         Part("node", ("dorm-agent.service",)) if settings.node(machine) is not None else None,
+        Part("webhooks", ("dorm-webhooks.service",)) if machine in settings.webhooks.machines else None,
         Part("backup", ("dorm-backup.timer",)) if machine in settings.backup.machines else None,
     ]
     return [part for part in found if part is not None]
@@ -79,6 +80,9 @@ def rendered(settings: Deployment, machine: str) -> list[File]:
     if "API" in named:
         command, mounts = _api(settings, machine), _words(layout.API, settings.archives.folder)
         files.append(_unit("dorm-api.service", settings, command=command, mounts=mounts))
+    if "webhooks" in named:
+        command, mounts = _webhooks(settings, machine), _words(layout.WEBHOOKS, settings.archives.folder)
+        files.append(_unit("dorm-webhooks.service", settings, command=command, mounts=mounts))
     if "backup" in named:
         files += [
             _unit(
@@ -118,8 +122,9 @@ def _unit(name: str, settings: Deployment, **values: str) -> File:
 def _secrets(unit: str) -> list[str]:
     """Return the keys that a unit reads.  Root writes them, and systemd-tmpfiles does not give root's files in another user's
     folder to that user, so the unit does."""
-    part = {"dorm-nats.service": "NATS server", "dorm-master.service": "master", "dorm-api.service": "API"}
-    folder, names = layout.SECRETS.get({**part, "dorm-backup.service": "backup"}.get(unit, ""), ("", ()))
+    part = {"nats": "NATS server", "api": "API"}
+    name = unit.removeprefix("dorm-").removesuffix(".service")
+    folder, names = layout.SECRETS.get(part.get(name, name), ("", ()))
     return [f"{folder}/{name}" for name in names]
 
 
@@ -254,6 +259,18 @@ def _api(settings: Deployment, machine: str) -> str:
     )
 
 
+def _webhooks(settings: Deployment, machine: str) -> str:
+    allowed = [word for network in settings.webhooks.allow for word in ("--allow", network)]
+    return command_line(
+        [
+            *(*_dorm(settings, "webhooks"), "run"),
+            *_connecting(settings, machine, f"{layout.WEBHOOKS}/webhooks.json"),
+            *("--key", f"{layout.WEBHOOKS}/{layout.WEBHOOKS_KEY}", *allowed),
+            *("--metrics", f"{settings.address(machine)}:{settings.ports.webhooks_metrics}", "--log-json"),
+        ]
+    )
+
+
 def _backup(settings: Deployment, machine: str) -> str:
     metrics = ["--metrics", f"{settings.backup.metrics}/dorm-backup.prom"] if settings.backup.metrics else []
     return command_line(
@@ -309,6 +326,7 @@ def _folders(settings: Deployment, named: set[str]) -> str:
         "NATS server": [layout.STORE],
         "master": list(filter(None, [layout.MASTER, settings.archives.folder])),
         "API": [layout.API],
+        "webhooks": [layout.WEBHOOKS],
         "backup": [layout.BACKUP, settings.backup.folder],
     }
     lines = []

@@ -61,6 +61,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api: Port = 4280
     master_metrics: Port = 9475
     agent_metrics: Port = 9476
+    webhooks_metrics: Port = 9477
 
 
 class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +93,14 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def folder(self) -> str:
         """Return the folder, "" if the place is not a folder."""
         return self.place if self.place.startswith("/") else ""
+
+
+class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which machines deliver webhooks; several share the work."""
+
+    machines: list[Name] = []
+    allow: list[Word] = []
+    """Networks beside the public addresses to which they may deliver, as `dorm webhooks run --allow` takes them."""
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +146,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: Ports = Ports()
     backup: Backup = Backup()
     archives: Archives = Archives()
+    webhooks: Webhooks = Webhooks()
 
     def address(self, machine: str) -> str:
         """Return a machine's address for a URL."""
@@ -198,6 +208,7 @@ def _agree(found: Deployment) -> None:
         ("masters", found.masters or []),
         ("api", found.api),
         ("backup.machines", found.backup.machines),
+        ("webhooks.machines", found.webhooks.machines),
     ):
         if unknown := [name for name in names if name not in found.machines]:
             raise DeploymentError(
@@ -223,6 +234,19 @@ def _agree(found: Deployment) -> None:
         raise DeploymentError("ports: two parts have the same port", code="deploy.settings.ports.twice")
     _quantities(found)
     _rotation(found.archives)
+    _networks(found.webhooks)
+
+
+def _networks(webhooks: Webhooks) -> None:
+    """Raises DeploymentError for networks that are none."""
+    if not webhooks.allow:
+        return
+    from dorm.webhooks.addresses import NetworkError, parse_networks  # It takes long to import.
+
+    try:
+        parse_networks(webhooks.allow)
+    except NetworkError as error:
+        raise DeploymentError(f"webhooks.allow: {error}", code="deploy.settings.webhooks.allow.malformed") from None
 
 
 def _rotation(archives: Archives) -> None:

@@ -28,8 +28,6 @@ MOST_BEHIND = 10_000
 _SILENT_S = 30.0
 _MARGIN = 0.5
 """The fraction of a node's lease that should remain between two heartbeats."""
-_ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Someone requested a rotation although none was due."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -49,6 +47,8 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
     elif leader.condition == "unknown" and leader.last and masters is None:
         todo = "upgrade its master, or start one: those of this release have a lease"
         yield f.unknown("masters", leader.last, "whether it leads is not known: no master has a lease", todo)
+    elif leader.condition == "unknown" and any(one.status.leading for one in masters or ()):
+        yield f.unknown("masters", "lease", "a master says that it leads, and there is no lease", "ask again")
     else:
         text = f"nobody leads; the last one was {leader.last}" if leader.last else "nobody ever led"
         todo = "start one with `dorm master`, or read the log of one that runs: it says why it does not lead"
@@ -171,7 +171,7 @@ def judge_settings(state: State) -> Iterator[Finding]:
 
 def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
     """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
-    if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
+    if failed is None or at < rotated or failed.in_vain:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"
     yield f.wrong("rotation", "log", f"the log was not rotated: {failed.reason}", todo)

@@ -69,6 +69,6 @@ async def answering_status(
 async def _answer(bus: Bus, subject: str, status: Answerer) -> None:
     """A server with older permissions forbids it; that ends only this task."""
     try:
-        await bus.answer(subject, status)
+        await bus.answer_all(subject, status)
     except LogError as error:
         _log.warning("questions how this master is are not answered", reason=str(error))

@@ -193,7 +193,7 @@ class Tally(msgspec.Struct):
         self.rotations["done"] += 1
 
     def _rotation_failed(self, state: State, event: k.RotationFailed) -> None:
-        self.rotations["failed"] += 1
+        self.rotations["failed"] += not event.in_vain
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Roles and their permissions, as data: the kinds of events that each publishes, and its subjects on a NATS server.
 
     role       account   may
-    reader     USERS     read the log, and all containers' output; the reader called `backup` also all shipped folders
+    reader     USERS     read the log, and all containers' output; the reader called `backup` also all shipped folders,
+                          the one called `webhooks` also deliver webhooks
     user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
                          enter containers; submit apps, change, edit, restart, cancel and retry those of the tenant, and ship
                          folders for them
@@ -34,6 +35,7 @@ import msgspec
 from events import kinds as k
 from events import subjects as names
 from events.copying.messages import FILES, PUT
+from events.identities import DELIVERER
 from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.beside.files import files_stream
 from events.nats.beside.parts import parts_config
@@ -66,6 +68,7 @@ _OF_OPERATORS = (
     *_names(k.SchedulingPaused, k.SchedulingResumed),
     *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
 )
+_OF_DELIVERERS = _names(k.WebhookTested, k.WebhookDisabled, k.AppWaitsLong)
 _OF_NODES = _names(
     k.NodeJoined,
     k.NodeLeft,
@@ -241,12 +244,22 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     if role == "reader" and name == BACKUP:
         seen = shipping(cluster)
         publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in (*seen.single, *seen.many)]
+    if role == "reader" and name == DELIVERER:
+        publish += [f"dorm.{cluster}.{kind}.{name}" for kind in _OF_DELIVERERS]
+        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _delivering(cluster)]
     if role in ("user", "operator"):
         publish += _of_shippers(cluster, role, tenant or name)
     tenant = (tenant or name) if role == "user" else "*"
     if role in ENTERS:
         publish += _entering(cluster, tenant=tenant, who=name)
     return Access([*publish, _asking(cluster, tenant), _RESPONSES], [inbox])
+
+
+def _delivering(cluster: str) -> list[str]:
+    """Return what deliverers ask of JetStream beside reading: which places in the log there are, and that a record is done.
+    Readers may make places and read from them."""
+    stream = log_stream(cluster)
+    return [f"{OWN_API}.CONSUMER.LIST.{stream}", f"$JS.ACK.{stream}.>"]
 
 
 def _of_shippers(cluster: str, role: str, tenant: str) -> list[str]:
@@ -328,6 +341,7 @@ def exported(cluster: str) -> dict[str, dict[str, Services]]:
     following = following_parts(cluster)
     written = sorted({kind for role in ("user", "operator") for kind in PUBLISHES[role]})
     of_users = [f"dorm.{cluster}.{kind}.*" for kind in written]
+    of_users += [f"dorm.{cluster}.{kind}.{DELIVERER}" for kind in _OF_DELIVERERS] + _delivering(cluster)
     of_users += [f"{OWN_API}.STREAM.INFO.{shadow_stream(cluster)}", names.shadows(cluster)]
     of_users += [names.file(cluster, "*", "*"), *files.single, f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}"]
     of_nodes = [f"dorm.{cluster}.{kind}.*" for kind in _OF_NODES]

@@ -12,6 +12,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from dorm.health.checks import Check
 from dorm.webhooks import choosing, endpoints
 from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
@@ -112,6 +113,14 @@ class Deliverer:
         """Return its counts, for `dorm.metrics.server`."""
         return self._measured.metrics(self._endpoints)
 
+    async def checks(self) -> Sequence[Check]:
+        """Return whether it delivers, for `dorm.health`."""
+        active = sum(one.state == "active" for one in self._endpoints)
+        text = f"{active} webhooks are delivered" if active != 1 else "1 webhook is delivered"
+        if not self.ready.is_set():
+            text = "the webhooks are still being read from the log; `dorm doctor` looks at its servers"
+        return [Check("webhooks", self.ready.is_set(), text)]
+
     def _waits(self) -> Iterator[float]:
         for one in self._endpoints:
             if one.state == "active" and "app.waits" in one.events:
@@ -196,7 +205,7 @@ class Deliverer:
         if notifies:
             schedule_s = self._schedule_s[: len(NOTIFY_SCHEDULE_S)]
             more = {"schedule_s": schedule_s, "most_pending": MOST_NOT_DONE}
-            return Notifier(*given, **common, **more, find=self._watch.app_after)
+            return Notifier(*given, **common, **more, find=self._watch.app_after, again_s=self._again_s)
         return Worker(*given, **common, schedule_s=self._schedule_s)
 
     # --- places ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ attempt, one tenant has at most as many as it leaves free; further ones are trie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -21,10 +22,11 @@ from events.kinds import WebhookTestRequested
 from events.limits import Shares
 from events.log.records import LogError
 from events.logger import Logger
+from events.nats.places.deliveries import AGAIN_S
 from events.positions import logged
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import Any
 
     from dorm.core.state import App
@@ -38,6 +40,8 @@ MOST_NOT_DONE = 1024
 ones."""
 _AT_ONCE = 64
 """Records in progress at once."""
+_HOLDS = 4
+"""How often a record in progress is held within the time after which the server would give it out again."""
 _log = Logger(__name__)
 
 
@@ -56,10 +60,14 @@ class Notifier(Worker):
 
     longest_pause_s = SCHEDULE_S[-1]
 
-    def __init__(self, *given: Any, find: Callable[[int, str], Awaitable[App | None]], **more: Any) -> None:
-        """`find` returns an app by its id as it is after a record of this sequence."""
+    def __init__(
+        self, *given: Any, find: Callable[[int, str], Awaitable[App | None]], again_s: float = AGAIN_S, **more: Any
+    ) -> None:
+        """`find` returns an app by its id as it is after a record of this sequence.  The server gives out a record again that
+        was not held for `again_s` seconds."""
         super().__init__(*given, **{"schedule_s": SCHEDULE_S, **more})
         self._find = find
+        self._hold_s = again_s / _HOLDS
         self._allowance = Allowance(asyncio.get_running_loop().time)
         self._waiting: dict[int, _Waiting] = {}
         """By sequence of a record."""
@@ -110,19 +118,36 @@ class Notifier(Worker):
             for each in notifications(self.endpoint.url, self._cluster, one, apps.get):
                 if each.message not in before.have:
                     of.setdefault(each.tenant, []).append(each)
-        now = _Waiting()
+        now = self._waiting[record.seq] = _Waiting()
         now.have = before.have
-        failures = await asyncio.gather(*(self._send_of(tenant, some, delivery, now) for tenant, some in of.items()))
-        failed = next((one for one in failures if one is not None), None)
-        if failed is not None:
-            self._waiting[record.seq] = now
-        else:
-            self._delivered_after = max(self._delivered_after, record.seq)
+        async with self._held(delivery), asyncio.TaskGroup() as tasks:
+            parts = [tasks.create_task(self._send_of(tenant, some, now)) for tenant, some in of.items()]
+        failed = next((failure for one in parts if (failure := one.result()) is not None), None)
+        if failed is None:
+            self._forget(record.seq)
         return failed
 
-    async def _send_of(
-        self, tenant: str, notifications: list[Notification], delivery: Delivery, now: _Waiting
-    ) -> Outcome | None:
+    @contextlib.asynccontextmanager
+    async def _held(self, delivery: Delivery) -> AsyncIterator[None]:
+        """Keep the server from giving out a record again, however long its notifications wait for their tenants' turns."""
+        over = asyncio.Event()
+
+        async def hold() -> None:
+            while not over.is_set():
+                with contextlib.suppress(LogError):  # Then it comes again, and is sent once more.
+                    await delivery.working()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._hold_s):
+                        await over.wait()
+
+        holding = asyncio.create_task(hold())
+        try:
+            yield
+        finally:
+            over.set()
+            await holding
+
+    async def _send_of(self, tenant: str, notifications: list[Notification], now: _Waiting) -> Outcome | None:
         """Send a tenant's part of a record, noting in `now` what is done.  Return a failure for which the record waits."""
         failed: Outcome | None = None
         if not self._working.has_room_for(tenant):
@@ -131,7 +156,6 @@ class Notifier(Worker):
             with self._working.held(tenant):
                 async with self._turns.setdefault(tenant, asyncio.Lock()):
                     for one in notifications:
-                        await delivery.working()
                         outcome = await self._notify(one)
                         if outcome is None or outcome.delivered or outcome.gone:
                             now.have.add(one.message)

@@ -56,7 +56,7 @@ class Sender:
 
     async def __aenter__(self) -> Sender:
         self._session = aiohttp.ClientSession(
-            # Each webhook sends one request at a time, so their number bounds the connections.
+            # Each webhook has a bounded number of requests at a time, so their number bounds the connections.
             connector=aiohttp.TCPConnector(
                 resolver=GuardedResolver(self._allowed), use_dns_cache=False, limit=0, keepalive_timeout=30
             ),

@@ -252,6 +252,12 @@ class Bus(Protocol):
         them under one name of a `queue`, each question goes to one.  Raises as `answer`."""
         await self.answer(pattern, answerer_of(pattern))
 
+    async def answer_all(self, subject: str, answerer: Answerer) -> None:
+        """Serve questions to which all askers get the same short answer, whatever they ask, until cancelled.  No asker can
+        delay another: nothing waits until an answer is taken, and those that ask at once share one call of the answerer, which
+        begins at the first question and is given none.  Raises as `answer`."""
+        await self.answer(subject, answerer)
+
     @property
     def guarded(self) -> bool:
         """Whether a server guards who uses which subject, so that a subject says who asks."""

@@ -21,5 +21,6 @@ class _Later(ModuleType):
 
 def load_when_used(name: str) -> None:
     """Have a module loaded by the first use of what it holds.  Changes nothing if it is loaded, or not installed."""
-    if name not in sys.modules and find_spec(name) is not None:
-        sys.modules[name] = _Later(name)
+    if name not in sys.modules and (spec := find_spec(name)) is not None:
+        later = sys.modules[name] = _Later(name)
+        later.__spec__ = spec  # For programs that ask whether it is installed.

@@ -13,7 +13,7 @@ from compose.apps.learning.batches import SHARDS, shards_of
 from compose.apps.ring import collective, frames
 from compose.apps.worker.contract import read_place
 from compose.apps.worker.failures import PeerLost
-from tests.apps.partition import free_ports
+from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "lab"
 MACHINES = {f"n{number}": f"127.0.0.{number}" for number in (1, 2, 3)}
+UNITS = ("nats", "master", "api", "webhooks", "agent")
 READY_S = 90.0
 
 
@@ -97,7 +98,19 @@ class Site:
         self.shared = folder / "shared"
         self.backups = folder / "backups"
         self.ports = dict(
-            zip(("clients", "routes", "monitor", "api", "master_metrics", "agent_metrics"), _ports(6), strict=True)
+            zip(
+                (
+                    "clients",
+                    "routes",
+                    "monitor",
+                    "api",
+                    "master_metrics",
+                    "agent_metrics",
+                    "webhooks_metrics",
+                ),
+                _ports(7),
+                strict=True,
+            )
         )
         self.units: dict[tuple[str, str], Unit] = {}
         self.client: Client
@@ -116,6 +129,7 @@ class Site:
             "program": PROGRAM,
             "store_limit": "4GiB",
             "api": ["n1"],
+            "webhooks": {"machines": ["n1", "n2"], "allow": ["loopback"]},
             "ports": self.ports,
             "backup": {"machines": ["n1"], "folder": str(self.backups), "keep": 2},
             "nodes": {
@@ -158,11 +172,11 @@ class Site:
             str(self.lab),
         )
         await self.dorm(*words)
-        for place in (layout.STORE, layout.MASTER, layout.API, layout.BACKUP, layout.NODE):
+        for place in (layout.STORE, layout.MASTER, layout.API, layout.WEBHOOKS, layout.BACKUP, layout.NODE):
             (root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
         configuration = root / layout.NATS_CONFIGURATION.lstrip("/")
         configuration.write_text(relocated(configuration.read_text(), root))
-        for unit in ("nats", "master", "api", "agent"):
+        for unit in UNITS:
             if (root / layout.UNITS.lstrip("/") / f"dorm-{unit}.service").exists():
                 self.units.setdefault((name, unit), Unit(unit, root))
 

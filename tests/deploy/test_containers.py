@@ -84,7 +84,12 @@ def test_commands_know_their_options(name: str) -> None:
             continue
         commands: Any = get_command(app)
         context = commands.make_context("dorm", [], resilient_parsing=True)
-        assert commands.get_command(context, command).make_context(command, options, parent=context).args == []
+        found = commands.get_command(context, command)
+        if command == "webhooks":
+            context = found.make_context(command, [], parent=context, resilient_parsing=True)
+            command, *options = options
+            found = found.get_command(context, command)
+        assert found.make_context(command, list(options), parent=context).args == []
 
 
 def test_compose_reads_the_files() -> None:

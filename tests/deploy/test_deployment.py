@@ -6,6 +6,7 @@ It is one test, since its parts are one cluster's life, and starting one takes m
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ import pytest
 from events.codec import decode
 from events.kinds import Resized, Round
 from replay.audit.audit import verify
-from tests.deploy.loopback import MACHINES, READY_S, Site
+from tests.deploy.loopback import MACHINES, READY_S, UNITS, Site
 from tests.e2e.commands import processes_of, until_said
 from tests.e2e.story import spec, until
 from tests.lab.chaos.replicas import compare
+from tests.webhooks.receiver import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +60,11 @@ async def test_a_deployment_lives(tmp_path: Path) -> None:
         await founded(site)
         async with site.connected() as client:
             app = await trains(site, client)
-            await everything_is_restarted(site, client, app)
+            async with Receiver() as receiver:
+                await site.dorm("webhooks", "add", "pager", receiver.url, "--event", "node.lost")
+                await a_webhook_arrives(site, receiver)
+                await everything_is_restarted(site, client, app)
+                await a_webhook_arrives(site, receiver)
             await two_servers_are_killed(site, client, app)
             await a_node_is_replaced(site, client, app)
         await wiped_and_restored(site, app)
@@ -79,7 +85,8 @@ async def founded(site: Site) -> None:
     await site.healthy()
     await site.start("master")  # Masters and the API wait until their cluster is made.
     await site.start("api")
-    for unit in (*site.of("master"), *site.of("api")):
+    await site.start("webhooks")
+    for unit in (*site.of("master"), *site.of("api"), *site.of("webhooks")):
         assert unit.process is not None
         await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))
@@ -110,7 +117,7 @@ async def everything_is_restarted(site: Site, client: Client, app: str) -> None:
     before = await resizes(client)
     generation = (await client.state()).apps[app].generation
     for name in MACHINES:
-        for unit in ("nats", "master", "api", "agent"):
+        for unit in UNITS:
             if (name, unit) in site.units:
                 await site.units[name, unit].restart()
                 await site.healthy()
@@ -118,6 +125,14 @@ async def everything_is_restarted(site: Site, client: Client, app: str) -> None:
     assert await resizes(client) == before
     assert (await client.state()).apps[app].generation == generation
     assert (await verify(client.log)).divergence is None
+
+
+async def a_webhook_arrives(site: Site, receiver: Receiver) -> None:
+    """Signed with a secret that the admin's machine knows as well."""
+    before = len(receiver.requests)
+    await site.dorm("webhooks", "test", "pager")
+    secret = str(json.loads(await site.dorm("webhooks", "secret", "pager", "-o", "json"))["secret"])
+    assert receiver.requests[before].verified(secret)["type"] == "io.dorm.webhook.test_requested.v1"
 
 
 async def two_servers_are_killed(site: Site, client: Client, app: str) -> None:
@@ -160,6 +175,7 @@ async def wiped_and_restored(site: Site, app: str) -> None:
     await site.stop("master")
     await site.stop("agent")
     await site.stop("api")
+    await site.stop("webhooks")
     last = await site.back_up()
     digest = re.findall(r"digest (\w+)", last)[-1]
     await site.back_up()
@@ -171,7 +187,8 @@ async def wiped_and_restored(site: Site, app: str) -> None:
     await site.healthy()
     await site.start("master")  # Masters and the API wait until their cluster is made.
     await site.start("api")
-    for unit in (*site.of("master"), *site.of("api")):
+    await site.start("webhooks")
+    for unit in (*site.of("master"), *site.of("api"), *site.of("webhooks")):
         assert unit.process is not None
         await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "restore", str(site.settings), str(copies[-1]), "--keys", str(site.lab))

@@ -48,13 +48,14 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
 
     code, out, err = install()
     assert (code, err) == (0, "")
-    assert "systemctl enable --now dorm-nats.service dorm-master.service dorm-api.service dorm-backup.timer" in out
+    units = "dorm-nats.service dorm-master.service dorm-api.service dorm-webhooks.service dorm-backup.timer"
+    assert f"systemctl enable --now {units}" in out
     assert "systemctl restart" not in out
     first = files(machine)
     assert "etc/dorm/nats.conf" in first
 
     code, out, _ = install()
-    assert (code, "all 8 files are up to date" in out) == (0, True)
+    assert (code, "all 9 files are up to date" in out) == (0, True)
     assert files(machine) == first
 
     # Another setting changes one file; a part that goes takes its files along.
@@ -113,9 +114,7 @@ def test_keys_are_a_secret_of_their_reader(here: Dorm, machine: Path, tmp_path: 
     assert here(*install, "--keys", tmp_path / "lab")[0] == 0
 
 
-def test_everything_that_a_machine_lacks_is_reported_before_anything_is_written(
-    here: Dorm, machine: Path, tmp_path: Path
-) -> None:  # noqa: F811
+def test_missing_parts_are_reported_before_anything_is_written(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     nodes = {"n1": {"runtime": "process"}}
     given = written(
         tmp_path, machines={"n1": "192.0.2.1"}, servers=["n1"], masters=["n1"], api=[], backup={}, nodes=nodes

@@ -83,7 +83,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     found = deployment(program=PROGRAM, nodes=EVERYTHING, archives=ARCHIVES)
     install(tmp_path, "n1", rendered(found, "n1"))
     units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
-    assert len(units) == 8
+    assert len(units) == 9
     assert _complaints(units) == ""
     # What it says of a unit with a wrong path is as clear as a line can be.
     wrong = [
@@ -112,9 +112,13 @@ def test_commands_know_their_options(machine: str, trust: bool) -> None:
         program: Any = get_command(app)
         context = program.make_context("dorm", [], resilient_parsing=True)
         command = program.get_command(context, name)
+        if name == "webhooks":
+            context = command.make_context(name, [], parent=context, resilient_parsing=True)
+            name, *options = options
+            command = command.get_command(context, name)
         assert command.make_context(name, list(options), parent=context).args == []
         seen.append(name)
-    assert seen == {"n1": ["master", "serve", "backup", "agent"], "n2": ["master"], "gpu-7": ["agent"]}[machine]
+    assert seen == {"n1": ["master", "serve", "run", "backup", "agent"], "n2": ["master"], "gpu-7": ["agent"]}[machine]
 
 
 def test_an_agent_has_all_of_its_settings() -> None:
@@ -154,7 +158,7 @@ def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     (master,) = values(units["dorm-master.service"], "Service", "ExecStart")
     assert "--archives /mnt/archives --rotate-size 20GiB --rotate-age 30d --keep 7d" in master
     assert values(units["dorm-master.service"], "Service", "ReadWritePaths") == ["/var/lib/dorm/master /mnt/archives"]
-    for name in ("master", "api", "backup"):
+    for name in ("master", "api", "webhooks", "backup"):
         unit = units[f"dorm-{name}.service"]
         assert "/mnt/archives" in values(unit, "Unit", "RequiresMountsFor")[0].split()
         assert values(unit, "Service", "EnvironmentFile") == ["/etc/dorm/s3.env"]
@@ -169,6 +173,29 @@ def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
+def test_deliverers_of_webhooks_have_what_the_settings_say(keys: KeyFolder) -> None:
+    found = deployment(webhooks={"machines": ["n2", "n3"], "allow": ["10.20.0.0/16", "private"]})
+    assert not any("webhooks" in file.path for file in rendered(found, "n1"))
+    for machine in ("n2", "n3"):
+        (unit,) = [file for file in rendered(found, machine) if file.path.endswith("dorm-webhooks.service")]
+        started = service(unit.content.decode())
+        text = json.dumps(started.command)
+        for option, value in (
+            ("--allow", "10.20.0.0/16"),
+            ("--allow", "private"),
+            ("--credentials", f"{layout.WEBHOOKS}/webhooks.json"),
+            ("--key", f"{layout.WEBHOOKS}/webhooks.key"),
+            ("--metrics", f"{found.machines[machine]}:9477"),
+        ):
+            assert json.dumps([option, value])[1:-1] in text
+    # They sign with one file of keys, which a cluster without webhooks does not make.
+    made = [
+        next(file for file in keys_of(found, machine, keys) if file.path.endswith(".key") and "webhooks" in file.path)
+        for machine in ("n2", "n3")
+    ]
+    assert made[0] == made[1]
+
+
 def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> None:
     found = deployment(nodes={"gpu-*": {}})
     by_machine = {
@@ -177,6 +204,7 @@ def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> 
     assert by_machine["gpu-7"] == {}
     assert by_machine["n1"].keys() - by_machine["n2"].keys() == {
         *(f"{layout.API}/{name}" for name in ("api.json", "server.pem", "server.key")),
+        *(f"{layout.WEBHOOKS}/{name}" for name in ("webhooks.json", "webhooks.key")),
         f"{layout.BACKUP}/backup.json",
     }
     certificate = f"{layout.KEYS}/server.pem"

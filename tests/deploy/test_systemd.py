@@ -38,12 +38,23 @@ pytestmark = [
     ),
 ]
 PATIENCE_S = 180.0
+WEBHOOKS_KEY = "var/lib/dorm/webhooks/webhooks.key"
+ENDPOINT = """import http.server
+class Endpoint(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print(self.headers["webhook-id"], self.rfile.read(int(self.headers["content-length"])).decode(), flush=True)
+        self.send_response(204)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", 8000), Endpoint).serve_forever()
+"""
+"""Where webhooks arrive."""
 SETTINGS = {
     "cluster": "lab",
     "machines": {"n1": "127.0.0.1"},
     "servers": ["n1"],
     "masters": ["n1"],
     "api": ["n1"],
+    "webhooks": {"machines": ["n1"], "allow": ["loopback"]},
     "checkpoints": "/srv/shared",
     "mount": "none",
     "program": "/opt/dorm",
@@ -175,6 +186,7 @@ async def test_a_machine_lives_under_systemd(tmp_path: Path) -> None:
     async with booted(tmp_path) as machine:
         await deployed(machine)
         await a_node_joins_and_runs(machine)
+        await webhooks_arrive(machine)
         await processes_end_and_come_back(machine)
         await machine.do("systemctl start dorm-backup")
         assert len(list((machine.root / "var/backups/dorm").glob("lab-*.dorm"))) == 1
@@ -198,10 +210,15 @@ async def deployed(machine: Booted) -> None:
     # Masters and the API wait for their cluster, and are no failure meanwhile.
     await machine.until("journalctl -u dorm-master -o cat", "waiting for the log")
     await machine.do("cd /root && dorm deploy found deploy.yaml --keys lab && dorm context use lab")
-    for unit in ("master", "api"):
+    for unit in ("master", "api", "webhooks"):
         await machine.until(f"systemctl is-active dorm-{unit}", "active\n")
         assert "NRestarts=0" in await machine.do(f"systemctl show -p NRestarts dorm-{unit}")
-    for name in ("etc/dorm/keys/accounts.conf", "etc/dorm/keys/server.key", "var/lib/dorm/master/seal.nk"):
+    for name in (
+        "etc/dorm/keys/accounts.conf",
+        "etc/dorm/keys/server.key",
+        "var/lib/dorm/master/seal.nk",
+        WEBHOOKS_KEY,
+    ):
         found = (machine.root / name).stat()
         assert (stat.S_IMODE(found.st_mode), found.st_uid != 0) == (0o600, True), name
 
@@ -213,6 +230,19 @@ async def a_node_joins_and_runs(machine: Booted) -> None:
     await machine.do("systemctl enable --now dorm-agent")
     await machine.do("dorm submit /root/app.yaml")
     await machine.until("dorm ps", "running")
+
+
+async def webhooks_arrive(machine: Booted) -> None:
+    """The admin's commands use the key file of `dorm deploy keys`, of which the unit has a copy."""
+    (machine.root / "root/endpoint.py").write_text(ENDPOINT)
+    await machine.do("cd /root && (python endpoint.py > arrived 2>&1 &)")
+    await machine.do("dorm webhooks add pager http://127.0.0.1:8000/ --event node.lost")
+    await machine.do("dorm webhooks test pager")
+    await machine.do("systemctl restart dorm-webhooks && dorm webhooks test pager")
+    arrived = (machine.root / "root/arrived").read_text()
+    assert arrived.count("io.dorm.webhook.test_requested.v1") == 2, arrived
+    assert (machine.root / WEBHOOKS_KEY).read_bytes() == (machine.root / "root/lab/security/webhooks.key").read_bytes()
+    assert "1 webhook is delivered" in await machine.do("systemctl show -p StatusText dorm-webhooks")
 
 
 async def processes_end_and_come_back(machine: Booted) -> None:

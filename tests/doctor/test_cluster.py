@@ -57,6 +57,10 @@ def agent(**fields: Any) -> dict[str, Asked[AgentStatus]]:
         (leader(condition="unknown", leader="m0", last="m0"), asked(FOLLOWS), [("wrong", "masters", "lease")]),
         (leader(condition="unknown", leader="m0", last="m0"), [], [("wrong", "masters", "lease")]),
         (
+            leader(condition="unknown", leader="m1", last="m1"), asked(LEADS, FOLLOWS),
+            [("unknown", "masters", "lease")],
+        ),
+        (
             leader(condition="unknown", leader="m0", last="m0"), None,
             [("unknown", "masters", "m0"), ("unknown", "masters", "followers")],
         ),

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT, Workers, free_port
+from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

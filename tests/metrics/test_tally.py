@@ -110,6 +110,7 @@ def test_rotations_are_counted() -> None:
     story = two_apps()
     story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
     story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
+    story.say(k.RotationFailed(code="rotation.nothing_due", reason="asked too early"), "master")
     hash = "0" * 64
     cut = k.LogRotated(id="cut", by="master", after=0, upto=2, chain=hash, snapshot=hash, archive="a", bytes=1)
     story.store(subjects.rotations("story"), encode(cut), cut.id)

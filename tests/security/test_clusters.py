@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from dorm.local.nats_server import find_binary, free_port
+from dorm.local.nats_server import find_binary
 from tests.e2e.commands import done, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +41,7 @@ async def served(folder: Path) -> AsyncIterator[None]:
 
 
 async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) -> None:
-    home, lab, port = tmp_path / "home", tmp_path / "lab", free_port("127.0.0.1")
+    home, lab, port = tmp_path / "home", tmp_path / "lab", free_port()
     arguments = ("init", str(lab), "--cluster", "lab", "--port", str(port), "--admin", "root", "--tls")
     assert "root is its admin" in await done(home, *arguments)
     await done(home, "context", "use", "lab")

@@ -23,6 +23,12 @@ def test_no_promise_is_broken(begin: int) -> None:
     assert [said for seed in range(begin, begin + CHUNK) if (said := broken(seed))] == []
 
 
+def test_an_app_that_completes_while_its_resize_is_decided_waits_for_no_place() -> None:
+    """Its containers end while all masters are away, and a decision from before gives a part of its place to a newcomer."""
+    outcome = play(8_200_005, Choice(rotate=True)).outcome
+    assert not outcome.broken, outcome.broken
+
+
 def test_equal_seeds_give_equal_histories() -> None:
     assert play(5, Choice()).outcome == play(5, Choice()).outcome
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from dorm.api.serving import serving
 from replay.simulator.simulation import Simulation
 from tests.api.served import connected, filled
 from tests.e2e.commands import done, running, until_said
+from tests.lab.machines.ports import free_port
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seq_at, written
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:

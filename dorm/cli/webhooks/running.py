@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from importlib.metadata import version
 
 from dorm.cli.connect import ClusterName, Url, User, target
 from dorm.cli.errors import run
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
-from dorm.cli.signals import run_until_stopped
+from dorm.cli.service import run_service
 from dorm.cli.webhooks.shared import Allow, KeyFile, keys_of, networks
 
 
@@ -35,9 +36,12 @@ def run_deliverer(
 
       dorm webhooks run --allow 10.20.0.0/16
 
-      dorm webhooks run --metrics 9476
+      dorm webhooks run --metrics 9477
     """
+    from dorm.health.checks import Health
+
     configure(verbose, log_json)
+    health = Health(f"dorm {version('dorm')}", "the deliverer waits for the NATS servers")
     allowed, serve_at = networks(allow), metrics_address(metrics)
 
     async def work() -> None:
@@ -49,14 +53,15 @@ def run_deliverer(
         connection = await target(url, cluster).connection("dorm-webhooks", patient=True)
         who = token(user or connection.user or login_name())
         deliverer = Deliverer(connection, keys, who=who, clock=time.time_ns, allowed=allowed)
+        health.watch(deliverer.checks)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if serve_at is not None:
                     from dorm.metrics.server import MetricsServer
 
-                    await stack.enter_async_context(MetricsServer(serve_at, [deliverer.metrics]))
+                    await stack.enter_async_context(MetricsServer(serve_at, [deliverer.metrics], health=health))
                 await deliverer.run()
         finally:
             await connection.close()
 
-    run(run_until_stopped(work()))
+    run(run_service(work(), health))

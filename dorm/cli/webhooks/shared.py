@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, User, client, where
+from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import WrongUsage, run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ KeyFile = Annotated[
         "--key",
         metavar="FILE",
         help="File from which the keys are derived, the same as the deliverer's; created if it does "
-        "not exist. Default: webhooks.key in the cluster's data folder.",
+        "not exist. Default: webhooks.key in the cluster's data folder, or in the folder of `dorm deploy keys`.",
     ),
 ]
 Allow = Annotated[
@@ -60,12 +60,15 @@ def keys_of(file: Path | None, url: str | None, cluster: str | None) -> Keys:
     from dorm.local.home import home, read_running
     from dorm.webhooks.keys import FILE_NAME, open_keys
 
-    address, name = where(url, cluster)
+    found = target(url, cluster)
     running = read_running()
-    folder = home() / name
-    if running is not None and (running.url, running.cluster) == (address, name) and running.data:
+    folder = home() / found.cluster
+    if running is not None and (running.url, running.cluster) == (found.url, found.cluster) and running.data:
         folder = Path(running.data)
-    return open_keys(file or folder / FILE_NAME, name)
+    deployed = Path(found.folder, "security", FILE_NAME)
+    if found.folder and deployed.exists():  # `dorm deploy keys` made it.
+        return open_keys(file or deployed, found.cluster)
+    return open_keys(file or folder / FILE_NAME, found.cluster)
 
 
 class Session:

@@ -7,8 +7,9 @@
 
 A node without its mount that joins first is therefore outvoted by the others as long as nothing runs there. A node
 without the cluster's folder gets nothing new. Its apps move to nodes that have the folder after `LEFT_ALONE_S`; if no
-node has it (its marker was deleted, the file server is unavailable), everything keeps running in place. Agents before
-release 0.6.0 announce no folder, and theirs is assumed to be right.
+node has it (its marker was deleted, the file server is unavailable), everything keeps running in place, until
+`LEFT_ALONE_S` after the first node has it again. Agents before release 0.6.0 announce no folder, and theirs is
+assumed to be right.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from events.quantities import SECOND
 from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s. If the folder itself is gone, all of them have said so by then, and nothing is
-moved from one node without it to another."""
+"""Agents look at their folders every 5 s. If the folder itself is gone, or is back, all of them have said so by then. Nothing
+is moved from one node without it to another, or to the first node that has it back."""
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 def settle_folder(state: State) -> None:
     """After anything that it follows from has changed."""
+    # The node that has just joined does not count: it is what may be the first one to have the folder again.
+    had = any(_has_folder(node) and node.up_at < state.time for node in state.nodes.values())
     state.checkpoints = state.settings.checkpoints or _in_use(state) or _of_most(state)
     for node in state.nodes.values():
         foreign = _is_foreign(node, state.checkpoints)
@@ -43,6 +46,14 @@ def settle_folder(state: State) -> None:
             node.changed_seq = state.seq
             request_rebalance(state)
             mark_dirty(state)
+    if not had and any(_has_folder(node) for node in state.nodes.values()):
+        for node in state.nodes.values():
+            if node.foreign:
+                node.foreign_at = state.time
+
+
+def _has_folder(node: Node) -> bool:
+    return node.condition == "up" and not node.foreign
 
 
 def check_folder(state: State, change: PolicyChanged) -> None:
@@ -76,7 +87,7 @@ def leaves_alone(state: State, node: Node, now: int) -> bool:
     other node has the folder, or it is not certain yet that one does."""
     if not node.foreign or node.draining:
         return False
-    mounted = any(other.condition == "up" and not other.foreign for other in state.nodes.values())
+    mounted = any(_has_folder(other) for other in state.nodes.values())
     return not mounted or now < left_alone_until(node)
 
 

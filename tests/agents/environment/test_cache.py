@@ -78,6 +78,16 @@ async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Pat
     assert environments.collect() == ["grows"]
 
 
+async def test_one_that_another_app_s_launch_measured_before_it_was_built_is_measured_again(tmp_path: Path) -> None:
+    environments = Environments(tmp_path, mounted=True, most_bytes=1 << 20)
+    await have(environments, "first")
+    await have(environments, "second")
+    (tmp_path / "first" / "data").write_bytes(os.urandom(2 << 20))
+    (tmp_path / "first" / "lock").touch()
+    (tmp_path / "first" / "ready").touch()
+    assert "first" in environments.collect()
+
+
 @pytest.mark.parametrize("bound", [{"most": 4}, {"most_bytes": 4 * (1 << 19) + 100_000}])
 def test_the_largest_user_loses_environments_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]

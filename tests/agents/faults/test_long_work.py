@@ -121,10 +121,33 @@ def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:
         if folder.name == "b":
             raise PermissionError
         if folder.name == "c":
+            raise ValueError
+        if folder.name == "d":
             ended.set()
 
     remains = Remains(delete)
-    for name in "abc":
+    for name in "abcd":
         remains.put(tmp_path / name)
     assert ended.wait(30)
-    assert removed == ["a", "b", "c"]
+    assert removed == ["a", "b", "c", "d"]
+
+
+async def test_a_machine_without_threads_takes_no_turn_and_leaves_nothing_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    work, removed = LongWork("test", of_one=1), threading.Semaphore(0)
+    remains = Remains(lambda folder: removed.release())
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", start)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await work.run("alice", lambda: 1)
+        remains.put(tmp_path / "a")
+    async with asyncio.timeout(60):
+        assert await work.run("alice", lambda: 2) == 2
+    remains.put(tmp_path / "b")
+    for _ in range(2):
+        assert removed.acquire(timeout=30)

@@ -10,7 +10,6 @@ import os
 import pty
 import shutil
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.e2e.commands import DORM, dorm, environment, running, until_said
 from tests.lab.machines.nats_server import NatsCluster, NatsServer
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,8 +80,7 @@ async def test_two_masters_and_an_agent_that_start_first_wait_for_three_fresh_se
 @contextlib.asynccontextmanager
 async def guarded(home: Path) -> AsyncIterator[int]:
     """The port of a server at which `app` may not use JetStream."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     users = [{"user": "app", "password": "secret", "permissions": {"publish": {"deny": ["$JS.>"]}}}]
     config = {"port": port, "jetstream": {"store_dir": str(home / "data")}, "authorization": {"users": users}}
     home.mkdir()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -29,6 +28,7 @@ from events.nats.streams import log_stream, stream_configs
 from tests.core.records import document, joined
 from tests.e2e.commands import DORM, done, dorm, environment, refused
 from tests.golden.made import FOLDER
+from tests.lab.machines.ports import free_port
 from tests.master.leading import running
 
 if TYPE_CHECKING:
@@ -225,8 +225,7 @@ def permitted(cluster: str) -> dict[str, list[str]]:
 async def test_a_user_who_may_publish_nothing_else_can_run_it(tmp_path: Path) -> None:
     """A server that enforces it: a shadow needs no right to say anything on a cluster's own subjects."""
     home, cluster = tmp_path / "nats", "guarded"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     home.mkdir()
     users = [
         {"user": "all", "password": "x"},

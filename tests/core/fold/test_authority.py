@@ -14,13 +14,14 @@ from events import kinds as k
 from tests.core.fold.test_identities import Said, trusting
 from tests.core.records import document, joined
 
-WHO = ("ann", "mallory", "rea", "op", "root", "n1", "n2", "nobody", "master")
-"""Users of two tenants, a reader, an operator, an admin, two nodes, and names that the cluster does not know."""
+WHO = ("ann", "mallory", "rea", "webhooks", "op", "root", "n1", "n2", "nobody", "master")
+"""Users of two tenants, a reader, the one that deliverers run as, an operator, an admin, two nodes, and names that the cluster
+does not know."""
 
 
 def cluster() -> tuple[Said, App]:
     """Ann's app runs on the node n1."""
-    said = trusting(ann="user", mallory="user", rea="reader", op="operator")
+    said = trusting(ann="user", mallory="user", rea="reader", webhooks="reader", op="operator")
     for node in ("n1", "n2"):
         assert said.by("root", k.NodeEnrolled(node=node)) == ""
     assert said.by("n1", joined("n1")) == ""
@@ -35,7 +36,7 @@ def cluster() -> tuple[Said, App]:
 
 def acts(app: str) -> dict[str, tuple[k.Event, str]]:
     """Each act, with those who may do it."""
-    users, operators = "ann mallory op root", "op root"
+    users, operators, deliverers = "ann mallory op root", "op root", "webhooks op root"
     of_app: dict[str, Any] = {"app": app, "generation": 1}
     digest_ = "0" * 64
     webhook = k.WebhookSet(webhook="w", url="http://x", events=[], key="k")
@@ -63,9 +64,9 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "webhook": (webhook, operators),
         "webhook removed": (k.WebhookRemoved(webhook="w"), operators),
         "webhook test": (k.WebhookTestRequested(webhook="w"), operators),
-        "webhook tested": (k.WebhookTested(webhook="w", test="t", delivered=True), operators),
-        "webhook disabled": (k.WebhookDisabled(webhook="w", code="webhook.gone", reason="r"), operators),
-        "waits long": (k.AppWaitsLong(app=app, since=0, after_s=1.0), operators),
+        "webhook tested": (k.WebhookTested(webhook="w", test="t", delivered=True), deliverers),
+        "webhook disabled": (k.WebhookDisabled(webhook="w", code="webhook.gone", reason="r"), deliverers),
+        "waits long": (k.AppWaitsLong(app=app, since=0, after_s=1.0), deliverers),
         "trust": (k.TrustEnabled(), "root"),
         "user": (k.UserAdded(name="new", role="admin"), "root"),
         "user removed": (k.UserRemoved(name="rea"), "root"),

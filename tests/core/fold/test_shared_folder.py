@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dorm.core.apps.failures import MOST_UNMOUNTED
+from dorm.core.fold.shared_folder import LEFT_ALONE_S
 from dorm.core.query.touched import touched
 from dorm.core.query.views import node_rows
 from events import kinds as k
@@ -97,6 +98,47 @@ def test_with_the_end_of_the_last_app_that_used_it_another_folder_can_be_the_clu
     bench.settle()
     assert bench.app().ended == "completed"
     assert (bench.state.checkpoints, foreign(bench)) == (OTHER, ["a"])
+
+
+def test_a_mount_that_returns_on_one_node_first_shrinks_no_app() -> None:
+    """The other agents notice theirs within 5 s.  A restart on the first node alone, and the wait until the app may grow
+    again, would cost it a minute."""
+    bench = Bench()
+    for node in ("a", "b"):
+        join(bench, node, RIGHT)
+    app = bench.running(n_max=4)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=7), "a")
+    assert set(app.generations[1].by_node()) == {"a", "b"}
+    for node in ("a", "b"):
+        bench.wait(1)
+        join(bench, node, k.NO_FOLDER)
+    bench.wait(100)
+    assert not [fact for fact in bench.settle() if isinstance(fact, k.Resized)]
+    join(bench, "a", RIGHT)
+    assert not [fact for fact in bench.settle() if isinstance(fact, k.Resized)]
+    bench.wait(5)
+    join(bench, "b", RIGHT)
+    bench.wait(LEFT_ALONE_S)
+    assert not [fact for fact in bench.settle() if isinstance(fact, k.Resized)]
+    assert bench.app().generation == 1
+
+
+def test_a_mount_that_returns_on_one_node_alone_gets_its_app() -> None:
+    bench = Bench()
+    for node in ("a", "b"):
+        join(bench, node, RIGHT)
+    app = bench.running(n_max=4)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=7), "a")
+    for node in ("a", "b"):
+        bench.wait(1)
+        join(bench, node, k.NO_FOLDER)
+    bench.wait(100)
+    join(bench, "a", RIGHT)
+    bench.wait(LEFT_ALONE_S - 1)
+    assert not [fact for fact in bench.settle() if isinstance(fact, k.Resized)]
+    bench.wait(1)
+    (resized,) = [fact for fact in bench.settle() if isinstance(fact, k.Resized)]
+    assert [{placed.node for placed in change.placement} for change in resized.changes] == [{"a"}]
 
 
 def test_agents_of_earlier_releases_announce_nothing_and_are_used() -> None:

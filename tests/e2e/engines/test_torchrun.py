@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.apps.partition import REPOSITORY, free_ports
+from tests.apps.partition import REPOSITORY
 from tests.e2e.engines.resized import grown_and_shrunk, sample
+from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path

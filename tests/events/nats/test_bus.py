@@ -330,7 +330,9 @@ async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses
 
 
 @pytest.mark.nats
-async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server: NatsServer) -> None:
+async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = "bus-shares"
     connections = [await Connection.open(nats_server.url, cluster, create=True) for _ in range(2)]
     asker, agent = connections
@@ -359,6 +361,20 @@ async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server
             while not refused.is_set():
                 await client.publish(mine, b"question", reply=inbox)
                 await asyncio.sleep(0.001)
+            async with aclosing(asker.bus.ask(others, b"question")) as pieces:
+                assert [piece async for piece in pieces] == [b"question"]
+            # Nor do questions that are being refused take room, however many they are.
+            refusals = asyncio.Semaphore(0)
+
+            async def refuses_slowly(question: bytes) -> AsyncIterator[bytes]:
+                refusals.release()
+                await asyncio.Future()
+                yield b""
+
+            monkeypatch.setattr(nats_bus, "_too_busy", refuses_slowly)
+            for _ in range(nats_bus._MOST_ANSWERS):
+                await client.publish(mine, b"question", reply=inbox)
+                await refusals.acquire()
             async with aclosing(asker.bus.ask(others, b"question")) as pieces:
                 assert [piece async for piece in pieces] == [b"question"]
         assert begun.count(mine) == nats_bus._MOST_ANSWERS // 2

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,8 @@ from urllib.parse import urlsplit
 
 import nats
 import nats.errors
+
+from tests.lab.machines.ports import free_port, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -37,8 +38,8 @@ class NatsServerFailed(Exception):
 class NatsServer:
     """One server with JetStream; its data and log lie in `home`, and it is at the same URL after each start.
 
-    `enter` may change its command line to run it elsewhere, such as `Namespace.enter`; `host` is then an address there.  With
-    port -1 the server finds a free one, which it keeps.
+    `enter` may change its command line to run it elsewhere, such as `Namespace.enter`; `host` is then an address there.
+    Without a port it takes a free one, which it keeps.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class NatsServer:
         home: Path,
         *,
         host: str = "127.0.0.1",
-        port: int = -1,
+        port: int | None = None,
         enter: Callable[[Iterable[str]], list[str]] = list,
         name: str = "",
         cluster_port: int = 0,
@@ -64,7 +65,7 @@ class NatsServer:
         self.home = home
         self.name = name
         self._host = host
-        self._port = port
+        self._port = port if port is not None else free_port()
         self._enter = enter
         self._cluster_port = cluster_port
         self._routes = routes
@@ -76,8 +77,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect; known once it has started."""
-        assert self._port > 0
+        """Where clients connect."""
         return f"nats://{self._host}:{self._port}"
 
     async def start(self) -> None:
@@ -194,11 +194,11 @@ class NatsCluster:
         *,
         hosts: Sequence[str] = ("127.0.0.1",) * 3,
         enters: Sequence[Callable[[Iterable[str]], list[str]]] = (list,) * 3,
-        port: int = -1,
+        port: int | None = None,
         cluster_port: int = 6222,
     ) -> None:
         apart = len(set(hosts)) == len(hosts)
-        ports = [cluster_port] * len(hosts) if apart else _free_ports(len(hosts))
+        ports = [cluster_port] * len(hosts) if apart else free_ports(len(hosts))
         routes = [f"{host}:{number}" for host, number in zip(hosts, ports, strict=True)]
         self.servers = [
             NatsServer(
@@ -277,9 +277,3 @@ class NatsCluster:
             yield client
         finally:
             await client.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]

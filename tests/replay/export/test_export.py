@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +92,20 @@ async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path)
     assert path.read_text() == "precious"
     await export(log_of(written), path, force=True)
     assert await read_all(path) == written
+
+
+async def test_only_the_owner_reads_it_and_one_that_is_replaced_keeps_its_permissions(
+    written: list[Record], tmp_path: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        await export(log_of(written), tmp_path / "log.dorm")
+        assert stat.S_IMODE((tmp_path / "log.dorm").stat().st_mode) == 0o600
+        (tmp_path / "log.dorm").chmod(0o644)
+        await export(log_of(written), tmp_path / "log.dorm", force=True)
+        assert stat.S_IMODE((tmp_path / "log.dorm").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
 
 
 async def test_a_file_that_comes_while_it_is_written_stays(written: list[Record], tmp_path: Path) -> None:

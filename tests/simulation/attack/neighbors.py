@@ -284,6 +284,8 @@ class Neighbors:
                 continue
             place = app.generations.get(app.generation)
             by_choice = not app.interrupted_at and place is not None and not place.void and not place.containers
+            if _ends_by_itself(app):
+                continue
             if by_choice or app.interrupted_at >= whole.time:  # By the policy, or interrupted by this very decision.
                 continue
             self.history.checks.hold(
@@ -360,6 +362,17 @@ class Neighbors:
             self.restarts[both] <= 2,
             f"{neighbor.id} is restarted {self.restarts[both]} times because {looping.id} fails and fails",
         )
+
+
+def _ends_by_itself(app: App) -> bool:
+    """Return whether its last containers have begun to end without being asked: that overtakes a decision to resize it, which
+    may give a part of its place to another one.  It is not interrupted, and all that it waits for may be its completion."""
+    last = last_of(app)
+    return (
+        not app.interrupted_at
+        and last is not None
+        and any(one.state == "exited" and one.reason == "exit" and not one.asked for one in last.containers.values())
+    )
 
 
 def _asked(app: App, before: Generation) -> bool:

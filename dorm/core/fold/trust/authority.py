@@ -14,7 +14,8 @@ answer.
     rotations, pauses,
     forgotten nodes
     archives               masters, with a signature of one of their keys
-    webhooks               operators, admins, as which the delivering process runs
+    webhooks               operators, admins
+    deliveries of webhooks the reader that deliverers run as, operators, admins
     identities             admins (`events.identities`)
     facts about a node     this node; what it claims when it joins stays within its enrolment
     facts about an app     a node that has a part of the generation
@@ -169,6 +170,10 @@ def _operates(state: State, known: Identities, event: k.Event, who: str) -> NotA
     return NotAllowed("identity.not_operator", f"{who} is no operator, and only operators change what concerns all")
 
 
+def _delivers(state: State, known: Identities, event: k.Event, who: str) -> NotAllowed | None:
+    return None if known.delivers(who) else _operates(state, known, event, who)
+
+
 def _drains(state: State, known: Identities, event: k.NodeDrainRequested, who: str) -> NotAllowed | None:
     itself = who == event.node and who in known.nodes and event.drain and event.until_rejoin
     return None if itself else _operates(state, known, event, who)
@@ -294,10 +299,13 @@ _RULES: dict[type, Rule] = {
             k.NodeForgetRequested,
             k.SchedulingPaused,
             k.SchedulingResumed,
-            *get_args(k.OfWebhooks),
+            k.WebhookSet,
+            k.WebhookRemoved,
+            k.WebhookTestRequested,
         ),
         _operates,
     ),
+    **dict.fromkeys((k.WebhookTested, k.WebhookDisabled, k.AppWaitsLong), _delivers),
     **dict.fromkeys(
         (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
     ),
