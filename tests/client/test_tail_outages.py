@@ -1,4 +1,4 @@
-"""The tail on a real server: every acknowledged event once and in order, whoever is killed meanwhile."""
+"""The tail on a real server: every acknowledged event once and in order, whichever process is killed meanwhile."""
 # ruff: noqa: ASYNC110 - only the server knows what it does, and it has to be asked
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def consumers(server: NatsServer) -> int:
 
 
 async def none_left(server: NatsServer) -> None:
-    """Deletions are not waited for by whoever leaves."""
+    """A reader that leaves does not wait for deletions."""
     async with asyncio.timeout(10):
         while await consumers(server):
             await asyncio.sleep(0.01)

@@ -116,7 +116,7 @@ def test_unknown_is_not_failed() -> None:
     assert bench.decide() == []
     assert due_s(bench) == 60 + GRACE_S
     bench.wait(40)
-    bench.add(joined("b", 1))  # Its agent began anew.
+    bench.add(joined("b", 1))  # Its agent started over.
     assert due_s(bench) == 60 + GRACE_S
 
 

@@ -1,4 +1,4 @@
-"""Retries by cause: what counts against which limit, when counting begins anew, and how the pauses grow."""
+"""Retries by cause: what counts against which limit, when counting starts over, and how the pauses grow."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ class TestRest:
         assert node not in bench.app().generations[2].by_node()
 
     def test_forced_moves_happen_even_if_nothing_may_change(self) -> None:
-        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start anew."""
+        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start again."""
         bench = Bench(a=2, b=2, c=4)
         bench.add(k.PolicyChanged(params={"theta2": 0.0}))
         for name in ("one", "two", "three"):

@@ -385,7 +385,7 @@ ACTS = st.lists(
         st.booleans(),  # whether it makes steps
         st.sampled_from(["exit", "exit", "out_of_memory", "port", "unknown"]),
         st.booleans(),  # whether its owner touches it meanwhile
-        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure somebody looks
+        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure someone looks
     ),
     min_size=3,
     max_size=14,

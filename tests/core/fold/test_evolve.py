@@ -312,7 +312,9 @@ class TestPolicies:
         bench.add(k.PolicyChanged(set_params={"theta1": None, "floor": 0}))
         assert settings.params == {"theta2": 0.3, "floor": 0}
         bench.add(k.PolicyChanged(params={"theta1": 0.4}, set_params={"floor": 0.1}))
-        assert settings.params == {"theta1": 0.4, "floor": 0.1}, "`params` are all anew, and these on top"
+        assert settings.params == {"theta1": 0.4, "floor": 0.1}, (
+            "`params` replace all parameters, and these come on top"
+        )
         bench.add(k.PolicyChanged(policy="static", set_params={"count": 3}))
         assert (settings.policy, settings.params) == ("static", {"count": 3}), "another policy starts with its defaults"
         bench.add(k.PolicyChanged(set_params={"theta1": 0.2}))

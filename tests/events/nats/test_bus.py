@@ -176,7 +176,7 @@ async def test_answers_end_with_the_answerer(buses: tuple[Bus, Bus]) -> None:
     endless = Endless(silent=True)
     answerer = asyncio.create_task(buses[1].answer(ASK, endless))
     async with asyncio.timeout(20), aclosing(buses[0].ask(ASK, b"", timeout=1.0)) as asking:
-        while True:  # Until somebody listens.
+        while True:  # Until someone listens.
             try:
                 await anext(asking)
                 break

@@ -177,7 +177,7 @@ async def test_a_reader_whose_request_expires_asks_again(
             assert requests <= 2
             await fill(connection.log, 1)
             assert [record.seq for record in await waiting] == [1]
-            assert await consumers(jetstream) == named, "it was opened anew"
+            assert await consumers(jetstream) == named, "it was opened again"
         finally:  # What still reads can't be closed, and that would hide what failed.
             waiting.cancel()
             await asyncio.wait({waiting})

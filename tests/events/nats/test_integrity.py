@@ -67,7 +67,7 @@ async def test_a_whole_log_is_found_whole_whatever_ends_its_server(server: NatsS
 async def test_removed_records(server: NatsServer, purge: bool) -> None:
     await filled(server)
     async with owner(server) as jetstream:
-        # The server allows nobody to take a stream's protection away, so somebody made it without.
+        # The server does not allow removing a stream's protection, so this one was created without it.
         await jetstream.delete_stream(STREAM)
         await jetstream.add_stream(name=STREAM, subjects=[f"dorm.{CLUSTER}.*.*"])
         for _ in range(9):

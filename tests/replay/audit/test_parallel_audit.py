@@ -157,7 +157,7 @@ async def test_a_log_without_rounds_is_cut_as_well(monkeypatch: pytest.MonkeyPat
         report = await audited(records)
         assert report.good
         if most < 12:
-            # More came between a basis and its round than anybody keeps.
+            # More records came between a basis and its round than are kept.
             assert report.not_checked == 1 or report == whole
         else:
             assert report == whole

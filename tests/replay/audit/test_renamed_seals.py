@@ -1,4 +1,4 @@
-"""A sealed log that became the log of a cluster of another name: no false alarm, and sealed anew from its first record on."""
+"""A sealed log that became the log of a cluster of another name: no false alarm, and sealed again from its first record."""
 
 from __future__ import annotations
 

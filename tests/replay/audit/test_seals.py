@@ -127,7 +127,7 @@ async def test_all_records_between_two_seals_removed() -> None:
 
 
 async def test_a_cut_tail() -> None:
-    """That the tail is not sealed is said; that it is gone, whoever kept the chain knows."""
+    """The audit reports that the tail is not sealed; only a kept copy of the chain shows that it is gone."""
     report = await report_of(RECORDS[:LAST])
     assert report.good
     assert report.sealed_upto == UPTO[-2]
@@ -206,7 +206,7 @@ def resealed(records: Sequence[Record], key: SealKey, *, announced: bool) -> lis
 
 
 async def test_a_log_sealed_again_with_another_key() -> None:
-    """Who has changed all of it can only be told by whoever knows the key."""
+    """A log that was changed as a whole is only detected with the known key."""
     other = SealKey(new_seed())
     records = resealed(RECORDS, other, announced=True)
     assert (await report_of(records)).good

@@ -18,7 +18,7 @@ from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
 
 
 def explained(bench: Bench, name: str = "app", *, at: int | None = None) -> Explanation:
-    """Of the bench's log, folded anew."""
+    """The state of the bench's log, folded from its start."""
     state, witness = State(), Witness(name)
     last = len(bench.records) if at is None else at
     fold(state, bench.records, last, None, witness.see)

@@ -268,7 +268,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _count_anew(self) -> None:
         if self.now - self._counted_at < 1.0:
-            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
+            raise Livelock(f"at {self.now:.3f} s more happens in a second than is possible")
         self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
     @staticmethod

@@ -55,7 +55,7 @@ class Server:
     def __init__(self, world: World) -> None:
         self.records: list[Record] = []
         self.purged = 0
-        """Records up to this sequence are in `records`, which is the truth, and no longer given to anybody."""
+        """Records up to this sequence are in `records`, which is the truth, but are no longer delivered."""
         self.on_purge: list[Callable[[int], None]] = []
         """Told of the last sequence that is about to be removed."""
         self.durable = 0
