@@ -92,7 +92,7 @@ async def test_a_damaged_log_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert restarts
 
 
-async def test_it_waits_for_what_comes_and_not_for_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_for_coming_records_but_not_for_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FragileLog()
     await filled(log, RECORDS[:50])
     async with following(log) as follower:

@@ -75,7 +75,7 @@ GET = b"GET /v1/apps HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["words", "tls", "version", "length", "chunks", "path", "header", "headers", "hosts"],
 )
-async def test_what_is_not_http_is_answered_and_closed(nats_server: NatsServer, sent: bytes) -> None:
+async def test_requests_that_are_not_http_are_answered_and_closed(nats_server: NatsServer, sent: bytes) -> None:
     async with unharmed(nats_server, idle_s=0.5) as api:
         got = await raw(api, sent)
         head, _, body = got.partition(b"\r\n\r\n")

@@ -103,7 +103,7 @@ def _daily(dorm: Client) -> None:
 
 
 @pytest.mark.nats
-async def test_streams_go_on_through_the_end_of_a_server(
+async def test_streams_continue_after_the_end_of_a_server(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "PAUSE_S", 0.05)

@@ -240,7 +240,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-def test_what_was_measured_until_ctrl_c_is_given() -> None:
+def test_ctrl_c_returns_the_measurements_so_far() -> None:
     run = Run(apps=3, nodes=2, shapes=1, events=1000, policy="static", reference="bound")
     report, interrupted = bench_optimizer(run, tell=Interrupts(4))
     assert interrupted
@@ -259,7 +259,7 @@ def test_references_until_ctrl_c_count() -> None:
 
 
 @pytest.mark.slow
-async def test_ctrl_c_in_a_terminal_prints_what_there_is(tmp_path: Path) -> None:
+async def test_ctrl_c_in_a_terminal_prints_the_results_so_far(tmp_path: Path) -> None:
     """It goes to all processes of the terminal, and only the one that reports heeds it."""
     ours, theirs = os.openpty()
     arguments = [

@@ -100,7 +100,7 @@ async def connected(server: NatsServer) -> Client:
 
 
 @pytest.mark.slow
-async def test_every_acknowledged_event_comes_once_and_in_order_through_kills_of_the_server(
+async def test_every_acknowledged_event_arrives_once_and_in_order_through_server_kills(
     server: NatsServer, log: EventLog
 ) -> None:
     count, users = 45, ("ann", "bob")

@@ -28,7 +28,7 @@ def keys(tmp_path: Path) -> KeyFolder:
     return made
 
 
-def test_it_is_run_beside_the_accounts(keys: KeyFolder) -> None:
+def test_it_runs_next_to_the_accounts(keys: KeyFolder) -> None:
     assert keys.reload() is False
     assert write_apply(deployment(), keys)
     assert "scp -q accounts.conf root@10.0.0.2:/etc/dorm/keys/accounts.conf" in keys.apply.read_text()

@@ -101,7 +101,7 @@ async def _shipped(*contents: bytes) -> MemoryFiles:
     return files
 
 
-async def test_shipped_folders_are_beside_it_each_part_once_and_come_back(tmp_path: Path) -> None:
+async def test_shipped_folders_are_copied_part_by_part_and_restored(tmp_path: Path) -> None:
     log, parts = log_of(sealed_log(2, 20).records), [b"%d" % number * 100 for number in range(6)]
     for day in range(3):
         files = await _shipped(*parts[day : day + 3])

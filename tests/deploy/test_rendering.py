@@ -173,7 +173,7 @@ def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
-def test_deliverers_of_webhooks_have_what_the_settings_say(keys: KeyFolder) -> None:
+def test_deliverers_of_webhooks_follow_the_settings(keys: KeyFolder) -> None:
     found = deployment(webhooks={"machines": ["n2", "n3"], "allow": ["10.20.0.0/16", "private"]})
     assert not any("webhooks" in file.path for file in rendered(found, "n1"))
     for machine in ("n2", "n3"):

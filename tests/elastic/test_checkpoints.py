@@ -69,7 +69,7 @@ def count_samples(folder: Path, membership: int, until: int | None) -> dict[int,
 
 
 @pytest.mark.parametrize("membership", [1, 2])
-def test_values_of_chunks_go_on_whichever_membership_the_job_begins_again_with(tmp_path: Path, membership: int) -> None:
+def test_values_of_chunks_continue_with_any_membership(tmp_path: Path, membership: int) -> None:
     """A worker that fails at the start of a generation has another membership announced before the first step."""
     with pytest.raises(SystemExit, match="143"):
         count_samples(tmp_path, 1, until=14)

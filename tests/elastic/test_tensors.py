@@ -108,9 +108,7 @@ def test_over_tcp_the_model_is_the_same_up_to_rounding(tmp_path: Path, alone: li
 
 
 @pytest.mark.parametrize(("victim", "kind"), [(0, "kill"), (2, "kill"), (2, "inside"), (0, "after")])
-def test_a_member_that_dies_in_a_sum_has_the_step_come_again(
-    tmp_path: Path, alone: list[float], victim: int, kind: str
-) -> None:
+def test_a_death_during_a_sum_repeats_the_step(tmp_path: Path, alone: list[float], victim: int, kind: str) -> None:
     with training(tmp_path, fault=f"{victim}:15:{kind}") as workers:
         workers.announce(0, 1, 2)
         dead = changed(workers, "death")

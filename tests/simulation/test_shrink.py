@@ -13,7 +13,7 @@ from tests.simulation.shrink import kind_of, shrink, shrunk
 
 
 @given(st.sets(st.integers(0, 40)), st.data())
-def test_what_is_left_fails_and_nothing_of_it_can_go(items: set[int], data: st.DataObject) -> None:
+def test_shrinking_keeps_exactly_the_guilty_items(items: set[int], data: st.DataObject) -> None:
     guilty = data.draw(st.sets(st.sampled_from(sorted(items)))) if items else set[int]()
     left = shrunk(sorted(items), lambda some: guilty <= set(some))
     assert set(left) == guilty

@@ -91,7 +91,7 @@ def test_explain_for_programs(here: Dorm, log_file: Path) -> None:
     assert yaml.safe_load(out) == found
 
 
-def test_explain_what_an_adjustment_cost(here: Dorm, tmp_path: Path) -> None:
+def test_explain_shows_the_cost_of_an_adjustment(here: Dorm, tmp_path: Path) -> None:
     bench = Bench(n1=4)
     bench.add(PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)
@@ -124,7 +124,7 @@ def test_explain_at_any_moment(here: Dorm, tmp_path: Path) -> None:
     assert out.startswith(f"as it was at sequence {len(records)}, ")
 
 
-def test_explain_what_never_ran(here: Dorm, log_file: Path) -> None:
+def test_explain_an_app_that_never_ran(here: Dorm, log_file: Path) -> None:
     code, out, _ = here("explain", "big", "--file", log_file)
     assert code == 0
     assert "big was refused at " in out

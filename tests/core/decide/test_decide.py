@@ -88,7 +88,7 @@ class TestFailure:
         assert (said.reason, said.counted) == (reason, counted)
         assert bench.app().failures == int(counted)
 
-    def test_the_first_that_ended_decides_whose_fault_it_was(self) -> None:
+    def test_the_first_ended_container_decides_the_cause(self) -> None:
         bench = Bench(a=4)
         bench.running(n_min=3, n_max=3, retries={"limit": 0})
         bench.exited(slot=0, code=None, reason="lost", message="it is gone")

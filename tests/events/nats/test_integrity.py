@@ -106,7 +106,7 @@ async def test_a_stream_that_was_configured_otherwise(server: NatsServer, change
     assert found in str(error.value).replace("holds", "it takes")
 
 
-async def test_files_that_are_cut_or_gone(server: NatsServer) -> None:
+async def test_truncated_and_missing_files(server: NatsServer) -> None:
     await filled(server, 12, 1_000_000)  # The server begins another file after eight megabytes.
     for spoil, found in (("cut", "can't be read"), ("remove", "begins at")):
         await server.stop()

@@ -145,9 +145,9 @@ class Server:
         self._refuses = self._chance.random() < 0.4
         self._world.trace("server is stalled", seconds=seconds, refuses=self._refuses)
         self._paused_until = max(self._paused_until, self._world.now + seconds)
-        self._world.at(self._paused_until, self._go_on)
+        self._world.at(self._paused_until, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         while self._inbox and self._world.now >= self._paused_until:
             self._inbox.popleft()()
 

@@ -141,7 +141,7 @@ def test_a_process_dies_at_any_step_and_nothing_of_it_runs_after() -> None:
     assert len(seen) > 8
 
 
-def test_what_is_cleared_away_at_the_end_did_not_happen_before() -> None:
+def test_clean_up_at_the_end_is_not_part_of_the_run() -> None:
     story = Story()
     with World(1) as world:
         process = world.host("h").start("p", story.main)
