@@ -117,8 +117,8 @@ class Environments:
         return removed
 
     def _size(self, folder: Path) -> int:
-        \"\"\"Return the bytes of one, measured once if it is built and no container can write to it; of one that cannot be
-        measured, more than all may have.\"\"\"
+        """Return the bytes of one, measured once if it is built and no container can write to it; of one that cannot be
+        measured, more than all may have."""
         if folder.name in self._sizes:
             return self._sizes[folder.name]
         last = deque(taken([folder]), maxlen=1)

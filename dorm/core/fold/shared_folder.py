@@ -22,8 +22,8 @@ from events.quantities import SECOND
 from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s. If the folder itself is gone, or is back, all of them have said so by then. Nothing is
-moved from one node without it to another, or to the first node that has it back."""
+"""Agents look at their folders every 5 s. If the folder itself is gone, or is back, all of them have said so by then. Nothing
+is moved from one node without it to another, or to the first node that has it back."""
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
