@@ -1,4 +1,4 @@
-"""The lock files in `requirements/` pin what `pyproject.toml` asks for, every file by its hash."""
+"""The lock files in `requirements/` pin the requirements in `pyproject.toml`, every file by its hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container finds in its environment, and which command starts it."""
+"""A container's environment variables, and the command that starts it."""
 
 from __future__ import annotations
 

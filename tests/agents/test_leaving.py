@@ -1,4 +1,4 @@
-"""Agents that are told to empty their node and go."""
+"""Agents that are asked to empty their node and leave."""
 
 from __future__ import annotations
 

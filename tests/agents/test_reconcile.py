@@ -1,4 +1,4 @@
-"""Every row of the table: what is wanted, what is seen and what was told, and what follows."""
+"""Every row of the table: desired, observed and reported states, and the resulting actions."""
 
 from __future__ import annotations
 

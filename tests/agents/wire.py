@@ -1,4 +1,4 @@
-"""A wire to a real engine that a test can cut, or make swallow what is sent."""
+"""A connection to a real engine that a test can cut, or let lose what is sent."""
 
 from __future__ import annotations
 

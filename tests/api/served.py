@@ -1,4 +1,4 @@
-"""The API as it is served, on a log of a real NATS server, and a client that reads what it answers."""
+"""The API on the log of a real NATS server, and a client that reads its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description (OpenAPI) is what the server does: schemathesis, with every check that it has, finds nothing."""
+"""The server behaves as its description (OpenAPI) says: schemathesis, with all its checks, finds nothing."""
 
 from __future__ import annotations
 

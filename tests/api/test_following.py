@@ -1,4 +1,4 @@
-"""A follower folds what the log has, and ends by nothing that the log does."""
+"""A follower folds the log, and survives everything that the log does."""
 
 from __future__ import annotations
 

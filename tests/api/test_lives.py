@@ -1,4 +1,4 @@
-"""Stories and explanations that are continued say what a fold from the start says, and fold each record once."""
+"""Continued stories and explanations equal those of a fold from the start, and fold each record once."""
 
 from __future__ import annotations
 

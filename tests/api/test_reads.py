@@ -1,4 +1,4 @@
-"""Reads: any moment is what `dorm state --at` says, lists go by sequence, nothing grows with history."""
+"""Reads: every moment agrees with `dorm state --at`, lists go by sequence, nothing grows with history."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What a node's containers use now, from the heartbeats of the machine that holds its name, as a rate between two of them; and
-what was used over a span of time, as `dorm usage` counts it.  Who reads the own apps only gets the own usage."""
+the use over a span of time, as `dorm usage` counts it.  Who reads the own apps only gets the own usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork over HTTP is that of `dorm whatif`, drawn beside what happened; it ends with its request."""
+"""A fork over HTTP equals that of `dorm whatif`, is drawn next to the real course, and ends with its request."""
 
 from __future__ import annotations
 

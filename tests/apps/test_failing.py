@@ -1,4 +1,4 @@
-"""What goes wrong ends every worker in bounded time, with the right code and one line that says why."""
+"""Every failure ends all workers in bounded time, with the right exit code and one line that says why."""
 
 from __future__ import annotations
 

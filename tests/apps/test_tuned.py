@@ -1,4 +1,4 @@
-"""The batch size that Dorm chooses, in the app: what is estimated, what a step is worth, and that all workers agree."""
+"""Batch sizes chosen by Dorm, in the app: estimates, the value of a step, and agreement among workers."""
 
 from __future__ import annotations
 

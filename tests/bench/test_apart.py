@@ -1,4 +1,4 @@
-"""Work in processes of its own: everything comes back, failures too, and nothing is left running."""
+"""Work in separate processes: results and failures are returned, and nothing is left running."""
 
 from __future__ import annotations
 

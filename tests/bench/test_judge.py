@@ -1,4 +1,4 @@
-"""What is said of answers by hand: each rule that one can break, and which of two serves n_min better."""
+"""Judgments of handmade answers: each rule that one can break, and which of two serves n_min better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm bench oasis`: the workload, the schedulers beside OASiS, and the form of the report."""
+"""`dorm bench oasis`: the workload, the schedulers besides OASiS, and the form of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer's bench: all figures, the same for a seed, right by hand, and whatever ends it early is told."""
+"""The optimizer's bench: all figures, equal for equal seeds, checked by hand, and a report of every early end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of problems are those that they say they are, the same for a seed, and follow the answers."""
+"""Sequences of problems are as described, equal for equal seeds, and follow the answers."""
 
 from __future__ import annotations
 

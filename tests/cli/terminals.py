@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, as a person sees it and types into it."""
+"""A program in its own terminal, with input and output as a person has them."""
 
 from __future__ import annotations
 

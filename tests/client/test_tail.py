@@ -1,4 +1,4 @@
-"""The tail over a log in memory: where it begins, where it goes on, and what passes."""
+"""The tail of a log in memory: where it starts, where it resumes, and what passes its filters."""
 
 from __future__ import annotations
 

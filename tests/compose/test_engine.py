@@ -1,4 +1,4 @@
-"""The engine's calls that make an image: what they fail with, on a real engine."""
+"""Building images with the engine's API: its errors, on a real engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The golden log: what a small cluster went through once, and what the core made of it.
+"""The golden log: the recorded story of a small cluster, and the core's result.
 
-    python -m tests.core.golden_log            print what this build makes of the recorded log
+    python -m tests.core.golden_log            print this build's result for the recorded log
     python -m tests.core.golden_log --rewrite  play the story again and record both
 
 Only commit a rewrite if you understand what caused it: a changed digest means that old logs fold to another state, which

@@ -1,4 +1,4 @@
-"""A state that was dumped and loaded is the state that was dumped, and stays so whatever is folded after it."""
+"""A state that was dumped and loaded equals the original, also after further folds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier releases, taken from this repository's history and run as processes of their own."""
+"""Earlier releases, taken from this repository's history and run as separate processes."""
 
 from __future__ import annotations
 

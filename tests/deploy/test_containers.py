@@ -1,4 +1,4 @@
-"""The image and the compose files: what they say is what the commands know, and with a Docker engine they run."""
+"""The image and the compose files agree with the commands, and run on a Docker engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deployment of three machines, from its settings file to the restore of a backup: what docs/operations says, done.
+"""A deployment of three machines, from its settings file to the restore of a backup, as docs/operations describes it.
 
 It is one test, since its parts are one cluster's life, and starting one takes most of a minute.
 """

@@ -1,4 +1,4 @@
-"""The files of each machine are what their readers accept: nats-server, systemd, and Dorm's own commands."""
+"""The readers of each machine's files accept them: nats-server, systemd, and Dorm's own commands."""
 
 from __future__ import annotations
 

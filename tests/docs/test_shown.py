@@ -1,4 +1,4 @@
-"""What is read from a page, and that a command which ends otherwise than shown is found."""
+"""Reading commands from a page, and detecting those that end otherwise than shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log, the masters and the agents say is judged without them."""
+"""Findings about the log, the masters and the agents, from recorded answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm` commands as processes of their own, as people and service managers run them."""
+"""`dorm` commands as separate processes, as people and service managers run them."""
 
 from __future__ import annotations
 

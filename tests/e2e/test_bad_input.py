@@ -1,4 +1,4 @@
-"""Bad input: one clear line at the client, or an answer on the log; everything else goes on."""
+"""Bad input: one clear line at the client, or an answer on the log; everything else continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes: a crash loop beside an app that works, and a cluster that is stopped and started again."""
+"""Real processes: a crash loop next to a working app, and a cluster that is stopped and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `dorm up` ends, in good order, at once, or by a kill; and what the next one finds."""
+"""How `dorm up` ends, gracefully, at once, or by a kill; and how the next one starts."""
 
 from __future__ import annotations
 

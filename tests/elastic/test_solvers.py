@@ -1,4 +1,4 @@
-"""The solvers reach the optimum, alone and through resizes and deaths, and say truthfully how far they are from it."""
+"""The solvers reach the optimum, alone and through resizes and deaths, and report correctly how far they are from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of docs/elastic.md run as they are printed, with the data that their readers would load."""
+"""The scripts of docs/elastic.md run as printed, with the data that readers would load."""
 
 from __future__ import annotations
 

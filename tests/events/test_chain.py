@@ -1,4 +1,4 @@
-"""The hash chain: what it is made of, and its marks."""
+"""The hash chain: its content and its marks."""
 
 from __future__ import annotations
 

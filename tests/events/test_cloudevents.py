@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: what the specification demands holds for every event, and nothing of an event is lost."""
+"""CloudEvents 1.0: every event meets the specification, and nothing of it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events to bytes and back, whatever the bytes."""
+"""Events to bytes and back, for any bytes."""
 
 from __future__ import annotations
 

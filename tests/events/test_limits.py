@@ -1,4 +1,4 @@
-"""Text that is too long keeps its beginning, and says how much is missing; what is shared leaves room for the next one."""
+"""Overlong text keeps its beginning, with the number of omitted characters; shared bounds leave room for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities and durations: every unit, every limit, and what is said of what is neither."""
+"""Quantities and durations: every unit, every limit, and the errors for other text."""
 
 from __future__ import annotations
 

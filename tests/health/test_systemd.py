@@ -1,4 +1,4 @@
-"""What a service manager is told, read from a real socket."""
+"""Notifications to a service manager, read from a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as they are typed: their specs, their names, and the nodes that can run them."""
+"""Commands as typed: their specs, names, and the nodes that can run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a spec names: what is sent of them, and what never is."""
+"""Files that a spec names: what is sent, and what never is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every lease of masters does, whatever it is kept in, and how a master waits for it, keeps and loses it."""
+"""The contract of the masters' lease in every store, and how a master waits for it, keeps and loses it."""
 # ruff: noqa: ASYNC110 - a lease tells nobody that it has changed
 
 from __future__ import annotations

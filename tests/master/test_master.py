@@ -1,4 +1,4 @@
-"""The master's shell: who leads, and what it does though nothing happens."""
+"""The master's shell: who leads, and its work when nothing happens."""
 
 from __future__ import annotations
 

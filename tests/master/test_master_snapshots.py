@@ -1,4 +1,4 @@
-"""A master starts from the newest snapshot that is good, folds what came after it, and takes others as the log grows."""
+"""A master starts from the newest valid snapshot, folds the rest, and takes further ones as the log grows."""
 # ruff: noqa: ASYNC110 - a store tells nobody what it has
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts that masters write: when, of whom, by whom, and what is never overwritten."""
+"""The parts that masters write: when, for which nodes, by which master, and what is never overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real cluster is scraped; alert rules, dashboard and documentation name only what is there."""
+"""A real cluster is scraped; alert rules, dashboard and documentation name only existing metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real master on a real NATS server goes on whatever a plug-in policy does, and the log says what that was."""
+"""A real master on a real NATS server survives everything that a plug-in policy does, and the log says what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-in policies that are really installed: what works, what fails, and that a failure harms nothing else."""
+"""Installed plug-in policies: working ones, failing ones, and that a failure harms nothing else."""
 
 from __future__ import annotations
 

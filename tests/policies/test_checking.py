@@ -1,4 +1,4 @@
-"""The checker accepts what every policy of ours answers, and refuses what the brute force refuses."""
+"""The checker accepts the answers of all our policies, and refuses those that the brute force refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an app may be nonsense: every policy answers by the rules, and those with floors starve nobody."""
+"""Declarations and reports may be nonsense: every policy still answers by the rules, and those with floors starve no app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lists of events say of one, in one line."""
+"""Events in lists: one line for each."""
 
 from __future__ import annotations
 

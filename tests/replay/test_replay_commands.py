@@ -1,4 +1,4 @@
-"""`dorm replay` as people use it: what it prints and its exit codes."""
+"""`dorm replay`: output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log with identities shows afterwards: who was refused and why, and the same under other names."""
+"""A log with identities shows who was refused and why, also under other names."""
 
 from __future__ import annotations
 

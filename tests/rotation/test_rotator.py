@@ -1,4 +1,4 @@
-"""One rotation after another: what moves, what stays, and that both read as one log."""
+"""Successive rotations: what moves, what stays, and that both read as one log."""
 
 from __future__ import annotations
 

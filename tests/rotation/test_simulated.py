@@ -1,4 +1,5 @@
-"""The log is rotated while masters, agents, clients and the server die: nothing is lost, and what would lose it is caught."""
+"""The log is rotated while masters, agents, clients and the server die: nothing is lost, and variants that lose records are
+caught."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What nobody may hear or read, by every role, against a real server; who answers for whom, and whose own part is whose.
 
-Each attack has a control: the same question by one who may is answered.
+Each attack has a control: the same request by an authorized user is answered.
 """
 
 from __future__ import annotations

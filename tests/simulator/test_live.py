@@ -1,4 +1,4 @@
-"""Live resizing in the simulator: what it costs, in seconds computed by hand, and that it loses nothing."""
+"""Live resizing in the simulator: its cost, in seconds computed by hand, and that it loses nothing."""
 
 from __future__ import annotations
 

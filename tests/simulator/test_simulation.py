@@ -1,4 +1,4 @@
-"""What every run promises, whatever the scenario, and small ones computed by hand, to the nanosecond."""
+"""Invariants of every run in any scenario, and small runs computed by hand, to the nanosecond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard in Debian's Chromium, as people use it; whatever it complains about fails the test."""
+"""The dashboard in Debian's Chromium, as people use it; every complaint of the browser fails the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notifications of one webhook beside each other, without a server: what waits is held there, and nothing is left over."""
+"""Concurrent notifications of one webhook, without a server: waiting ones are held, and nothing is left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts: which addresses are allowed, keys, what is configured, and the size of a body."""
+"""The pure parts: allowed addresses, keys, configuration, and the size of a body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a list of a folder's files may say, and that nothing else is laid out."""
+"""Valid lists of a folder's files, and that nothing else is laid out."""
 
 from __future__ import annotations
 

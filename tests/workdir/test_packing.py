@@ -1,4 +1,4 @@
-"""From a folder to blobs: what is left out, what is refused, and that the same folder has the same hash."""
+"""From a folder to blobs: exclusions, refusals, and that equal folders have equal hashes."""
 
 from __future__ import annotations
 

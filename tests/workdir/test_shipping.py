@@ -1,4 +1,4 @@
-"""What is sent of a folder, what is kept of it, and what a node does with it: on a store in memory."""
+"""Shipping a folder: what is sent, what is kept, and what a node does with it, on a store in memory."""
 
 from __future__ import annotations
 

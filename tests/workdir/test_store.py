@@ -1,4 +1,4 @@
-"""The store of shipped folders: what every implementation keeps to, and that a full one says so."""
+"""The store of shipped folders: the contract of every implementation, and errors of a full one."""
 
 from __future__ import annotations
 

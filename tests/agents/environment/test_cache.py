@@ -1,4 +1,4 @@
-"""The environments that a node keeps: what their apps write there harms no other app, and not the agent."""
+"""The environments that a node keeps: files that apps write there harm neither other apps nor the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents whose log, engine, clock or patience fails them: leases end, nobody is silent for long, nothing is told wrongly."""
+"""Agents whose log, engine, clock or patience fails them: leases end, no node is silent for long, no report is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent makes of a list that is older than what it has just done itself."""
+"""Lists of containers that are older than the agent's own last action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent remembers over its own end, and what it makes of logs that are not the one it knew."""
+"""An agent's memory across restarts, and its reaction to another log than the one it knew."""
 
 from __future__ import annotations
 

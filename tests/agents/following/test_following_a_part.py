@@ -1,4 +1,5 @@
-"""An agent that follows its part: what it takes and refuses, what it waits for, and the way from rounds to parts and back."""
+"""An agent that follows its part: what it accepts and refuses, what it waits for, and switching from rounds to parts and
+back."""
 
 from __future__ import annotations
 

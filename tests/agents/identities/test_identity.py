@@ -1,4 +1,4 @@
-"""Which machine an agent is, and what it does if another one holds its node's name."""
+"""The identity of an agent's machine, and conflicts with another machine over the node's name."""
 
 from __future__ import annotations
 

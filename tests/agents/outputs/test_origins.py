@@ -1,4 +1,4 @@
-"""A checkpoint of another app: what of its folder belongs to a step, and a copy that is there whole or not at all."""
+"""Checkpoints of another app: the files of a step, and copies that exist completely or not at all."""
 
 from __future__ import annotations
 

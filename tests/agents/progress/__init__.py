@@ -1,1 +1,1 @@
-"""Progress files: how they are read, what their lines say, and which of it goes on the log."""
+"""Progress files: how they are read, what their lines mean, and which reports go on the log."""

@@ -1,4 +1,4 @@
-"""What the tests of progress files write into one, and what they read of its facts."""
+"""Helpers of the tests of progress files: writing lines, and reading the facts that follow."""
 
 from __future__ import annotations
 

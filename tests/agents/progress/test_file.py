@@ -1,4 +1,4 @@
-"""How a progress file is read: at a limited rate, in pieces, each line once, and whatever it is."""
+"""Reading progress files: at a limited rate, in pieces, each line once, whatever kind of file it is."""
 
 from __future__ import annotations
 

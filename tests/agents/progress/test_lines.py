@@ -1,4 +1,4 @@
-"""What the lines of a progress file say: figures, requests for a size, the words of live apps, and lines that say nothing."""
+"""The lines of a progress file: figures, requests for a size, messages of live apps, and invalid lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The failure of a container says what it wrote last, in one short line."""
+"""A container's failure includes its last output, in one short line."""
 
 from __future__ import annotations
 

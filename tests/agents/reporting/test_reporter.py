@@ -1,4 +1,4 @@
-"""What an agent says of progress files, one container beside the other."""
+"""An agent's reports from progress files of several containers."""
 
 from __future__ import annotations
 

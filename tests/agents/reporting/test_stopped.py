@@ -1,4 +1,4 @@
-"""What a node reports of containers that were stopped: by a round, which is its own request, and by somebody's hand."""
+"""A node's reports of stopped containers: by a round, by its own request, and by hand."""
 
 from __future__ import annotations
 

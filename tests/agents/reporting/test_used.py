@@ -1,4 +1,4 @@
-"""What containers have used, from heartbeats' looks at them, and who asks for it."""
+"""The use of containers, as measured for heartbeats, and requests for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every runtime keeps, as tests: `class TestX(RuntimeConformance)` runs them with the fixture `harness` it sees.
+"""The contract of every runtime, as tests: `class TestX(RuntimeConformance)` runs them with the fixture `harness` it sees.
 
 Programs are shell scripts that every image has; they say on stdout when they are ready, and tests wait for that.
 """

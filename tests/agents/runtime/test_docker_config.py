@@ -1,4 +1,4 @@
-"""The pure part of the Docker runtime: what is asked of the engine and how its answers are read."""
+"""The pure part of the Docker runtime: requests to the engine, and its answers."""
 
 from __future__ import annotations
 

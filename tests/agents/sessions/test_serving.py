@@ -1,4 +1,4 @@
-"""Sessions on a node of processes, asked for by whatever a client may send."""
+"""Sessions on a node of processes, with every kind of request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node offers follows from what is there, and its own configuration has the last word."""
+"""A node's offers follow from its folders, and its configuration has the last word."""
 
 from __future__ import annotations
 

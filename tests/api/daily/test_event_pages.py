@@ -1,4 +1,4 @@
-"""Pages of events hold the progress beside the log, and neither lose nor repeat any of it, in either direction."""
+"""Pages of events include the progress beside the log, and neither lose nor repeat events, in either direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm explain` and `dorm plan`: what they print, their exit codes, on exported logs and on a cluster that runs."""
+"""`dorm explain` and `dorm plan`: output and exit codes, on exported logs and on a running cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm spec init`: what it writes is a spec, whatever was answered."""
+"""`dorm spec init` writes a valid spec for any answers."""
 
 from __future__ import annotations
 

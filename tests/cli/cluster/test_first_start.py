@@ -1,4 +1,4 @@
-"""Masters and agents that start before their servers, what ends them at once, and a terminal that is closed."""
+"""Masters and agents that start before their servers, errors that end them at once, and a closed terminal."""
 # ruff: noqa: ASYNC110 - only the log knows who leads
 
 from __future__ import annotations

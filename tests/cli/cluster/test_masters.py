@@ -1,4 +1,4 @@
-"""`dorm masters`: the lease says who leads now, the log since when; and what is said by commands that wait for one."""
+"""`dorm masters`: the lease says who leads, the log since when; and the messages of commands that wait for a master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm master` and `dorm agent` as processes of their own, against a NATS server of one's own."""
+"""`dorm master` and `dorm agent` as separate processes, with your own NATS server."""
 
 from __future__ import annotations
 

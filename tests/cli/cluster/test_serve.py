@@ -1,4 +1,4 @@
-"""`dorm serve`, and the one that `dorm up` starts, as processes of their own."""
+"""`dorm serve`, and the API that `dorm up` starts, as separate processes."""
 
 from __future__ import annotations
 

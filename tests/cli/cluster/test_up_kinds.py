@@ -1,4 +1,4 @@
-"""What `dorm up` makes of a folder: a new cluster knows its users, and any other stays what it is."""
+"""`dorm up` on a folder: a new cluster knows its users, and an existing one keeps its kind."""
 
 from __future__ import annotations
 

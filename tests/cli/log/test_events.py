@@ -1,4 +1,4 @@
-"""`dorm events`: what it prints, of files and of a cluster, and how it goes on where it was interrupted."""
+"""`dorm events`: its output for files and for a cluster, and resuming after an interruption."""
 
 from __future__ import annotations
 

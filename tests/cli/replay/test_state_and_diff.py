@@ -1,4 +1,4 @@
-"""`dorm state` and `dorm diff` as people use them: what they print and their exit codes."""
+"""`dorm state` and `dorm diff`: output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm replay step` by its keys: what it shows, on a screen of its own and in a real terminal."""
+"""`dorm replay step` by its keys: what it shows, on a simulated screen and in a real terminal."""
 
 from __future__ import annotations
 

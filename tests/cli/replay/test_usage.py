@@ -1,4 +1,4 @@
-"""`dorm usage` as people use it: what it prints and writes, its exit codes."""
+"""`dorm usage`: output, files and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm shadow` on a real NATS server: it shows what differs, and writes nothing but its own stream."""
+"""`dorm shadow` on a real NATS server: it shows differences, and writes only to its own stream."""
 
 from __future__ import annotations
 

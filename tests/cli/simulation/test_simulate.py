@@ -1,4 +1,4 @@
-"""`dorm simulate`: the comparison in every form, the log that a run leaves, and what is said of bad input."""
+"""`dorm simulate`: the comparison in every form, the log of a run, and errors for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm whatif`, and `dorm explain` of an app that waits: what they print, on logs of simulations."""
+"""`dorm whatif`, and `dorm explain` for a waiting app: their output on logs of simulations."""
 
 from __future__ import annotations
 

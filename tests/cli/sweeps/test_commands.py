@@ -1,4 +1,4 @@
-"""`dorm sweep`, and what other commands make of sweeps, on a cluster of processes that knows its users."""
+"""`dorm sweep`, and sweeps in other commands, on a cluster of processes that knows its users."""
 
 from __future__ import annotations
 

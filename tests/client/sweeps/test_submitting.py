@@ -1,4 +1,4 @@
-"""A sweep gets onto a cluster once, whatever interrupts it; a real master answers on a log in memory."""
+"""A sweep is submitted once, even after interruptions; a real master answers on a log in memory."""
 
 from __future__ import annotations
 

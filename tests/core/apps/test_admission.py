@@ -1,4 +1,4 @@
-"""The gate: what is refused, and the words that say why."""
+"""Admission: what is refused, and the messages."""
 
 from __future__ import annotations
 

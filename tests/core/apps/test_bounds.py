@@ -1,4 +1,4 @@
-"""Apps that show what they can't do have less until they have shown that they can."""
+"""Apps that failed at a size are limited until they have worked."""
 
 from __future__ import annotations
 

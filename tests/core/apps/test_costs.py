@@ -1,4 +1,4 @@
-"""What adjusting an app costs, as the log says: pause and lost work, in seconds."""
+"""The cost of adjusting an app, measured on the log: pause and lost work, in seconds."""
 
 from __future__ import annotations
 

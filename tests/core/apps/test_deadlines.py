@@ -1,4 +1,4 @@
-"""Apps that hang are failed, and what can't be heard is not."""
+"""Hanging apps fail, but not those of silent nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories with faults in which most apps belong to groups: the limit is kept, and everybody still gets a turn."""
+"""Histories with faults in which most apps belong to groups: the limit is kept, and every app still gets a turn."""
 
 from __future__ import annotations
 

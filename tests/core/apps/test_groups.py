@@ -1,4 +1,4 @@
-"""At most so many apps of a group have a place at once."""
+"""A limited number of a group's apps have a place at once."""
 
 from __future__ import annotations
 

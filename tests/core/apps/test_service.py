@@ -1,4 +1,4 @@
-"""What an app has got, what is left of its work, and how fast it says it is, as policies are told."""
+"""An app's service so far, remaining work and declared speed, as policies receive them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast an app has worked with each of its partitions, as the log says."""
+"""The speed of an app with each of its partitions, measured on the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apps in the middle of an adjustment stay as they were decided."""
+"""Apps in the middle of an adjustment are not decided again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch sizes on the log: what apps declare and report, what a decision tells them, and what agents make of it."""
+"""Batch sizes on the log: declarations and reports of apps, decisions, and agents' actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that fails changes nothing: the log says so once, and it is asked again, less and less often."""
+"""A policy that fails changes nothing: the log says so once, and the policy is asked again at growing intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live resizing: what is decided, what each fact changes, and what becomes of members that fail."""
+"""Live resizing: the decisions, the effect of each fact, and members that fail."""
 
 from __future__ import annotations
 

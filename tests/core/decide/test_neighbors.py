@@ -1,4 +1,4 @@
-"""What the failures of one app cost the others: at most two restarts until it has run stably, whatever it does."""
+"""The cost of one app's failures for the others: at most two restarts until it has run stably."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plans on the log: what a policy that plans ahead promised, kept by the fold, given back to it, and run by the clock."""
+"""Plans on the log: the promises of a policy that plans ahead, kept by the fold, returned to it, and carried out by the
+clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports are counted as room is: an app gets as many containers as they allow, and its shortage is nobody else's."""
+"""Ports count as room: they limit an app's containers, and its shortage affects no other app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restart that nothing forces waits until the new containers are prepared, and costs the app only what comes after."""
+"""An unforced restart waits until the new containers are prepared, and costs the app only the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each author may say: every kind of event by every role, and what a hostile author gets out of it."""
+"""What each author may write: every kind of event by every role, and the limits of a hostile author."""
 
 from __future__ import annotations
 

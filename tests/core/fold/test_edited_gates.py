@@ -1,4 +1,4 @@
-"""Edits of what says when an app may start, from where, for how long, and how many of its sweep run at once."""
+"""Edits of gates: when an app may start, from where, for how long, and how many of its sweep run at once."""
 
 from __future__ import annotations
 

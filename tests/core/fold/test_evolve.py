@@ -1,4 +1,4 @@
-"""The fold, event by event: what each changes, and that a repeat changes nothing."""
+"""The fold, event by event: the effect of each, and that a repeat has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose word counts for a node, where two machines say that they are it."""
+"""Which machine holds a node's name if two claim it."""
 
 from __future__ import annotations
 

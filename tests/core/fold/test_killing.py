@@ -1,4 +1,4 @@
-"""A kill ends an app and says so to the agents, once, whatever the app was about to do."""
+"""A kill ends an app and informs the agents, once, whatever the app was doing."""
 
 from __future__ import annotations
 

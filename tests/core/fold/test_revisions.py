@@ -1,4 +1,4 @@
-"""Edits and restarts: what is answered, what holds when, and with which spec each generation runs."""
+"""Edits and restarts: the answers, when they take effect, and the spec of each generation."""
 
 from __future__ import annotations
 

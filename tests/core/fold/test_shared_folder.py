@@ -1,4 +1,4 @@
-"""Which folder of checkpoints is the cluster's, and what becomes of nodes with another one."""
+"""The cluster's folder of checkpoints, and nodes with another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apps that wait for others: they run once these have ended as they have to, and end if that can't be any more."""
+"""Apps that wait for others: they run once these have ended as required, and end if that has become impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds: nothing of a held app runs, nobody reserves anything for it, and it goes on where it was."""
+"""Holds: a held app does not run, nothing is reserved for it, and it continues where it stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that knows only its part desires what it would desire if it had folded all rounds, after each of them."""
+"""After each round, a node that knows only its part desires the same as one that has folded all rounds."""
 
 from __future__ import annotations
 

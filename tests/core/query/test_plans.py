@@ -1,4 +1,4 @@
-"""Plans: what would be decided is what a master then decides, and nothing of it stays."""
+"""Plans equal the decisions that a master then makes, and leave no trace."""
 
 from __future__ import annotations
 

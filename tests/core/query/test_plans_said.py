@@ -1,4 +1,4 @@
-"""What is assumed for a plan, as the facts of those who would say so."""
+"""The assumptions of a plan, as facts of their publishers."""
 
 from __future__ import annotations
 

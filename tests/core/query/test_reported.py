@@ -1,4 +1,4 @@
-"""What apps reported beside the log, laid over a state for people."""
+"""Reports of apps beside the log, merged into a state for people."""
 
 from __future__ import annotations
 

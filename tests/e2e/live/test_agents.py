@@ -1,4 +1,4 @@
-"""A live app whose agents fail: processes of their own, as on machines, that are killed or fall silent."""
+"""A live app whose agents fail: separate processes, as on machines, that are killed or fall silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of segments: the same records come back, from files and pipes, and no damage goes unseen or makes a wrong one."""
+"""Archives of segments: the same records are read, from files and pipes, and no damage is missed or yields a wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every log that accepts appends offers, whatever it is made of.
+"""The contract of every log that accepts appends.
 
 A test module subclasses `LogConformance` and provides the fixture `log`.  The tests for readers run on it too.
 """

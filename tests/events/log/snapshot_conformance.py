@@ -1,4 +1,4 @@
-"""What every store of snapshots does, whatever it is made of.  A test module subclasses `SnapshotConformance` and gives it
+"""The contract of every store of snapshots.  A test module subclasses `SnapshotConformance` and gives it
 the fixture `snapshots`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whoever says or asks more than is taken harms nobody else: what waits is bounded, and the rest is left out and said."""
+"""Floods of messages and requests harm no one else: queues are bounded, and omissions are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log on three NATS servers that hold it together, of which some are killed or frozen."""
+"""The log on three NATS servers, some of which are killed or frozen."""
 # ruff: noqa: ASYNC110 - only the servers know what they do, and they have to be asked
 
 from __future__ import annotations

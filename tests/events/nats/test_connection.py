@@ -1,4 +1,4 @@
-"""Connecting to what is not there, or not what the log needs: the right error, one clear line, quickly."""
+"""Connecting to missing or unsuitable servers: the right error, one clear line, quickly."""
 # ruff: noqa: ASYNC110 - only the server knows when it is ready
 
 from __future__ import annotations

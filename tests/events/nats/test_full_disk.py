@@ -1,4 +1,4 @@
-"""A server whose room is used up: what is said, what is kept, and how it goes on when there is room again."""
+"""A server without room: the errors, what is kept, and how it continues when there is room again."""
 
 from __future__ import annotations
 

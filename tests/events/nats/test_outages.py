@@ -1,4 +1,4 @@
-"""What is said, sent and kept while the server is away, and what goes on when it is back."""
+"""Outages of the server: errors, requests and kept state meanwhile, and what resumes afterwards."""
 
 from __future__ import annotations
 

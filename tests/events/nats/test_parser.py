@@ -1,4 +1,4 @@
-"""The parser with a short way understands what nats-py's own does, however the bytes are cut."""
+"""The parser with a fast path agrees with nats-py's own, wherever the bytes are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements: what an expression means, and what is said of a text that is none."""
+"""Requirements: the meaning of expressions, and errors for other text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs: what is taken, and what is refused with which words."""
+"""Specs: what is accepted, and the messages for what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policies of the literature beside Dorm, by the worked examples of their papers: `fifo`, `srtf`, `drf`, `gavel`, `themis`
+"""The policies of the literature, by the worked examples of their papers: `fifo`, `srtf`, `drf`, `gavel`, `themis`
 and `market`; and what holds of `shockwave` too (`tests/policies/shockwave`)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OASiS on whole instances: figures by hand, the dynamic program against every schedule, and what holds of every outcome."""
+"""OASiS on whole instances: figures by hand, the dynamic program against every schedule, and invariants of every outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offline optimum, and the competitive ratio beside its bound."""
+"""The offline optimum, and the competitive ratio against its bound."""
 
 from __future__ import annotations
 

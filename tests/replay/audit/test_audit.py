@@ -1,4 +1,4 @@
-"""Audits of logs with which nothing is wrong, and of what can't be checked."""
+"""Audits of correct logs, and of what can't be checked."""
 
 from __future__ import annotations
 

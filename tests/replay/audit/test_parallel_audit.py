@@ -1,4 +1,4 @@
-"""An audit cut into slices, in one process and in several: the same report, whatever is wrong with the log."""
+"""An audit cut into slices, in one process and in several: the same report for any damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that somebody changed: every way is found, at the right place, and what is before it is still good."""
+"""Tampered logs: every change is found, at the right place, and earlier records still pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log under pseudonyms replays as the original does, and says nothing of it."""
+"""A log under pseudonyms replays like the original, and reveals nothing of it."""
 
 from __future__ import annotations
 

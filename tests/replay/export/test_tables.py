@@ -1,4 +1,4 @@
-"""Rows for analysis of whatever a log may hold."""
+"""Rows for analysis, for any content of a log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The folder of an incident: it names what led to it, nothing is in it that the log does not say, and nothing at all if
-anything goes wrong."""
+"""The folder of an incident: it names the causes, contains only what the log says, and is empty if anything goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording says of apps and nodes is what `story` and `explain` say of the log."""
+"""A recording says the same about apps and nodes as `story` and `explain` do for the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A span of time as the dashboard draws it: what held is drawn, and its size follows from the drawing's width."""
+"""A span of time as the dashboard draws it: it agrees with the states, and its size follows from the drawing's width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A view shows what the state holds, at every moment of a log, and grows with the cluster alone."""
+"""A view agrees with the state at every moment of a log, and grows only with the cluster."""
 
 from __future__ import annotations
 

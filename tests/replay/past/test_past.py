@@ -1,4 +1,4 @@
-"""Apps of the past: the rows are what the state said of each app at its end, however long ago that was."""
+"""Apps of the past: the rows agree with the state at each app's end, however long ago that was."""
 
 from __future__ import annotations
 

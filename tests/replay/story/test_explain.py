@@ -1,4 +1,4 @@
-"""Explanations: what they say is what the log says."""
+"""Explanations agree with the log."""
 
 from __future__ import annotations
 

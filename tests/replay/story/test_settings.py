@@ -1,4 +1,4 @@
-"""A change of settings is named as the cause of what it did to nodes and apps: in stories and in `dorm explain`."""
+"""A change of settings is named as the cause of its effects on nodes and apps: in stories and in `dorm explain`."""
 
 from __future__ import annotations
 

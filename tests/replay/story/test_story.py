@@ -1,4 +1,4 @@
-"""Stories of apps: what they say is what happened, with what led to it."""
+"""Stories of apps agree with the log, and name the causes."""
 
 from __future__ import annotations
 

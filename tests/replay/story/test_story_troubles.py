@@ -1,4 +1,4 @@
-"""Stories of what went wrong, was overtaken, refused or repeated, and of requests."""
+"""Stories of failures, of overtaken, refused and repeated changes, and of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of the progress beside the log a tenant reads that of its own apps."""
+"""A tenant reads only the progress of its own apps beside the log."""
 
 from __future__ import annotations
 

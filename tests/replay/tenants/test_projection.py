@@ -1,4 +1,4 @@
-"""A tenant's view of any log folds to what the tenant has, and holds no word of others."""
+"""A tenant's view of any log folds to the tenant's part of the state, and contains nothing about others."""
 
 from __future__ import annotations
 

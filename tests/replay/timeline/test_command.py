@@ -1,4 +1,4 @@
-"""`dorm replay timeline` as people use it: what it writes, what it says, its exit codes."""
+"""`dorm replay timeline`: files, output and exit codes."""
 
 from __future__ import annotations
 

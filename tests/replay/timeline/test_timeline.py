@@ -1,4 +1,4 @@
-"""The model of a timeline: what holds in the picture at a time is what held in the state."""
+"""The model of a timeline agrees with the state at every time."""
 
 from __future__ import annotations
 

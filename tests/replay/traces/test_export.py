@@ -1,4 +1,4 @@
-"""Traces reach a real receiver, which decodes them; a receiver in trouble is tried again, and one that refuses is an error."""
+"""Traces reach a real receiver, which decodes them; a failing receiver is retried, and a refusal is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever snapshots lie beside a log, good ones and bad, the state at a moment is that of the fold from its begin."""
+"""With any snapshots beside a log, valid or not, the state at a moment equals that of a fold from its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of what apps are given: used, wasted, lost; and the answers to questions that make no sense."""
+"""What apps do with their containers: used, wasted, lost; and the answers to nonsensical questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs side by side: the same results in whatever process, and nothing left over however they end."""
+"""Runs side by side: the same results in any process, and nothing left over after any end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are fitted from a log are those that the log was made with, and say what they rest on."""
+"""Models fitted from a log equal those that it was made with, and name their basis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is cut anywhere and played on from its state goes on as it would have gone on."""
+"""A run that is cut anywhere and continued from its state equals the uncut run."""
 
 from __future__ import annotations
 

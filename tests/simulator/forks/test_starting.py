@@ -1,4 +1,4 @@
-"""When an app that waits will start: what truly happened lies in the range, and what is not known is not said."""
+"""When a waiting app will start: the real start is in the range, and the unknown is not promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log played on as it was gives what happened; played on with a change, it gives what that change would have made."""
+"""A log continued unchanged gives what happened; continued with a change, it gives the effect of that change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces become workloads, and what is wrong with a row is said of that row."""
+"""Traces become workloads, and errors name the row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The firewall rules of a node, in a network namespace: what containers' users reach with them, and without."""
+"""The firewall rules of a node, in a network namespace: what containers' users can reach with and without them."""
 
 from __future__ import annotations
 

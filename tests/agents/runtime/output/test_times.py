@@ -1,4 +1,4 @@
-"""The index of times beside a process's log, and what is read with it."""
+"""The index of times next to a process's log, and reading with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is too large is refused by the server and takes no room; a log with a limit says when it gets near, and goes on."""
+"""The server refuses oversized records, which take no room; a log with a limit warns when it gets near, and continues."""
 
 from __future__ import annotations
 
