@@ -50,8 +50,8 @@ def make_keys(
     admin: str,
     hosts: Sequence[str],
     now: int,
-    *,
     nodes: Sequence[str] = (),
+    *,
     readers: Sequence[str] = (),
 ) -> Credentials:
     """Create the missing keys of a cluster; return the admin's credentials.  `hosts` are the server's names and
