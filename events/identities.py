@@ -151,7 +151,7 @@ FOUNDING = 100
 def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowed | None:
     """Return why an event about identities has no effect; None if it has.
 
-    `seq`: its place in the log.  An open cluster believes everyone, so anybody could make it know users of their own choice,
+    `seq`: its place in the log.  An open cluster believes everyone, so anyone could make it know users of their own choice,
     and end its masters by that: it is made to know its users among its first records, or never."""
     if isinstance(event, k.TokenAdded | k.TokenRemoved):
         return _takes_token(known, event, who)

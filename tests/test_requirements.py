@@ -52,7 +52,7 @@ def asked(*parts: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", _ASKED)
-def test_a_lock_file_pins_what_the_project_asks_for(name: str) -> None:
+def test_a_lock_file_pins_all_requirements_of_the_project(name: str) -> None:
     pins = locked(name)
     for requirement in asked(*_ASKED[name]):
         for pin, _ in pins[canonicalize_name(requirement.name)]:

@@ -211,7 +211,7 @@ class Follower:
         """Switch when the leading master begins or stops writing parts, or if they do not reach this node."""
         waited = 0
         while True:
-            await self._until_a_look()
+            await self._until_next_look()
             written = None
             with contextlib.suppress(LogError):
                 written = await self._log.parts.written()
@@ -229,7 +229,7 @@ class Follower:
                 self._changed_over.set()
                 await take(self._part)
 
-    async def _until_a_look(self) -> None:
+    async def _until_next_look(self) -> None:
         """Wait as usual, or shorter if this node waits for a part, which it may begin to while this waits, or follows the
         rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):

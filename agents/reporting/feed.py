@@ -42,7 +42,7 @@ class ProgressFeed:
     def put(self, event: AppProgressed) -> None:
         """Hand on a report; an earlier one of the same container that still waits is left out."""
         container = event.id.rpartition(f".{AppProgressed.__name__}.")[0]
-        if not _says_more(event, self._sent.get(container)):
+        if not _has_news(event, self._sent.get(container)):
             return
         self._waiting[container] = event
         self._woken.set()
@@ -82,7 +82,7 @@ class ProgressFeed:
                 del self._sent[next(iter(self._sent))]
 
 
-def _says_more(event: AppProgressed, sent: AppProgressed | None) -> bool:
+def _has_news(event: AppProgressed, sent: AppProgressed | None) -> bool:
     if sent is None:
         return True
     return (event.step, event.loss, event.loss_is, event.samples_per_s, event.noise) != (

@@ -328,9 +328,9 @@ class Reporter:
             self._progress[key] = watched
         watched.note(self._membership(key), asyncio.get_running_loop().time())
         async with watched.lock:  # so that facts of one container stay in the order of their lines
-            await self._tell_progress(key, watched, final)
+            await self._report_progress(key, watched, final)
 
-    async def _tell_progress(self, key: Key, watched: Watched, final: bool) -> None:
+    async def _report_progress(self, key: Key, watched: Watched, final: bool) -> None:
         facts = await self._read_progress(key, watched, final)
         now = asyncio.get_running_loop().time()
         for fact, on_log in watched.marks.chosen(facts, now, final=final):

@@ -68,7 +68,7 @@ class Services:
         beside: Services | None = None,
         tenant: str = "",
     ) -> None:
-        """`beside`: the services of the whole log, where these are of one tenant's view.  Who may do what, and the bounds on
+        """`beside`: the services of the whole log, if these are of one tenant's view.  Who may do what, and the bounds on
         expensive work, are theirs."""
         limits = options.limits
         self.options = options
@@ -131,7 +131,7 @@ class Tenants:
     """The services of each tenant."""
 
     def __init__(self, services: Services) -> None:
-        """`services` are those of who may read all."""
+        """`services` are those of users who may read everything."""
         self._services = services
         self._views = Views(services.connection.log, key_of(services.options.pseudonyms or secrets.token_bytes(32)))
         self._viewing: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ async def bench_trust(*, apps: int, runtime: RuntimeName, docker_url: str | None
         bench_cluster(runtime, docker_url) as without,
         bench_cluster(runtime, docker_url, trust=True) as known,
     ):
-        submitting = _submit_by_turns({"open": without, "known": known}, apps, tell)
+        submitting = _submit_in_turns({"open": without, "known": known}, apps, tell)
         seconds = await attended(without, attended(known, submitting))
     slower = 100 * (median(seconds["known"]) / median(seconds["open"]) - 1)
     return Report(
@@ -53,7 +53,7 @@ async def bench_trust(*, apps: int, runtime: RuntimeName, docker_url: str | None
     )
 
 
-async def _submit_by_turns(clusters: dict[str, LocalCluster], apps: int, tell: Tell) -> dict[str, list[float]]:
+async def _submit_in_turns(clusters: dict[str, LocalCluster], apps: int, tell: Tell) -> dict[str, list[float]]:
     """Return the seconds from submission to start on each cluster."""
     found: dict[str, list[float]] = {name: [] for name in clusters}
     async with contextlib.AsyncExitStack() as stack:

@@ -174,7 +174,7 @@ async def _readable(archive: Archive, damages: list[Damage], file: Path, *, salv
     return ReadablePart(archive, end, _in_words((lost or damages)[0], file))
 
 
-def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
+def report_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
     """Report on standard error that nothing in records `first` to `last` matched (by option): silence would look like a
     failure."""
     if last < first:

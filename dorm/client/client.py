@@ -114,9 +114,9 @@ class Client:
         self._beginning = asyncio.Lock()
         self._outages = 0
         self.output = Output(bus, log, cluster, connection, lambda: self._outages)
-        self._tell_outage: Callable[[bool], None] = lambda _: None
+        self._report_outage: Callable[[bool], None] = lambda _: None
         if connection is not None:
-            connection.tell_outages(self._on_outage)
+            connection.report_outages(self._on_outage)
 
     @classmethod
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
@@ -134,13 +134,13 @@ class Client:
         """The lease of the cluster's masters; None for a client that was made from a log without a connection."""
         return self._connection.leadership if self._connection is not None else None
 
-    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+    def report_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
-        self._tell_outage = tell
+        self._report_outage = tell
 
     def _on_outage(self, lost: bool) -> None:
         self._outages += lost
-        self._tell_outage(lost)
+        self._report_outage(lost)
 
     async def __aenter__(self) -> Self:
         return self

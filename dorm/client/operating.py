@@ -1,7 +1,7 @@
 """Requests of operators that concern the cluster, a node, or an app that pauses.
 
 Each is checked against the state before it is published, so that its author hears at once what is wrong, and again once it
-is folded: somebody else may have been first.
+is folded: someone else may have been first.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ CLUSTER = (
     Family("dorm_apps", "gauge", "Apps that have not ended, by phase.", ("phase",)),
     Family("dorm_apps_waiting", "gauge", "Apps without a partition, by the reason of the last decision.", ("reason",)),
     Family("dorm_apps_short", "gauge", "Apps that run with fewer containers than n_max."),
-    Family("dorm_longest_wait_seconds", "gauge", "How long the app has waited that waits longest; 0 where none does."),
+    Family("dorm_longest_wait_seconds", "gauge", "How long the longest-waiting app has waited; 0 if none waits."),
     Family("dorm_containers", "gauge", "Containers of apps that have not ended: placed, and running.", ("state",)),
     Family("dorm_nodes", "gauge", "Nodes by condition.", ("condition",)),
     Family(
@@ -122,9 +122,7 @@ CLUSTER = (
     Family(
         "dorm_lost_steps_total", "counter", "Steps that apps repeat because they were done after the last checkpoint."
     ),
-    Family(
-        "dorm_lost_work_seconds_total", "counter", "Time that these steps had taken, where the app's speed is known."
-    ),
+    Family("dorm_lost_work_seconds_total", "counter", "Time that these steps had taken, if the app's speed is known."),
     Family("dorm_killed_containers_total", "counter", "Containers killed because they outlived their grace time."),
 )
 """Of the cluster: from its log alone, so the same in any process that reads it."""
@@ -134,7 +132,7 @@ LOG = (
     Family("dorm_log_sequence", "gauge", "The last record of the log."),
     Family("dorm_log_lag_records", "gauge", "Records of the log that these figures do not contain yet."),
     Family("dorm_log_size_bytes", "gauge", "What the log takes on one NATS server."),
-    Family("dorm_log_limit_bytes", "gauge", "What the log may take there; absent where the disk is the limit."),
+    Family("dorm_log_limit_bytes", "gauge", "What the log may take there; absent if the disk is the limit."),
 )
 
 MASTER = (

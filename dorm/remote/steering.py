@@ -51,7 +51,7 @@ def edit(
     tag: str | None = None,
 ) -> One[Edited]:
     """Give an app another spec, a document or YAML, or change single fields by a merge patch, in which None stands for a
-    default.  With the `tag` of the spec that the edit was made from it is refused (`Changed`) if somebody else was faster.
+    default.  With the `tag` of the spec that the edit was made from it is refused (`Changed`) if someone else was faster.
     Raises NotFound, Refused, Changed."""
     headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
     body, kind = (spec.encode(), YAML) if isinstance(spec, str) else (json.dumps(_edit(spec, patch)).encode(), JSON)

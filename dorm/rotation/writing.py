@@ -1,6 +1,6 @@
 """One archive of a rotation: the records up to a seal, snapshots between them, and the state at both ends.
 
-The last snapshot is the one that its master signs: from there the stream is folded on, without the archive.
+The last snapshot is the one that its master signs: from there the stream is folded without the archive.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class VirtualAgents:
         node = partition.runs[first]
         self._stand_still(partition)
         self._forget(partition, [first])
-        self._say_exited(partition, first, node, failure.exit_code, asked=False)
+        self._report_exited(partition, first, node, failure.exit_code, asked=False)
 
     def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
         """Run `act` repeatedly while the app works on."""
@@ -299,13 +299,13 @@ class VirtualAgents:
         gone = {slot: node for slot, node in sorted(partition.runs.items()) if self._is_up(node)}
         self._forget(partition, list(gone))
         for slot, node in gone.items():
-            self._say_exited(partition, slot, node, exit_code, asked=asked)
+            self._report_exited(partition, slot, node, exit_code, asked=asked)
 
     def _left(self, partition: Partition, slot: int, node: str) -> None:
         """Report that a member of a live app has left by itself."""
-        self._say_exited(partition, slot, node, DONE, asked=False)
+        self._report_exited(partition, slot, node, DONE, asked=False)
 
-    def _say_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
+    def _report_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
         self._append(
             k.ContainerExited(
                 app=partition.app,
@@ -419,10 +419,10 @@ class VirtualAgents:
         partition.runs = {slot: c.node for slot, c in left.items()}
         partition.runs_generation = ran.number
         partition.started = {slot for slot, c in left.items() if c.state == "running"}
-        self._go_on(partition, app, ran)
+        self._continue(partition, app, ran)
         self._live.adopt(partition, ran)
 
-    def _go_on(self, partition: Partition, app: App, ran: Generation) -> None:
+    def _continue(self, partition: Partition, app: App, ran: Generation) -> None:
         timings, now = partition.timings, self._agenda.now
         exited = [c for c in ran.containers.values() if c.state == "exited"]
         boot_s = timings.resume_s if partition.saved else timings.boot_s
@@ -433,7 +433,7 @@ class VirtualAgents:
             self._at(partition, since + int(timings.stop_s * SECOND), self._leave)
         elif ran.number != app.generation:
             decided_at = app.generations[app.generation].decided_at
-            self._go_on_stopping(partition, decided_at, worked=works_at <= decided_at and not exited)
+            self._continue_stopping(partition, decided_at, worked=works_at <= decided_at and not exited)
         elif any(c.exit_code == 0 and not c.asked for c in exited):
             partition.doing = "working"
             self._at(partition, now, self._finish)
@@ -447,7 +447,7 @@ class VirtualAgents:
             partition.doing = "starting"
             self._at(partition, ran.released_at + int(timings.start_s * SECOND), self._start)
 
-    def _go_on_stopping(self, partition: Partition, since: int, *, worked: bool) -> None:
+    def _continue_stopping(self, partition: Partition, since: int, *, worked: bool) -> None:
         timings = partition.timings
         if partition.done > partition.saved and worked and timings.can_checkpoint:
             partition.doing = "working"

@@ -201,7 +201,7 @@ class Surroundings:
             return [Cause(f"{state.seq}.0", "the log was quiet, so an idle tick checked the allocation again")]
         triggers = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
         if not triggers:
-            return self._for_want_of_others(state, event.basis)
+            return self._for_lack_of_others(state, event.basis)
         own = [trigger.cause for trigger in triggers if app and trigger.app == app and trigger.weight > 1]
         causes = own[-1:] + [trigger.cause for trigger in triggers if trigger.cause not in own[-1:]][-TOLD:]
         left = len(triggers) - len(causes)
@@ -218,7 +218,7 @@ class Surroundings:
         known = found is None or any(cause.position == found.position for cause in causes)
         return causes if found is None or known else [found, *causes]
 
-    def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
+    def _for_lack_of_others(self, state: State, basis: int) -> list[Cause]:
         if self._exit is not None and self._looked < self._exit[0] <= basis:
             seq, exited = self._exit
             return [Cause(str(seq), f"slot {exited.slot} of {name_in(state, exited.app)} ended")]

@@ -386,7 +386,7 @@ def most_affected(picture: Timeline, apps: int, nodes: int) -> Timeline:
         chosen_apps = {name: lane for name, lane in picture.apps.items() if name in keep}
         notes.append(f"The {apps} most affected of {len(picture.apps)} apps are shown; --app shows others.")
     if len(picture.nodes) > nodes:
-        busiest = sorted(picture.nodes.values(), key=_unrest, reverse=True)[:nodes]
+        busiest = sorted(picture.nodes.values(), key=_extent, reverse=True)[:nodes]
         keep = {lane.id for lane in busiest}
         chosen_nodes = {name: lane for name, lane in picture.nodes.items() if name in keep}
         notes.append(f"The {nodes} most affected of {len(picture.nodes)} nodes are shown; --node shows others.")
@@ -397,5 +397,5 @@ def _troubles(lane: AppLane) -> tuple[int, int, int]:
     return lane.failures + (lane.ended == "failed"), len(lane.adjustments), len(lane.phases)
 
 
-def _unrest(lane: NodeLane) -> tuple[int, int]:
+def _extent(lane: NodeLane) -> tuple[int, int]:
     return len(lane.conditions), sum(map(len, lane.held.values()))

@@ -200,7 +200,7 @@ def _document() -> dict[str, object]:
 
 
 @pytest.mark.slow
-async def test_an_app_that_saved_waits_for_its_folder_and_never_begins_at_nothing(cluster: Cluster) -> None:
+async def test_an_app_that_saved_waits_for_its_folder_instead_of_starting_over(cluster: Cluster) -> None:
     """Its node is drained, and the only other one has no mount: it waits there until that is mounted."""
     await cluster.start("a", "shared")
     await cluster.client.submit(_document())
@@ -245,7 +245,7 @@ async def test_a_folder_that_is_unmounted_under_a_running_agent_is_left_alone(cl
     assert believed > 3
 
 
-async def test_an_agent_that_comes_back_without_its_mount_does_not_start_what_was_released_before(
+async def test_an_agent_that_returns_without_its_mount_does_not_start_earlier_releases(
     tmp_path: Path,
 ) -> None:
     """It marks the empty folder, so what it sees there is the folder that it announces, and not the one of the release."""

@@ -70,7 +70,7 @@ def test_a_newer_decision_stops_the_old_generation_at_once() -> None:
 
 
 @pytest.mark.parametrize("event", ["fail", "cancel", "complete"])
-def test_nothing_is_wanted_of_what_failed_or_ended(event: str) -> None:
+def test_failed_and_ended_apps_want_nothing(event: str) -> None:
     bench = cluster()
     bench.started()
     match event:
@@ -130,14 +130,14 @@ class TestLease:
         # Were a node heard no more often than its grace time is long, it would be lost again and again.
         assert [desired.pace(interval_s) for interval_s in (0.5, 5, 60)] == [0.5, 2, 2]
 
-    def test_heartbeats_come_in_time_for_a_short_lease_too(self) -> None:
+    def test_heartbeats_are_in_time_for_a_short_lease(self) -> None:
         bench = Bench()
         bench.add(k.PolicyChanged(heartbeat_s=1.4, node_lease_s=4.5, node_grace_s=3))
         assert fold(bench).pace(5) == 1
         bench.add(k.PolicyChanged(heartbeat_s=0.5, node_lease_s=300))
         assert fold(bench).pace(5) == 0.5
 
-    def test_what_a_lease_has_ended_must_not_run_again(self) -> None:
+    def test_containers_ended_by_a_lease_must_not_run_again(self) -> None:
         """The master gives its room and its app's next generation away from then on."""
         bench = cluster()
         bench.conclude(a=20)
@@ -157,7 +157,7 @@ class TestLease:
         assert len(fold(bench).due) == 2
         assert bench.app().generations[1].containers[0].state == "desired"
 
-    def test_what_is_released_to_a_node_that_left_never_starts(self) -> None:
+    def test_releases_to_a_node_that_left_never_start(self) -> None:
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.decide()
@@ -221,7 +221,7 @@ def test_master_and_agent_agree_on_every_container() -> None:
         assert desired.due == counted, record.seq
 
 
-def test_a_server_can_filter_by_what_an_agent_reads() -> None:
+def test_a_server_can_filter_the_subjects_of_an_agent() -> None:
     """Patterns of which two match the same subject are filtered by the reader, who is then sent the whole log."""
     patterns = subjects_of("demo", "master")
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
@@ -348,7 +348,7 @@ class TestPreparing:
         assert self.works_on(bench, 29.9)
         assert not self.works_on(bench, 30.0)
 
-    def test_not_while_a_node_of_it_is_lost(self) -> None:
+    def test_not_while_one_of_its_nodes_is_lost(self) -> None:
         bench = self.shrunk()
         bench.say(k.NodeLost(node="b", last_heard=bench.now))
         assert not self.works_on(bench)

@@ -72,7 +72,7 @@ def told(life: Life) -> tuple[bytes, Any, Any, str]:
     return msgspec.json.encode(life.story), found, start, digest(life.state)
 
 
-async def test_what_is_continued_is_what_a_fold_from_the_start_says() -> None:
+async def test_a_continued_fold_equals_a_fold_from_the_start() -> None:
     async with on_a_log() as (log, follower, recent):
         apps = (await follower.look(lambda state: [(app.seq, app.name) for app in state.apps.values()]))[:2]
         lives = lives_of(follower, recent)
@@ -95,7 +95,7 @@ async def test_what_is_continued_is_what_a_fold_from_the_start_says() -> None:
             assert await lives.ask(Subject(node, node=True), seq, lambda life: life.story) == expected
 
 
-async def test_a_record_is_followed_once_however_often_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_is_followed_once_regardless_of_the_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
     original = Life.follow
 
@@ -120,7 +120,7 @@ async def test_a_record_is_followed_once_however_often_somebody_asks(monkeypatch
         assert followed[-1] == LENGTH - 70
 
 
-async def test_names_that_nobody_submitted_cost_no_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_names_cost_no_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with on_a_log() as (log, follower, recent):
         lives = lives_of(follower, recent)
         monkeypatch.setattr(Life, "follow", lambda *_: pytest.fail("the log is folded"))

@@ -39,7 +39,7 @@ def test_a_taken_port(tmp_path: Path) -> None:
         assert f"cannot listen on 127.0.0.1:{partition.ports[1]}" in failed_line(partition, 98, rank=1)
 
 
-def test_a_worker_that_never_comes(tmp_path: Path) -> None:
+def test_a_worker_that_never_arrives(tmp_path: Path) -> None:
     with Partition(tmp_path, "logistic", "--connect-timeout", "0.5", world_size=3, start=False) as partition:
         partition.start(0)
         partition.start(2)

@@ -86,7 +86,7 @@ def test_a_dead_container_fails_the_others(tmp_path: Path, dead: int) -> None:
         assert "lost" in partition.stderr(0)
 
 
-def test_a_server_that_never_comes_fails_the_workers(tmp_path: Path) -> None:
+def test_a_server_that_never_arrives_fails_the_workers(tmp_path: Path) -> None:
     with served(
         tmp_path, *OPTIONS, "--connect-timeout", "0.5", servers=1, workers=2, without=frozenset({2})
     ) as partition:

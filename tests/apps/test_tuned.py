@@ -30,7 +30,7 @@ def test_the_noise_is_estimated_without_bias() -> None:
     assert spread == pytest.approx(36.0, rel=0.02)
 
 
-def test_what_a_step_is_worth() -> None:
+def test_the_value_of_a_step() -> None:
     assert gain(48, 48, 100.0) == 1.0
     assert gain(96, 48, 0.0) == 1.0, "without noise, more samples teach nothing"
     assert gain(96, 48, 1e12) == pytest.approx(2.0), "with much of it, each teaches as much"

@@ -104,7 +104,7 @@ def test_the_claim_is_reproduced_only_where_all_runs_agree() -> None:
 @pytest.mark.parametrize(
     ("wanted", "code"), [(Wanted(parts=("all",)), "usage.unknown"), (Wanted(sizes=(3,)), "usage.value")]
 )
-def test_what_cannot_be_measured_is_refused(wanted: Wanted, code: str) -> None:
+def test_invalid_measurements_are_refused(wanted: Wanted, code: str) -> None:
     with raises(BenchError, code):
         check(wanted)
 
@@ -130,7 +130,7 @@ def test_pauses_of_real_workers() -> None:
 
 
 @pytest.mark.slow
-def test_an_interruption_leaves_what_was_measured_and_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_keeps_measurements_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def then_interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -166,7 +166,7 @@ def said(wanted: Plan, comparisons: dict[str, Comparison]) -> str:
     return report.markdown(blocks(wanted, comparisons, done), list(plots.FIGURES))
 
 
-def test_goals_are_judged_by_what_was_measured() -> None:
+def test_goals_are_judged_by_measurements() -> None:
     wanted, comparisons = invented(made(1.2, 0.1, 100, 2), static=made(0.5, 0.4, 250, 0))
     found = figures_of(wanted, comparisons)
     assert found["utilization_ratio_max"].value == pytest.approx(2.4)
@@ -216,7 +216,7 @@ def test_the_busiest_week(traces: Path) -> None:
     assert (begin, len(week.apps)) == (0.0, 21), "of equals, the first"
 
 
-def test_runs_come_back_to_their_parts() -> None:
+def test_runs_return_to_their_parts() -> None:
     """They run the longest first."""
     whole = plan(quick=True)
     wanted = Plan(few(whole.paper, "static", "task-level"), ())
@@ -230,7 +230,7 @@ def test_runs_come_back_to_their_parts() -> None:
 
 
 @pytest.mark.soak
-def test_what_a_crash_loop_costs_its_neighbor() -> None:
+def test_the_cost_of_a_crash_loop_for_its_neighbor() -> None:
     part = crash_loop()
     wanted = Plan(evaluation_paper.whole(1, 1), (), crash_loop=part)
     runs = [run(job.scenario, every_s=part.every_s) for job in part.jobs]

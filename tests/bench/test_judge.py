@@ -63,7 +63,7 @@ def test_n_min_is_served_in_the_order_of_the_goals() -> None:
     assert patient[1] < patient[0]
 
 
-def test_changes_and_moves_are_those_of_apps_that_ran() -> None:
+def test_changes_and_moves_count_running_apps_only() -> None:
     assert (judge.changed(PROBLEM, GOOD), judge.moved(PROBLEM, GOOD)) == (0, 0)
     moves = {**GOOD, "runs": {"a": 1, "b": 2}}
     assert (judge.changed(PROBLEM, moves), judge.moved(PROBLEM, moves)) == (1, 2)

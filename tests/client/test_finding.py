@@ -12,7 +12,7 @@ from tests.core.records import document, joined
 from tests.errors import raises
 
 
-def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
+def test_the_own_tenants_app_wins_and_strangers_must_choose() -> None:
     said = trusting(ann="user", bob="user", op="operator")
     assert said.by("root", k.NodeEnrolled(node="n1")) == ""
     assert said.by("n1", joined("n1")) == ""

@@ -85,7 +85,7 @@ async def taken(events: AsyncGenerator[Logged, None], count: int | None = None) 
 
 @settings(max_examples=tries(30, 600), deadline=None)
 @given(cases(), st.data())
-def test_from_any_position_on_it_is_the_rest(
+def test_a_tail_from_any_position_is_the_rest(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
 ) -> None:
     name, wanted, _ = case
@@ -219,7 +219,7 @@ async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None
         ({"kinds": ["Round"]}, "tail.kind.unknown", "AppAccepted, "),
     ],
 )
-async def test_what_can_not_be_asked(wrong: dict[str, Any], code: str, named: str) -> None:
+async def test_invalid_questions(wrong: dict[str, Any], code: str, named: str) -> None:
     with raises(ValueError, code, named):
         await anext(client(log("golden")).events(**wrong))
 

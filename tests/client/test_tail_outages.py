@@ -1,4 +1,4 @@
-"""The tail on a real server: every acknowledged event once and in order, whoever is killed meanwhile."""
+"""The tail on a real server: every acknowledged event once and in order, whichever process is killed meanwhile."""
 # ruff: noqa: ASYNC110 - only the server knows what it does, and it has to be asked
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def connected(server: NatsServer) -> Client:
 
 
 @pytest.mark.slow
-async def test_every_acknowledged_event_comes_once_and_in_order_through_kills_of_the_server(
+async def test_every_acknowledged_event_arrives_once_and_in_order_through_server_kills(
     server: NatsServer, log: EventLog
 ) -> None:
     count, users = 45, ("ann", "bob")
@@ -147,7 +147,7 @@ async def consumers(server: NatsServer) -> int:
 
 
 async def none_left(server: NatsServer) -> None:
-    """Deletions are not waited for by whoever leaves."""
+    """A reader that leaves does not wait for deletions."""
     async with asyncio.timeout(10):
         while await consumers(server):
             await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ async def taken(tail: Tail) -> list[str]:
         return [f"{one.event.id}@{one.position}" async for one in found]
 
 
-async def test_both_come_in_the_order_of_their_times_each_with_a_position_of_its_own() -> None:
+async def test_both_streams_are_merged_by_time_with_separate_positions() -> None:
     log = await made("plppl")
     assert await taken(Tail(log, CLUSTER, Filter())) == ["p0@0~1", "l1@1", "p2@1~2", "p3@1~3", "l4@2"]
 
@@ -88,7 +88,7 @@ def test_a_reader_resumes_exactly_where_it_stopped(course: str, stops: int) -> N
     assert found == whole
 
 
-async def test_a_follower_gets_what_comes_later_from_either() -> None:
+async def test_a_follower_gets_later_records_of_both_streams() -> None:
     log = await made("pl")
     async with asyncio.timeout(20), aclosing(Tail(log, CLUSTER, Filter(), follow=True).events()) as events:
         found = [await anext(events), await anext(events)]

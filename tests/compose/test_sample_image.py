@@ -201,7 +201,7 @@ def context_of(files: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-async def test_further_engines_load_what_one_made(workshop: Workshop) -> None:
+async def test_further_engines_load_the_built_image(workshop: Workshop) -> None:
     first, second = await asyncio.gather(workshop.ensure(), workshop.ensure())
     assert {first.origin, second.origin} == {"packages", "cache"}
     await workshop.remove()

@@ -1,7 +1,7 @@
 """The golden log: what a small cluster went through once, and what the core made of it.
 
     python -m tests.core.golden_log            print what this build makes of the recorded log
-    python -m tests.core.golden_log --rewrite  play the story anew and record both
+    python -m tests.core.golden_log --rewrite  play the story again and record both
 
 Only commit a rewrite if you understand what caused it: a changed digest means that old logs fold to another state, which
 `SCHEMA` in `dorm.core.state` has to say; a changed decision means another policy or solver version.

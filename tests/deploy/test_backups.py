@@ -82,7 +82,7 @@ async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert failed.value.code == "backup.no_folder"
 
 
-async def test_metrics_say_when_the_newest_was_made(tmp_path: Path) -> None:
+async def test_metrics_have_the_time_of_the_newest_backup(tmp_path: Path) -> None:
     kept = await back_up(log_of(sealed_log(2, 20).records), tmp_path, "lab", keep=2, now=NOW)
     report(kept, "lab", NOW, tmp_path / "backup.prom")
     found = values((tmp_path / "backup.prom").read_bytes())
@@ -101,7 +101,7 @@ async def _shipped(*contents: bytes) -> MemoryFiles:
     return files
 
 
-async def test_shipped_folders_are_beside_it_each_part_once_and_come_back(tmp_path: Path) -> None:
+async def test_shipped_folders_are_copied_part_by_part_and_restored(tmp_path: Path) -> None:
     log, parts = log_of(sealed_log(2, 20).records), [b"%d" % number * 100 for number in range(6)]
     for day in range(3):
         files = await _shipped(*parts[day : day + 3])

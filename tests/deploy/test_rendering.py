@@ -151,7 +151,7 @@ def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
     assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
 
 
-def test_masters_rotate_the_log_where_the_settings_say() -> None:
+def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     found = deployment(archives=ARCHIVES)
     services = [file for file in rendered(found, "n1") if file.path.endswith(".service")]
     units = {os.path.basename(file.path): parsed(file.content.decode()) for file in services}
@@ -173,7 +173,7 @@ def test_masters_rotate_the_log_where_the_settings_say() -> None:
     assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
-def test_deliverers_of_webhooks_have_what_the_settings_say(keys: KeyFolder) -> None:
+def test_deliverers_of_webhooks_follow_the_settings(keys: KeyFolder) -> None:
     found = deployment(webhooks={"machines": ["n2", "n3"], "allow": ["10.20.0.0/16", "private"]})
     assert not any("webhooks" in file.path for file in rendered(found, "n1"))
     for machine in ("n2", "n3"):

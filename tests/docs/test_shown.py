@@ -38,7 +38,7 @@ $ dorm bench chaos
 )
 
 
-def test_files_and_commands_come_in_order() -> None:
+def test_files_and_commands_are_in_order() -> None:
     file, plan, events = PAGE.steps()
     assert file == File("app.yaml", "name: a\n")
     assert plan == Command("page.md:6", "dorm plan --rounds 3", ["APP     NOW  THEN", "digits  3    5"], 3)

@@ -5,7 +5,7 @@ has this member at this step
 
     kill, stop    die or freeze while the others wait for it in the sum
     inside        die while the sum's data is on its way
-    after         die once it has the group's sum, before anybody counts it
+    after         die once it has the group's sum, before anyone counts it
     break         lose its process group, and live
 
 In a cluster the second half is slow until a file `go` lies in the shared folder, so that nothing ends before a test is done.

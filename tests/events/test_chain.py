@@ -70,7 +70,7 @@ def test_a_signed_seal() -> None:
     [b"", b"S", b"\xff\x00", b"A" * 58, b"=" * 20, new_seed()[:-1], new_seed().lower()],
     ids=["nothing", "short", "bytes", "letters", "padding", "cut", "lower case"],
 )
-def test_what_is_no_key_is_refused_without_showing_it(seed: bytes) -> None:
+def test_invalid_keys_are_refused_without_being_shown(seed: bytes) -> None:
     with pytest.raises(KeyUnusableError) as refused:
         SealKey(seed)
     assert len(seed) < 3 or seed.decode("latin-1") not in str(refused.value)

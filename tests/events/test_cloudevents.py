@@ -88,7 +88,7 @@ def test_every_event_is_a_cloudevent_with_its_whole_content(kind: type[Event], d
         assert made["data"]["kind"] == type(one.event).__name__
 
 
-def test_what_strangers_write_makes_cloudevents_too() -> None:
+def test_foreign_records_become_cloudevents_too() -> None:
     app: dict[Any, Any] = {"name": "x"}
     odd = [
         {**app, None: 1, (1, 2): 3},
@@ -164,6 +164,6 @@ def test_positions_are_read_back_and_ordered(seq: int, index: int | None, other:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.", ".1", "1.2.3", "١", "1 2", "9" * 30])
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_positions(text: str) -> None:
     with raises(ValueError, "position.malformed"):
         parse(text)

@@ -12,7 +12,7 @@ from events.limits import LONGEST_TEXT, Shares, clipped
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([50, 200, LONGEST_TEXT]))
-def test_a_clipped_text_fits_and_counts_what_it_left_out(length: int, longest: int) -> None:
+def test_a_clipped_text_fits_and_counts_the_omitted_characters(length: int, longest: int) -> None:
     text = "a" * length
     shown = clipped(text, longest)
     assert len(shown) <= longest

@@ -57,7 +57,7 @@ def test_reports_and_rounds_are_distinguished() -> None:
     assert subjects.matches(subjects.reports("c"), subjects.report("c", "n1"))
 
 
-def test_each_subject_as_it_is_written() -> None:
+def test_formatting_of_subjects() -> None:
     assert subjects.fact("c", "AppSubmitted", "a n") == "dorm.c.AppSubmitted.a_n"
     assert subjects.rounds("c") == "dorm.c.round.master"
     assert subjects.log_subjects("c") == "dorm.c.*.*"
@@ -70,7 +70,7 @@ def test_each_subject_as_it_is_written() -> None:
     assert subjects.token("x" * 65) == "x" * 64
 
 
-def test_who_and_where_are_read_from_a_subject() -> None:
+def test_publisher_and_place_are_read_from_a_subject() -> None:
     assert subjects.who_of("dorm.c.AppSubmitted.ann") == "ann"
     assert subjects.who_of("dorm.c.report.n1.NodeReported") == "n1"
     assert subjects.who_of("dorm.c.AppSubmitted") == ""

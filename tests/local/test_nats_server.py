@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 
-async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_stored_records_survive_a_restart(tmp_path: Path) -> None:
     for expected in (0, 1):
         server = EmbeddedServer(tmp_path)
         await server.start()

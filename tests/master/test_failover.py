@@ -110,7 +110,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_one_leads_and_the_other_follows_without_a_word_until_it_is_given_the_lease() -> None:
+async def test_one_leads_and_the_other_follows_silently_until_it_gets_the_lease() -> None:
     cluster = Cluster()
     async with contextlib.AsyncExitStack() as later:
         async with cluster.master("first") as first:

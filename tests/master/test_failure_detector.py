@@ -106,7 +106,7 @@ def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
     assert detector.alive == {"a"}
 
 
-def test_what_was_stored_and_heard_changes_nothing() -> None:
+def test_a_heartbeat_that_was_already_heard_changes_nothing() -> None:
     detector = FailureDetector()
     detector.restart(NODES, BEGAN)
     detector.hear("a", BEGAN + 1, b"one")
@@ -140,6 +140,6 @@ def test_log_time_advances_between_records_and_never_goes_back(steps: list[tuple
         before = now
 
 
-def test_before_the_first_record_it_is_the_logs_time() -> None:
+def test_before_the_first_record_it_is_log_time() -> None:
     assert LogTime().now(0, 5 * SECOND) == 0
     assert LogTime().now(UTC, 5 * SECOND) == UTC

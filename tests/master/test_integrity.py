@@ -77,7 +77,7 @@ def changed(records: Sequence[Record], seq: int) -> list[Record]:
     ]
 
 
-async def test_a_log_that_is_what_it_was_is_led_on(tmp_path: Path) -> None:
+async def test_an_unchanged_log_is_accepted(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     records = await lived(witness)
     seen = msgspec.json.decode(witness.read_bytes(), type=Sighting)
@@ -106,7 +106,7 @@ async def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> N
         pass
 
 
-async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None:
+async def test_a_log_with_other_records_is_refused(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     async with leading(log := MemoryLog(time.time_ns), witness, key=None):
         pass
@@ -126,7 +126,7 @@ async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> N
 
 
 @pytest.mark.parametrize("left", [0, 1, RECORDS])
-async def test_what_the_last_leader_saw_is_expected_by_every_other_master(left: int) -> None:
+async def test_all_masters_expect_the_records_that_the_last_leader_saw(left: int) -> None:
     """The lease says it: none of them has a witness."""
     leadership = MemoryLeadership()
     records = await lived(None, leadership)
@@ -195,7 +195,7 @@ async def test_a_witness_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
         pass
 
 
-async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> None:
+async def test_records_before_a_snapshot_are_not_compared(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     witness.write_bytes(msgspec.json.encode(Sighting(CLUSTER, 5, "0" * 64)))
     integrity = Integrity(CLUSTER, witness)

@@ -37,7 +37,7 @@ async def taken(leadership: Leadership, holder: str, over: Held | None = None, t
 class LeadershipConformance:
     """`leadership` gives one that nobody has taken."""
 
-    async def test_nobody_has_what_nobody_took(self, leadership: Leadership) -> None:
+    async def test_a_free_lease_has_no_holder(self, leadership: Leadership) -> None:
         assert await leadership.look() is None
         await taken(leadership, "a")
 
@@ -234,7 +234,7 @@ async def test_a_silent_lease_is_taken_after_it_was_silent_for_so_long_and_not_b
     assert await leadership.look() == Held("next", 2.0, 2)
 
 
-async def test_one_that_is_nobodys_or_was_given_back_is_taken_at_once() -> None:
+async def test_a_free_or_returned_lease_is_taken_at_once() -> None:
     leadership = MemoryLeadership()
     first = Lease(leadership, "first", 3600.0)
     await won(first)
@@ -262,7 +262,7 @@ async def test_a_lease_that_is_renewed_is_waited_for() -> None:
     await asyncio.wait([keeping])
 
 
-async def test_while_it_is_unreadable_no_one_waits_for_it() -> None:
+async def test_an_unreadable_lease_blocks_no_one() -> None:
     """Silence counts only as long as it could have been broken."""
     leadership = Unsteady()
     await leadership.take("there", 0.3, None)

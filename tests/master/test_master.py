@@ -106,7 +106,7 @@ async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_a_lost_node_is_back_when_it_is_heard_and_not_when_a_master_takes_over() -> None:
+async def test_a_lost_node_is_back_with_its_heartbeat_and_not_with_a_new_master() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     await say(log, PolicyChanged(heartbeat_s=0.3, node_grace_s=1), "operator")
     await say(log, joined("a"), "a")

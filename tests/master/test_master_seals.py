@@ -127,7 +127,7 @@ async def test_a_client_asks_for_a_seal() -> None:
         assert isinstance(decode(log.records[seal.upto - 1]), SealRequested)
 
 
-async def test_masters_with_keys_of_their_own_and_one_that_was_killed() -> None:
+async def test_masters_with_separate_keys_and_a_killed_one() -> None:
     log = MemoryLog(time.time_ns)
     first, second = SealKey(new_seed()), SealKey(new_seed())
     async with leading(log, "a", first):

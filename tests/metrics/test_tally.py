@@ -44,7 +44,7 @@ def counted(records: Sequence[Record], *, restarts: Sequence[int] = ()) -> tuple
     return state, tally
 
 
-def test_what_is_counted_is_what_the_log_has(busy: list[Record]) -> None:
+def test_counts_agree_with_the_log(busy: list[Record]) -> None:
     state, tally = counted(busy)
     assert state.counters.void_rounds == 0, "facts below are counted without asking whether they are void"
     assert sum(tally.records.values()) == len(busy)
@@ -59,7 +59,7 @@ def test_what_is_counted_is_what_the_log_has(busy: list[Record]) -> None:
     assert sum(tally.failures.values()) == failed > 0
 
 
-def test_phases_are_those_that_the_state_keeps(busy: list[Record]) -> None:
+def test_phases_agree_with_the_state(busy: list[Record]) -> None:
     """An app's history in the state is kept for views: both have to agree on every restart that completed."""
     state, tally = counted(busy)
     done = [

@@ -165,7 +165,7 @@ async def installed_dorm(home: Path, folder: Path, *arguments: str) -> tuple[int
 
 
 @pytest.mark.soak
-async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Path) -> None:
+async def test_the_command_sets_only_policies_of_the_master(lab: Lab, installed: Path) -> None:
     home, common = lab.home, ["--url", lab.url, "--cluster", lab.cluster]
     code, _, err = await installed_dorm(home, installed, "policy", "set", "policy=acme-good", *common)
     assert code == 2

@@ -78,7 +78,7 @@ def test_many_strange_problems(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pollux", "sia"])
-def test_an_app_whose_speed_is_not_known_keeps_its_batch_size(name: str) -> None:
+def test_an_app_of_unknown_speed_keeps_its_batch_size(name: str) -> None:
     app = AppDemand("app", {"gpu": 1}, 1.0, 1, 4, batch=Batch(32, least=1, most=64, per_container=32, noise=100.0))
     problem = Problem((NodeRoom("node", {"gpu": 4}),), (app,))
     answer = policy(name).allocate(problem, {})

@@ -38,7 +38,7 @@ def reason(problem: Problem, name: str, **params: float) -> Reason:
     return DORM.allocate(problem, params).reasons[name]
 
 
-def test_the_closest_node_and_what_is_missing_are_named() -> None:
+def test_the_closest_node_and_the_shortage_are_named() -> None:
     nodes = (node("n1", 4, 16), node("n2", 3.5, 16), node("n3", 2, 16))
     held = app("held", 1, 1, (2, 2), {"n1": 2}, pinned=True)
     got = reason(Problem(nodes, (held, app("a", 2, 1, (4, 4)))), "a")

@@ -87,7 +87,7 @@ def test_filling_by_prefix_sums_is_the_exact_filling(data: st.DataObject) -> Non
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 200))
-def test_no_app_could_have_more_without_taking_from_one_that_has_less(seed: int, apps: int) -> None:
+def test_no_app_could_gain_without_taking_from_a_poorer_one(seed: int, apps: int) -> None:
     """Each app is at its cap or needs a resource that is used up, among whose users nobody has a higher share by weight."""
     random = np.random.default_rng(seed)
     fractions = random.random((apps, 4)) * random.integers(0, 2, (apps, 4)) * 0.01 + 1e-6
@@ -126,7 +126,7 @@ def test_utilization_adds_up_the_kinds_that_exist() -> None:
     assert shares.utilization({}, {}) == 0
 
 
-def test_demand_of_what_is_not_there_is_infinite() -> None:
+def test_demand_for_an_absent_resource_is_infinite() -> None:
     fractions = shares.demand_fractions(np.array([[1, 0], [1, 2]]), np.array([4, 0]))
     assert fractions.tolist() == [[0.25, 0.0], [0.25, math.inf]]
     assert shares.fairness_budget(3, 0.1) == pytest.approx(0.6)

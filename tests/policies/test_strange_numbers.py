@@ -87,7 +87,7 @@ def test_only_the_ratio_of_weights_matters(name: str, weight: float) -> None:
     assert got.fairness_loss == pytest.approx(usual.fairness_loss)
 
 
-def test_the_lightest_and_the_heaviest_run_beside_each_other(name: str) -> None:
+def test_the_lightest_and_the_heaviest_app_run_together(name: str) -> None:
     got = solve(name, THREE, app("light", 1, 1, (1, 12), weight=1e-9), app("heavy", 1, 1, (1, 12), weight=1e9))
     if name == "oasis":
         assert got.reasons["light"].text.startswith("refused"), "without a utility an app is worth its weight"

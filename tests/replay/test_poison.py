@@ -51,7 +51,7 @@ EACH = tries(7, 1)
 
 @cache
 def _records(forged: bool) -> tuple[Record, ...]:
-    """A history of a cluster with pills in it: by anybody, or only of what masters say."""
+    """A history of a cluster with pills in it: from anyone, or only in records of masters."""
     story = Story()
     for name in ("one", "two", "three"):
         story.submit(name, n_max=2)

@@ -126,14 +126,14 @@ async def test_without_seals_nothing_moves(tmp_path: Path) -> None:
     assert await rotating.stream.start() == 0
 
 
-async def test_records_that_are_not_those_of_the_seal_stay(rotating: Rotating) -> None:
+async def test_records_that_do_not_match_the_seal_are_kept(rotating: Rotating) -> None:
     rotating.stream.records[20].body += b" "
     with raises(RotationError, "rotation.differs"):
         await rotating.rotator().step(ALL)
     assert await rotating.stream.start() == 0
 
 
-async def test_archives_that_are_gone_or_altered(rotating: Rotating, tmp_path: Path) -> None:
+async def test_missing_and_altered_archives(rotating: Rotating, tmp_path: Path) -> None:
     while await rotating.rotator(most=50).step(ALL) is not None:
         pass
     first, second, *_, last = await rotating.store.names()

@@ -79,7 +79,7 @@ def test_a_history_in_which_the_log_is_rotated(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_what_would_lose_records_is_caught(name: str) -> None:
+def test_variants_that_lose_records_are_caught(name: str) -> None:
     with VARIANTS[name].broken():
         assert any(outcome_of(seed)[1] for seed in (SEED, 1, 2))
 

@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.getfixturevalue('bucket')}/{os.urandom(4).hex()}"
 
 
-async def test_what_is_put_comes_back(place: str, tmp_path: Path) -> None:
+async def test_stored_files_are_read_back(place: str, tmp_path: Path) -> None:
     store = open_store(place, CLUSTER)
     assert await store.names() == []
     content = os.urandom(9 << 20)
@@ -102,7 +102,7 @@ async def test_a_log_is_rotated_into_it(place: str, tmp_path: Path) -> None:
     await whole.close()
 
 
-async def test_a_store_that_is_gone(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_missing_store(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

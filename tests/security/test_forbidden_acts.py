@@ -265,7 +265,7 @@ async def test_a_removed_identity_is_out_at_once_and_nobody_else_notices(guarded
         with pytest.raises(nats.errors.Error):
             await raw.client.flush()
         lost: list[bool] = []
-        alice.tell_outages(lost.append)
+        alice.report_outages(lost.append)
         assert (await alice.log.append(f"dorm.{CLUSTER}.AppSubmitted.alice", b"y")).seq
         guarded.write()
         guarded.reload()

@@ -159,7 +159,7 @@ async def test_a_node_reads_its_own_part_and_no_other(guarded: Guarded) -> None:
 
 
 async def test_a_reader_who_takes_all_consumers_keeps_nobody_from_reading(guarded: Guarded) -> None:
-    """A stream has room for so many consumers, whoever makes them.  Others then read without one, and people have none of the
+    """A stream has room for a limited number of consumers in all.  Others then read without one, and people have none of the
     stream that nodes get their parts from."""
     subject = f"dorm.{CLUSTER}.AppSubmitted.root"
     async with guarded.attacker("root") as root, guarded.attacker("rita") as rita:

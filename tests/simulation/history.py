@@ -138,7 +138,7 @@ class History:
         self.beside: Callable[[Master, Connection, Host], RotationService] | None = None
         """What rotates the log beside each master, in a history with rotation."""
         self.leaders: dict[str, MasterProcess] = {}
-        """Processes of masters by host, whoever of them leads."""
+        """Processes of masters by host, whether or not they lead."""
         self.customers: list[Customer] = []
         self.recoveries: list[float] = []
         self._pending: list[tuple[float, str]] = []

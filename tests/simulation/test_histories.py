@@ -34,7 +34,7 @@ def test_equal_seeds_give_equal_histories() -> None:
 
 
 @pytest.mark.soak
-def test_a_history_goes_on_as_before_without_some_of_its_faults() -> None:
+def test_leaving_out_faults_does_not_change_the_rest_of_a_history() -> None:
     """Faults and apps draw from separate streams, so the rest of a schedule is unchanged."""
     whole, none = play(6, Choice()).outcome, play(6, Choice(only=())).outcome
     assert not whole.broken

@@ -35,7 +35,7 @@ def _go(history: History, node: str, timeout: float) -> None:
 
 
 @pytest.mark.soak
-def test_a_node_may_leave_and_come_back_at_any_time() -> None:
+def test_a_node_may_leave_and_return_at_any_time() -> None:
     for seed in range(tries(10, 500)):
         outcome = History(seed, alter=leave).run()
         assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])

@@ -19,7 +19,7 @@ def test_it_is_caught(name: str) -> None:
     assert caught_by(name) is not None
 
 
-def test_nothing_stays_broken() -> None:
+def test_no_variant_is_left_in_place() -> None:
     name = "no barrier: released before the last generation has ended"
     found = caught_by(name)
     assert found is not None

@@ -114,7 +114,7 @@ def test_lost_work_is_counted_as_the_log_counts_it() -> None:
 
 
 @pytest.mark.parametrize("for_s", [5.0, 200.0, 1000.0])
-def test_all_nodes_at_once_and_all_apps_go_on_when_they_are_back(for_s: float) -> None:
+def test_all_nodes_fail_at_once_and_all_apps_continue_afterwards(for_s: float) -> None:
     written = with_outages(
         *(Outage(f"n{index}", AT_S, for_s) for index in range(3)),
         nodes=nodes(3),
@@ -132,7 +132,7 @@ def test_a_node_that_never_returns_costs_its_room_and_no_app() -> None:
     assert written.simulation.unfinished == []
 
 
-def test_if_all_nodes_are_gone_permanently_the_run_ends_and_lists_the_waiting_apps() -> None:
+def test_if_all_nodes_are_lost_permanently_the_run_ends_and_lists_waiting_apps() -> None:
     written = with_outages(Outage("n0", AT_S, None), Outage("n1", AT_S + 1, None))
     assert facts_of(written, k.AppCompleted) == []
     assert written.simulation.unfinished == ["a"]
@@ -190,7 +190,7 @@ def test_outages_of_one_node_do_not_overlap_and_start_in_time(
     assert [one for one in more if one.node != "n3"] == list(found)
 
 
-def test_their_means_are_those_that_were_asked_for() -> None:
+def test_outages_have_the_requested_means() -> None:
     found = poisson(nodes(50), mtbf_s=1000.0, repair_s=100.0, until_s=110_000.0, seed=3)
     assert len(found) == pytest.approx(5000, rel=0.05)
     assert sum(one.for_s or 0.0 for one in found) / len(found) == pytest.approx(100.0, rel=0.05)

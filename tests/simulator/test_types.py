@@ -76,6 +76,6 @@ def test_the_workload_states_which_apps_are_faster() -> None:
 @pytest.mark.parametrize(
     "text", ["fast", ":3", "fast:x", "fast:0", "fast:2:0", "fast:2:1.5", "fast:2:0.5:1", "fast:nan"]
 )
-def test_what_it_does_not_understand_is_refused(text: str) -> None:
+def test_malformed_options_are_refused(text: str) -> None:
     with raises(WrongOption, "workload.option.malformed"):
         by_name.load(f"parametric,apps=3,faster={text}")

@@ -41,7 +41,7 @@ async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.nats
-async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_server(
+async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_server(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     records, chance, port = busy_log(500, apps=9, nodes=5), Random(5), free_port()
@@ -97,7 +97,7 @@ async def archive() -> AsyncIterator[tuple[str, int]]:
             await asyncio.wait({following})
 
 
-async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again() -> None:
+async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_it() -> None:
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
             await tab.get_by_label("Policy").select_option("static")
@@ -125,7 +125,7 @@ async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again
             assert await violations(tab) == []
 
 
-async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() -> None:
+async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None:
     """All that the form offers goes to the simulator, and its address fills the form again."""
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
@@ -137,10 +137,10 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
             await tab.get_by_label("quiet_limit (ms)").fill("700")
             await tab.get_by_label("Nodes that join").fill("2")
             await tab.get_by_role("alert").get_by_text("choose a node").wait_for()
-            await tab.get_by_label("They are like").fill("n0")
+            await tab.get_by_label("Copies of").fill("n0")
             await tab.get_by_label("Their resources").fill("cpu=1")
             await tab.get_by_label("Nodes that are drained").fill("n1")
-            await tab.get_by_label("An app that is submitted").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
+            await tab.get_by_label("An app to submit").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
             await tab.get_by_label("How long to simulate").fill("half a day")
             await tab.get_by_role("alert").get_by_text("not a length of time").wait_for()
             assert await play.is_disabled()
@@ -155,7 +155,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
         async with opened(browser, there, theme="dark", strict=False) as tab:
             await title_of(tab, said)
             assert await violations(tab) == []
-            assert await tab.get_by_label("They are like").input_value() == "n0"
+            assert await tab.get_by_label("Copies of").input_value() == "n0"
             assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
 

@@ -90,7 +90,7 @@ async def _never(one: Logged) -> bool:
 
 
 @pytest.mark.parametrize("away", [False, True])
-async def test_what_waits_for_its_tenant_s_turn_is_held_until_it_is_done(away: bool) -> None:
+async def test_events_that_wait_for_their_tenants_turn_are_held(away: bool) -> None:
     """Or the server would give it out again after a while: it would be sent twice, and its attempts be used up."""
     setting = Setting()
     first, second = Given(1, setting.app("first", "ann")), Given(2, setting.app("second", "ann"))

@@ -73,7 +73,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_could_leave_the_folder_is_refused(name: str) -> None:
+def test_paths_out_of_the_folder_are_refused(name: str) -> None:
     with raises(ManifestError, "workdir.malformed"):
         decode(HOSTILE[name])
 

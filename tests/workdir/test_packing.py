@@ -40,7 +40,7 @@ def packed(root: Path) -> Packed:
     return Packing(root, scan(root, LIMITS)).pack()
 
 
-def test_the_rules_of_git_and_of_dorm_determine_what_is_left_out(tmp_path: Path) -> None:
+def test_the_rules_of_git_and_of_dorm_exclude_files(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     filled(tmp_path, DOTgitignore="/repo-only.txt\n*.log\n", repo_only="1")
     root = filled(
@@ -59,7 +59,7 @@ def test_the_rules_of_git_and_of_dorm_determine_what_is_left_out(tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_a_folder_that_its_repository_leaves_out_is_shipped_when_it_is_named(tmp_path: Path) -> None:
+def test_an_ignored_folder_is_shipped_if_it_is_named(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     root = filled(tmp_path, DOTgitignore="/generated/\n", generated__aDOTpy="1")
     assert paths(root) == [".gitignore"]
@@ -184,7 +184,7 @@ def test_a_file_that_changes_while_it_is_packed_is_read_again_or_refused_by_name
     assert str(told.value).startswith("busy.log: ")
 
 
-def test_what_changed_between_packing_and_sending_is_not_sent(tmp_path: Path) -> None:
+def test_files_changed_between_packing_and_sending_are_not_sent(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", aDOTpy="aaaa")
     ((name, sources),) = packed(root).blobs.items()
     (root / "a.py").write_text("bbbb")

@@ -75,7 +75,7 @@ def desired(workdir: Workdir, tenant: str = TENANT) -> DesiredApp:
     return DesiredApp(spec, tenant=tenant)
 
 
-async def test_what_the_cluster_has_is_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:
+async def test_existing_parts_are_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:
     first = await ship_folder(files, TENANT, project, clock=clock)
     assert first.sent == first.blobs == len(await files.listed())
     assert first.workdir.files == 202
@@ -89,9 +89,7 @@ async def test_what_the_cluster_has_is_not_sent_again(files: MemoryFiles, projec
     assert other.sent == other.blobs  # Tenants share nothing.
 
 
-async def test_a_node_lays_out_what_was_shipped(
-    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_node_lays_out_shipped_folders(files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock) -> None:
     workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
     cache = BlobCache(tmp_path / "cache")
     await Fetching(files, cache).have(desired(workdir))
@@ -174,7 +172,7 @@ async def test_a_hostile_list_of_files_and_one_beyond_the_limits_fail_the_app(
             await Fetching(files, BlobCache(tmp_path / "cache")).have(desired(Workdir(hash=name)))
 
 
-async def test_a_list_that_repeats_what_the_node_has_is_within_the_limits_too(
+async def test_a_list_that_repeats_existing_parts_is_within_the_limits(
     files: MemoryFiles, tmp_path: Path, clock: Clock
 ) -> None:
     blob, cache = bytes(BLOB), BlobCache(tmp_path / "cache")
@@ -211,7 +209,7 @@ def left_of(blobs: TenantBlobs, count: int) -> list[int]:
     return [number for number in range(count) if blobs._path(f"{number:064}").exists()]
 
 
-def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+def test_the_cache_keeps_recently_used_parts(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path, most=1000)
     blobs = put_blobs(cache, TENANT, 12)
     assert blobs.has(f"{0:064}")
@@ -298,7 +296,7 @@ async def test_a_refusal_leaves_no_process_that_asyncio_warns_of(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_what_another_program_wrote_beyond_the_quota_is_removed_and_nothing_of_others(
+async def test_foreign_parts_beyond_the_quota_are_removed_and_nothing_of_others(
     files: MemoryFiles, project: Path, clock: Clock
 ) -> None:
     own = (await ship_folder(files, TENANT, project, clock=clock)).workdir
@@ -332,9 +330,7 @@ def state_with(*workdirs: Workdir, tenant: str = TENANT) -> State:
     return state
 
 
-async def test_what_no_app_names_is_removed_once_it_is_old_and_nothing_else(
-    files: MemoryFiles, project: Path, clock: Clock
-) -> None:
+async def test_only_old_unreferenced_parts_are_removed(files: MemoryFiles, project: Path, clock: Clock) -> None:
     keep_s = Limits().keep_s
     kept = (await ship_folder(files, TENANT, project, clock=clock)).workdir
     (project / "weights").write_bytes(os.urandom(300_000))
@@ -352,7 +348,7 @@ async def test_what_no_app_names_is_removed_once_it_is_old_and_nothing_else(
     assert (await remove_unneeded(files, State(), clock(), keep_s)).parts == use.parts
 
 
-async def test_a_folder_that_is_shipped_again_stays_whole(files: MemoryFiles, project: Path, clock: Clock) -> None:
+async def test_a_folder_that_is_shipped_again_stays_complete(files: MemoryFiles, project: Path, clock: Clock) -> None:
     """Whenever a folder was shipped last, its parts outlive its list for the time that the cluster promises."""
     keep = int(Limits().keep_s * SECOND)
     await ship_folder(files, TENANT, project, clock=clock)

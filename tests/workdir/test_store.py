@@ -35,7 +35,7 @@ async def files(request: pytest.FixtureRequest, nats_server: NatsServer) -> Asyn
     await connection.close()
 
 
-async def test_a_store_keeps_what_it_was_given_by_tenant(files: Files) -> None:
+async def test_a_store_keeps_parts_by_tenant(files: Files) -> None:
     bodies = {hash_of(b"%d" % number): seal_blob(b"%d" % number) for number in range(20)}
     for name, body in bodies.items():
         await files.put("alice", name, body)
@@ -54,7 +54,7 @@ async def test_a_store_keeps_what_it_was_given_by_tenant(files: Files) -> None:
     assert await files.listed("nobody") == []
 
 
-async def test_what_was_stored_again_since_it_was_listed_is_not_removed(files: Files) -> None:
+async def test_parts_stored_again_since_the_listing_are_not_removed(files: Files) -> None:
     name, body = hash_of(b"x"), seal_blob(b"x")
     await files.put("alice", name, body)
     (before,) = await files.listed("alice")
@@ -68,7 +68,7 @@ async def test_what_was_stored_again_since_it_was_listed_is_not_removed(files: F
     assert await files.listed("alice") == []
 
 
-async def test_a_tenant_gives_up_what_was_not_stored_again(files: Files) -> None:
+async def test_a_tenant_loses_parts_that_were_not_stored_again(files: Files) -> None:
     name, body = hash_of(b"y"), seal_blob(b"y")
     await files.put("alice", name, body)
     (before,) = await files.listed("alice")

@@ -63,7 +63,7 @@ def edit(
     change until the app has started; its name and user never. A `workdir` in the
     file is shipped.
 
-    If somebody else has changed the spec since you read it, your edit is refused:
+    If someone else has changed the spec since you read it, your edit is refused:
     repeat it on the current spec.
 
     [bold]Examples[/]

@@ -61,7 +61,7 @@ async def submit(
     there = _there(state, sweep, tenant)
     _check_names(state, sweep, tenant, first)
     missing = [spec for spec in sweep.specs if spec.group is not None and spec.group.index not in there]
-    _check_going_on(sweep, list(there.values()), missing)
+    _check_unfinished(sweep, list(there.values()), missing)
     under_way = _Submission(client, sweep, there.values(), state, answered, answer_s)
     await under_way.run(missing[:1])
     await under_way.run(missing[1:])
@@ -98,7 +98,7 @@ def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> No
             raise Refused(text, code="sweep.name.taken")
 
 
-def _check_going_on(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
+def _check_unfinished(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
     """Refuse to go on with a sweep that was cancelled, or that is over.  Raises Refused."""
     again = "give it another --name to run it again"
     if any(app.cancel_requested and not app.ended for app in there) and all(

@@ -6,7 +6,8 @@
                   One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.apps.bounds`)
     returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
                   decision that looks at it
-    interrupted   one whose nodes went away, or that somebody stopped unasked.  It comes back before apps that never ran, to
+    interrupted   one whose nodes went away, or that was stopped without a request.  It comes back before apps that never ran,
+                  to
                   its old place if it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
                   after another; its precedence ends after `FIRST_S`, and from then on it waits like any other app, with its
                   whole wait counted (`patience_s`)

@@ -34,7 +34,7 @@ from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_groups, note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.fold.steering import revisions
-from dorm.core.fold.trust.identities import refusals_told
+from dorm.core.fold.trust.identities import refusals_reported
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 from events.spec import can_be_read
@@ -494,5 +494,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
     k.PolicyFailed: policies.policy_failed,
-    k.RecordsRefused: refusals_told,
+    k.RecordsRefused: refusals_reported,
 }

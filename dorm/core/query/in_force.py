@@ -55,7 +55,7 @@ _OTHERS = {
     "slot_s": "seconds of a slot: the counts of a plan change only between slots",
     "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
     "grow": "whether apps that run take further offers, each of which restarts them",
-    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the less, the fairer",
+    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the smaller, the fairer",
     "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
     "population": "allocations that the search keeps",
     "generations": "generations of the search, at most",

@@ -123,7 +123,7 @@ def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
     return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking))
 
 
-def bound_when_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
+def bound_if_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
     """Return an upper bound on U less the price of changes, for answers with no more excess and no more missing below floors
     than given; None if the program has no such answer.  Raises SolverFailed."""
     program.settle(excess, lack)
@@ -150,7 +150,7 @@ def _by(values: Floats) -> list[int]:
 
 def _gains(program: Program, found: Relaxed) -> Floats:
     """Return the value of changing each app, at the prices of an answer."""
-    gains = program.value_of_changing(found) - program.value_of_staying(found) - program.terms.prices
+    gains = program.value_of_changing(found) - program.stay_value(found) - program.terms.prices
     return np.where(program.may_change, gains, -np.inf)
 
 

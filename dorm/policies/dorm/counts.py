@@ -158,7 +158,7 @@ class Program:
         infeasible.  Raises SolverFailed."""
         return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
-    def value_of_staying(self, found: Relaxed) -> Floats:
+    def stay_value(self, found: Relaxed) -> Floats:
         """Return the value of each app's present containers at the prices of an answer."""
         price = (self.stay * (self.use @ found.room_price.T)).sum(axis=1)
         worth = self.instance.worth * self.n - price

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorm.policies import answer, goals, integer, scoring
-from dorm.policies.dorm.choosing import bound_when_as_fair, choose, relax
+from dorm.policies.dorm.choosing import bound_if_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
 from dorm.policies.dorm.placing import Draft
@@ -152,7 +152,7 @@ class _Round:
                     if relaxed is not None and not np.isfinite(self.bound):  # Later programs have fewer choices.
                         self.bound = relaxed.bound
                         self.outlook = relaxed
-                        if self.large and not free.any() and self._good_as_it_is(relaxed):
+                        if self.large and not free.any() and self._needs_no_other_counts(relaxed):
                             return True
                     wanted = choose(program, relaxed.changing) if relaxed else None
                 elif wanted is not None:
@@ -174,7 +174,7 @@ class _Round:
             program.limit(np.where(missing, placed, program.high))
         return self.best is not before
 
-    def _good_as_it_is(self, outlook: Outlook) -> bool:
+    def _needs_no_other_counts(self, outlook: Outlook) -> bool:
         """Return whether a large cluster needs no other counts: if nothing starts and the answer is fair, gains from counts
         are lost to fragmentation, and better use of the pieces is worth more."""
         if self.score.excess:
@@ -364,7 +364,7 @@ class _Round:
         program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
         start = self.outlook.candidates if self.outlook is not None else ()
         try:
-            bound = bound_when_as_fair(program, score.excess, float(score.below_floor), start)
+            bound = bound_if_as_fair(program, score.excess, float(score.below_floor), start)
         except SolverFailed:
             self.status, bound = "fallback", None
         self.bound = max(loosest_bound(self.instance) if bound is None else bound, score.net)

@@ -80,12 +80,12 @@ class Reference:
         elif search.has_choices():
             search.choose_who_runs()
             placed = search.placed()
-            if not self._clear_for_those_held_back(placed):
+            if not self._clear_for_held_back(placed):
                 search.terms = goals.terms(instance, self.settings, self.budget, placed)
                 search.fill()
                 search.reach_goals()
 
-    def _clear_for_those_held_back(self, placed: Flags) -> bool:
+    def _clear_for_held_back(self, placed: Flags) -> bool:
         """Goal 2.  Return False if there is no app to make room for, or no way to.
 
         If lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and

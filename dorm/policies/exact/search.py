@@ -77,7 +77,7 @@ def improve(
     if search.has_choices():
         cells = search.model.cells()
         if nodes is not None:
-            search.stay_outside(nodes)
+            search.allow_changes_on(nodes)
         search.choose_who_runs()
         search.clear_the_way()
         search.reach_goals()
@@ -173,7 +173,7 @@ class Search:
             self._use()
             self._disturb_least()
 
-    def stay_outside(self, nodes: Flags) -> None:
+    def allow_changes_on(self, nodes: Flags) -> None:
         """Allow changes only on these nodes."""
         for (app, node), column in self.model.x.items():
             if not nodes[node]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, AppDemand, Problem
 
 PARAMETERS = {
-    "p": Parameter(-1.0, -10.0, 1.0, "exponent of the mean of speed-ups: the less, the fairer"),
+    "p": Parameter(-1.0, -10.0, 1.0, "exponent of the mean of speed-ups: the smaller, the fairer"),
     "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs if none was measured"),
     "population": Parameter(100, 4, 1_000, "allocations that the search keeps"),
     "generations": Parameter(100, 0, 10_000, "generations of the search, at most"),

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Problem
 
 PARAMETERS = {
-    "p": Parameter(-0.5, -10.0, 10.0, "exponent of normalized goodputs: the less, the fairer; not 0"),
+    "p": Parameter(-0.5, -10.0, 10.0, "exponent of normalized goodputs: the smaller, the fairer; not 0"),
     "lambda": Parameter(1.1, 0.0, 1000.0, "penalty for an app that gets nothing; a smallest configuration is worth 1"),
     "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs if none was measured"),
 }

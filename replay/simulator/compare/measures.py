@@ -213,7 +213,7 @@ class Measures:
                 continue
             if not book.count:
                 started += bool(change.placement)
-            elif self._had_to(book):
+            elif self._was_forced(book):
                 forced += 1
             else:
                 changed += 1
@@ -236,7 +236,7 @@ class Measures:
         book.count = count
         self._holdings.put(book.app, count)
 
-    def _had_to(self, book: _Book) -> bool:
+    def _was_forced(self, book: _Book) -> bool:
         """Return whether the app could not stay as it was."""
         app = book.app
         if not app.n_min <= book.count <= app.n_max:

@@ -154,9 +154,7 @@ def run_all(
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))
     if count <= 1:
-        return _one_after_the_other(
-            scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done
-        )
+        return _sequentially(scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done)
     context = multiprocessing.get_context("spawn")
     ended: ctypes.Array[ctypes.c_longlong] = context.RawArray(ctypes.c_longlong, len(scenarios) + 1)
     jobs = [(index, scenario, every_s, files[index], force, timed) for index, scenario in enumerate(scenarios)]
@@ -170,7 +168,7 @@ def run_all(
     return [results[index] for index in range(len(scenarios))]
 
 
-def _one_after_the_other(
+def _sequentially(
     scenarios: Sequence[Scenario],
     files: Sequence[Path | None],
     total: int,

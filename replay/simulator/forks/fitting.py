@@ -188,7 +188,7 @@ class Fitting:
         by_end = (
             course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
         )
-        exact: Basis = "known" if course.tells_its_end or not in_steps else speed_from
+        exact: Basis = "known" if course.reports_its_end or not in_steps else speed_from
         work = self._work(course, _Did(done, by_end, exact), one_type, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,

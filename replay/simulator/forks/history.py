@@ -168,7 +168,7 @@ class Course:
         return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
 
     @property
-    def tells_its_end(self) -> bool:
+    def reports_its_end(self) -> bool:
         """Whether its last stretch has a reported pace; without one, its work until its end is not known but worked out."""
         return bool(self.stretches) and self.stretches[-1].rate > 0
 
@@ -205,7 +205,7 @@ class History:
             self._begin_with(app)
 
     @property
-    def told_every_s(self) -> float | None:
+    def reported_every_s(self) -> float | None:
         """Mean seconds between progress reports of a working app; None if there were none."""
         seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
         return seen_s / self.told if seen_s and self.told else None

@@ -139,7 +139,7 @@ def test_only_the_first_container_runs_the_scheduler_and_only_if_asked() -> None
     assert first[-2:] == ("work", "--hard")
 
 
-def test_the_scheduler_runs_beside_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
+def test_the_scheduler_runs_next_to_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
     """Run as a runtime runs it: in a session of its own, which ends with the command."""
     launch = prepared(1, "ps", scheduler=True)
     script = (

@@ -97,7 +97,7 @@ async def test_an_agent_that_was_dead_for_longer_than_the_lease_joins_again(node
     assert kinds(node) == ["NodeJoined", "ContainerStarted", "NodeJoined", "ContainerExited"]
 
 
-async def test_the_lease_counts_from_what_was_stored(node: Node) -> None:
+async def test_the_lease_counts_from_the_stored_heartbeat(node: Node) -> None:
     async with node.agent() as agent:
         await leased(node, 100.0)
         for _ in range(3):
@@ -140,7 +140,7 @@ async def test_a_start_that_was_held_up_until_the_lease_was_over_runs_nothing(no
         assert engine.ensured == 1
 
 
-async def test_what_the_log_counts_as_ended_gets_no_grace(node: Node) -> None:
+async def test_containers_that_ended_on_the_log_get_no_grace(node: Node) -> None:
     """Another generation may run by now."""
     async with node.agent() as agent:
         await node.release(

@@ -55,7 +55,7 @@ async def lived(node: Node) -> Desired:
         return agent.desired
 
 
-async def test_a_restart_folds_only_what_came_after(node: Node) -> None:
+async def test_a_restart_folds_only_later_records(node: Node) -> None:
     before = await lived(node)
     async with node.agent() as agent:
         assert node.log.read_after == [0, before.seq]
@@ -83,7 +83,7 @@ def flipped(kept: bytes) -> bytes:
     ],
     ids=["a bit", "cut", "empty", "another node's", "other sources", "another log's"],
 )  # fmt: skip
-async def test_a_file_that_is_not_what_it_should_be_is_not_believed(node: Node, doctored: object) -> None:
+async def test_an_invalid_file_is_not_used(node: Node, doctored: object) -> None:
     await lived(node)
     file = node.root / "agent" / "desired"
     assert callable(doctored)

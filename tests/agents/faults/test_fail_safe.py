@@ -142,7 +142,7 @@ async def test_a_folder_that_was_made_again_is_not_the_agent_s(runtime: ProcessR
     await newcomer.close()
 
 
-async def test_a_lease_whose_record_is_removed_ends_when_it_was_to_end(
+async def test_a_lease_whose_record_is_removed_still_ends_on_time(
     process_harness: Harness, runtime: ProcessRuntime, tmp_path: Path, unused_number: str
 ) -> None:
     ends_at = lease.after(4.0)

@@ -67,7 +67,7 @@ async def test_errors_are_the_callers() -> None:
         await LongWork("test").run("alice", failing)
 
 
-async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
+async def test_the_lease_does_not_depend_on_removing_files(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.runtime.run_dirs.delete", lambda folder: never.wait())
@@ -86,7 +86,7 @@ async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
         await runtime.close()
 
 
-async def test_what_goes_wrong_with_one_app_ends_no_other(tmp_path: Path) -> None:
+async def test_a_failure_of_one_app_ends_no_other(tmp_path: Path) -> None:
     class Broken(ProcessRuntime):
         tries = 0
 
@@ -112,7 +112,7 @@ async def test_what_goes_wrong_with_one_app_ends_no_other(tmp_path: Path) -> Non
         await node.clean()
 
 
-def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:
+def test_leftovers_are_removed_one_at_a_time(tmp_path: Path) -> None:
     removed: list[str] = []
     ended = threading.Event()
 

@@ -148,7 +148,7 @@ class Counted(Progress):
         self.skipped[path] = why
 
 
-async def test_a_folder_comes_as_it_is_and_a_second_copy_takes_nothing(side: Side) -> None:
+async def test_a_folder_is_copied_unchanged_and_a_second_copy_transfers_nothing(side: Side) -> None:
     (side.outputs / "run" / "deep" / "empty").mkdir(parents=True)
     (side.outputs / "run" / "model.pt").write_bytes(os.urandom(3 * BLOCK + 17))
     (side.outputs / "run" / "deep" / "nothing").touch()
@@ -193,7 +193,7 @@ async def test_a_container_s_own_folder_shows_no_secret(side: Side, tmp_path: Pa
             await side.get(name, area="work")
 
 
-async def test_the_copy_of_a_shipped_folder_is_what_a_container_works_in(side: Side, tmp_path: Path) -> None:
+async def test_a_container_works_in_the_copy_of_a_shipped_folder(side: Side, tmp_path: Path) -> None:
     (tmp_path / "runs" / "app-1-2-0").mkdir(parents=True)
     (tmp_path / "runs" / "work").mkdir()
     (tmp_path / "runs" / "work" / "train.py").write_text("pass")
@@ -396,7 +396,7 @@ async def test_an_upload_follows_no_link(side: Side, tmp_path: Path) -> None:
     assert not (tmp_path / "f").exists()
 
 
-async def test_a_step_of_an_upload_may_come_twice_and_a_wrong_one_changes_nothing(side: Side) -> None:
+async def test_a_step_of_an_upload_may_repeat_and_a_wrong_one_changes_nothing(side: Side) -> None:
     async with side.serving():
         files, where = side.files, side.where()
         digest, place = FileDigest(), where.place("model")

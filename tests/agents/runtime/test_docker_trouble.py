@@ -37,7 +37,7 @@ async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec)
 # half made
 
 
-async def test_one_that_was_created_and_never_started_is_started(
+async def test_a_container_that_was_created_but_not_started_is_started(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(COUNT_ME + POLITE)
@@ -58,7 +58,7 @@ async def test_a_created_one_can_be_removed(docker_harness: Harness, runtime: Do
     assert await runtime.list() == []
 
 
-async def test_one_that_another_agent_is_just_starting_is_waited_for(
+async def test_a_container_that_another_agent_starts_is_waited_for(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     """The dead agent's request takes effect after the new one has looked, and the program is quick to end."""

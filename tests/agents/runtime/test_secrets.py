@@ -83,7 +83,7 @@ def test_an_agent_without_a_folder_has_no_secrets() -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "link", "folder", "pipe", "large"])
-def test_what_is_no_file_of_the_user_is_not_read(tmp_path: Path, what: str) -> None:
+def test_only_files_of_the_user_are_read(tmp_path: Path, what: str) -> None:
     other, path = put(tmp_path, "bob", "key"), tmp_path / "ann" / "key"
     path.parent.mkdir()
     match what:

@@ -113,7 +113,7 @@ async def test_a_command_is_on_the_log_before_it_runs_and_when_it_has_ended(node
     assert (ended.session, ended.exit_code, ended.received, ended.sent) == (started.session, 4, 8, 16)
 
 
-async def test_what_does_not_run_is_not_entered(node: Node) -> None:
+async def test_only_running_containers_are_entered(node: Node) -> None:
     for more in ({"slot": 5}, {"generation": 7}, {"app": "other-1"}):
         assert refused(await all_of(ask(node, opening("true", **more)))) == "session.container.not_running"
     assert refused(await all_of(ask(node, opening("true"), tenant="mallory"))) == "session.container.not_running"
@@ -175,7 +175,7 @@ async def all_of_two(node: Node, asked: Open) -> list[k.Event]:
     ],
     ids=range(15),
 )
-async def test_what_is_no_request_is_refused(node: Node, body: bytes) -> None:
+async def test_invalid_requests_are_refused(node: Node, body: bytes) -> None:
     assert refused(await all_of(ask(node, body))) == "session.message.malformed"
     with raises(LogRefused, "agent.refused"):
         await tell(node, body + b" ")

@@ -25,7 +25,7 @@ def wanting(volumes: Any) -> Any:
     return check_spec(document(volumes=volumes))
 
 
-async def test_a_folder_that_goes_and_comes_back_is_announced(tmp_path: Path) -> None:
+async def test_a_folder_that_disappears_and_returns_is_announced(tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     for folder in (data, scratch):
         folder.mkdir()

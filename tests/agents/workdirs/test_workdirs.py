@@ -48,7 +48,7 @@ class Workdirs:
                 await runtime.remove(spec.key)
                 assert not runtime.run_dir(spec.key).parent.exists()
 
-    async def test_without_all_parts_it_is_not_started_and_leaves_nothing(self, harness: Harness) -> None:
+    async def test_a_container_without_all_parts_is_not_started_and_leaves_nothing(self, harness: Harness) -> None:
         async with harness.opened() as runtime:
             spec = harness.spec("./run.sh", workdir=kept(runtime))
             (runtime.run_dir(spec.key).parent.parent / "workdirs").rename(harness.checkpoint_root / "elsewhere")

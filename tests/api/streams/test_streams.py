@@ -215,7 +215,7 @@ class Model:
 
 async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -> None:
     """A page that applies them has the view of their position, and has seen each record once, through broken streams.  Of
-    more than a change lists, which is possible where this test is slow, it knows how many there were."""
+    more than a change lists, which is possible if this test is slow, it knows how many there were."""
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])
         async with served(connection) as api:

@@ -47,7 +47,7 @@ def log_file(tmp_path: Path) -> Path:
 
 
 async def written(log: ReadableLog, after: int) -> list[str]:
-    """Kinds of what came after a sequence, without the master's seals: those come by the clock, whoever asks what."""
+    """Kinds of what came after a sequence, without the master's seals, which come by the clock."""
     records = await read_all(log, after)
     return [
         type(one.event).__name__ for record in records for one in logged(record) if not isinstance(one.event, LogSealed)
@@ -91,7 +91,7 @@ def test_explain_for_programs(here: Dorm, log_file: Path) -> None:
     assert yaml.safe_load(out) == found
 
 
-def test_explain_what_an_adjustment_cost(here: Dorm, tmp_path: Path) -> None:
+def test_explain_shows_the_cost_of_an_adjustment(here: Dorm, tmp_path: Path) -> None:
     bench = Bench(n1=4)
     bench.add(PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)
@@ -124,7 +124,7 @@ def test_explain_at_any_moment(here: Dorm, tmp_path: Path) -> None:
     assert out.startswith(f"as it was at sequence {len(records)}, ")
 
 
-def test_explain_what_never_ran(here: Dorm, log_file: Path) -> None:
+def test_explain_an_app_that_never_ran(here: Dorm, log_file: Path) -> None:
     code, out, _ = here("explain", "big", "--file", log_file)
     assert code == 0
     assert "big was refused at " in out
@@ -166,7 +166,7 @@ def test_plan_with_an_app_and_without_another(here: Dorm, log_file: Path, tmp_pa
     assert (apps["full"]["kind"], apps["full"]["end"]) == ("stop", "cancelled")
     assert (apps["new"]["kind"], apps["new"]["after"]) == ("start", 1)
     assert apps["late"]["end"] == "cancelled"
-    # Without room it waits, and that changes nothing for anybody.
+    # Without room it waits, and nothing changes for the others.
     code, out, _ = here("plan", spec_file(tmp_path, "more", n_min=4), "--file", log_file)
     assert code == 0
     assert "more submitted" in out

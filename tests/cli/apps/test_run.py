@@ -171,7 +171,7 @@ async def test_variables_of_a_file_an_environment_and_settings_need_no_spec_file
     assert (spec.weight, spec.max_runtime, spec.command) == (2, "1h", ["python3", "found.py"])
 
 
-async def test_what_nodes_do_not_offer_and_settings_that_are_none_are_refused(cluster: Up, project: Path) -> None:
+async def test_missing_offers_and_invalid_settings_are_refused(cluster: Up, project: Path) -> None:
     for options, error in (
         (("--volume", "datasets:/data"), "[spec.volumes.not_offered]"),
         (("--set", "weigt=2"), "[spec.unknown_field]"),

@@ -28,7 +28,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
         yield running_cluster
 
 
-async def test_the_output_of_ranks_stays_through_a_change_of_scale(cluster: Up, tmp_path: Path) -> None:
+async def test_the_output_of_ranks_survives_a_change_of_scale(cluster: Up, tmp_path: Path) -> None:
     home = cluster.home
     await done(home, "submit", write_spec(tmp_path, talker("own", n_max=2)))
     assert await done(home, "wait", "own", "--for", "running", "--timeout", "60s") == "own runs\n"

@@ -94,7 +94,7 @@ async def guarded(home: Path) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def test_what_is_configured_wrongly_ends_them_at_once_with_one_line_of_json(tmp_path: Path) -> None:
+async def test_a_wrong_configuration_ends_them_at_once_with_one_line_of_json(tmp_path: Path) -> None:
     async with guarded(tmp_path / "nats") as port:
         async with asyncio.timeout(20):
             while True:

@@ -111,7 +111,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
 
 
 @pytest.mark.soak
-async def test_a_node_is_maintained_forgotten_and_comes_back(lab: Lab) -> None:
+async def test_a_node_is_in_maintenance_then_forgotten_and_returns(lab: Lab) -> None:
     """On real agents: what is refused as long as it may run something, and that a forgotten machine is a new node."""
     client = lab.client
     async with lab.agent(1), lab.master("first"):

@@ -129,7 +129,7 @@ async def test_many_connections_reach_a_port_of_the_container(cluster: Up, tmp_p
             assert await asyncio.wait_for(forwarding.wait(), 20) == 0
 
 
-async def test_a_stranger_enters_nothing_and_the_log_has_who_did(cluster: Up, tmp_path: Path) -> None:
+async def test_a_stranger_enters_nothing_and_the_log_names_who_did(cluster: Up, tmp_path: Path) -> None:
     home = cluster.home
     for name, role in (("mallory", "user"), ("rita", "reader"), ("olga", "operator")):
         await done(home, "user", "add", name, "--role", role, "--to", str(tmp_path / f"{name}.json"))

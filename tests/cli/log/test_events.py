@@ -178,7 +178,7 @@ def test_kinds_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().out.split() == ["AppCancelRequested", "AppCancelled", "AppCheckpointed", "AppCompleted"]
 
 
-def test_what_strangers_write_moves_no_cursor() -> None:
+def test_foreign_text_moves_no_cursor() -> None:
     assert in_words(AppCancelRequested(app="x", reason="a\x1b[2Jb\nc")) == r"app=x reason=a\x1b[2Jb\nc"
 
 

@@ -42,7 +42,7 @@ def test_a_table_and_documents(here: Dorm, file: Path) -> None:
     assert here("history", "--file", file, "-m", "loss<0")[1].startswith("no apps that match among 13 apps")
 
 
-def test_what_was_never_reported_is_not_shown_as_step_0(here: Dorm, file: Path) -> None:
+def test_missing_progress_is_not_shown_as_step_0(here: Dorm, file: Path) -> None:
     steps = []
     for words in (("--state", "live"), ("app-00",)):
         _, row = here("history", "--file", file, *words)[1].splitlines()

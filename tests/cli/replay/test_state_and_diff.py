@@ -45,14 +45,14 @@ def dorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_state_is_what_replay_state_is(dorm: Dorm) -> None:
+def test_state_equals_replay_state(dorm: Dorm) -> None:
     code, out, err = dorm("state", "--at", "100")
     assert (code, err) == (0, "")
     assert out.startswith("sequence 100, ")
     assert dorm("replay", "state", "--at", "100") == (code, out, err)
 
 
-def test_what_changed_in_words(dorm: Dorm) -> None:
+def test_changes_in_words(dorm: Dorm) -> None:
     code, out, err = dorm("diff", "5", "116")
     assert (code, err) == (0, "")
     lines = out.splitlines()

@@ -128,7 +128,7 @@ async def test_walking_to_and_fro(records: list[Record]) -> None:
         assert driver.place == ten
 
 
-async def test_what_an_event_changed_stands_out(records: list[Record]) -> None:
+async def test_changes_by_an_event_are_highlighted(records: list[Record]) -> None:
     async with screen(records, "1") as driver:
         await driver.press("d")
         assert "Resized" in next(line for line in driver.lines if line.startswith("▶"))

@@ -107,7 +107,7 @@ async def line(process: Process) -> dict[str, Any]:
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_it_follows_each_decision_and_publishes_what_differs(lab: Lab) -> None:
+async def test_it_follows_each_decision_and_publishes_differences(lab: Lab) -> None:
     async with lab.master(), lab.shadow("--policy", "static", "--set", "count=1", "--what-if", "0s") as process:
         await lab.client.change_policy(PolicyChanged(quiet_ms=0, params={"theta2": 1.0}))
         await asyncio.wait_for(has_stream(lab), 60)

@@ -159,7 +159,7 @@ def test_a_fork_at_the_end_lists_its_guesses(here: Dorm, records: list[Record], 
         ((), 1, "fork the log earlier"),
     ],
 )
-def test_what_is_refused_in_a_line(here: Dorm, log_file: Path, words: tuple[str, ...], code: int, said: str) -> None:
+def test_refusals_in_one_line(here: Dorm, log_file: Path, words: tuple[str, ...], code: int, said: str) -> None:
     begin = () if "--from" in words or not words else ("--from", "20")
     got, out, err = here("whatif", "--file", log_file, *begin, *words)
     assert (got, out) == (code, "")

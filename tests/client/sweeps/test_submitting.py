@@ -76,7 +76,7 @@ async def test_interrupted_work_is_continued() -> None:
         assert (again.new, again.before) == (0, 60)
 
 
-async def test_what_was_refused_is_asked_for_again() -> None:
+async def test_refused_apps_are_submitted_again() -> None:
     log, key = await cluster()
     big = array(3, demand={"cpu": 8})
     async with leading(log, "m1", key):
@@ -110,7 +110,7 @@ async def test_a_stranger_joins_nothing_and_cancels_nothing() -> None:
         assert len(find_sweep(await bob.state(), "ann//lr", "bob")) == 4
 
 
-async def test_names_are_those_of_one_sweep() -> None:
+async def test_names_belong_to_one_sweep() -> None:
     log, key = await cluster()
     async with leading(log, "m1", key):
         ann = client(log)
@@ -146,7 +146,7 @@ async def test_a_cancelled_or_completed_sweep_is_not_continued() -> None:
             await submit(ann, short)
 
 
-async def test_one_that_is_being_cancelled_is_not_gone_on_with() -> None:
+async def test_a_sweep_that_is_being_cancelled_is_not_continued() -> None:
     """The requests are on the log, and no master has answered them yet."""
     log, key = await cluster()
     ann, sweep = client(log), array(2)

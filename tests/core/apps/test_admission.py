@@ -212,7 +212,7 @@ def test_too_large() -> None:
     assert f"at most {LARGEST_SPEC:,}" in said.reason
 
 
-def test_many_large_ones_come_in_several_rounds_and_in_order() -> None:
+def test_many_large_submissions_take_several_rounds_in_order() -> None:
     bench = Bench(a=4)
     for number in range(40):
         bench.submit(f"app{number}", env={"A": "x" * 120_000})

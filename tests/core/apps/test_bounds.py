@@ -47,7 +47,7 @@ def crash(bench: Bench, name: str = "app", code: int = 1) -> list[Any]:
 
 
 class TestTrial:
-    def test_one_that_never_worked_has_n_min_only_until_it_does(self) -> None:
+    def test_an_app_that_never_worked_gets_n_min_until_it_works(self) -> None:
         bench = Bench(a=8)
         app = bench.running(n_min=2, n_max=6)
         assert size(bench) == 6
@@ -72,7 +72,7 @@ class TestTrial:
         assert said.trigger == "deadline"
         assert size(bench) == 6
 
-    def test_one_that_is_watched_has_not(self) -> None:
+    def test_running_without_progress_is_not_working_under_a_deadline(self) -> None:
         bench = Bench(a=8)
         bench.running(n_min=2, n_max=6, deadlines={"progress": "5m"})
         crash(bench)
@@ -80,7 +80,7 @@ class TestTrial:
         bench.settle()
         assert size(bench) == 2
 
-    def test_one_that_worked_once_may_fail_once(self) -> None:
+    def test_an_app_that_worked_may_fail_once(self) -> None:
         bench = Bench(a=8)
         bench.running(n_min=2, n_max=6)
         works(bench)
@@ -154,13 +154,13 @@ class TestFallback:
         bench.settle()
         assert size(bench) == 6
 
-    def test_what_worked_is_no_failed_adjustment(self) -> None:
+    def test_a_size_that_worked_is_no_failed_adjustment(self) -> None:
         bench = self.grown()
         works(bench)
         crash(bench)
         assert size(bench) == 6
 
-    def test_one_that_hangs_is_taken_back_too(self) -> None:
+    def test_a_hanging_app_is_reverted_too(self) -> None:
         bench = self.grown(deadlines={"progress": "5m"})
         bench.wait(1000)
         (said,) = bench.decide()

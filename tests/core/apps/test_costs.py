@@ -133,7 +133,7 @@ def test_without_a_pace_the_pause_is_unknown() -> None:
     assert adjust_s(app) is None
 
 
-def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
+def test_an_app_runs_once_all_of_it_has_started() -> None:
     """A larger partition works faster than before, so the steps it has done may seem to take longer than it is up."""
     bench = Bench(a=4)
     app = bench.running(n_max=1)
@@ -154,7 +154,7 @@ def test_an_app_without_reports_runs_when_it_has_started() -> None:
     assert adjust_s(app) == round((3.25 + 2) / 2, 3)
 
 
-def test_what_is_usual_is_the_median_of_restarts() -> None:
+def test_the_usual_cost_is_the_median_of_restarts() -> None:
     bench = Bench(a=16)
     assert usual_adjust_s(bench.state) is None
     for name, seconds in (("one", 1), ("two", 2), ("three", 600)):

@@ -34,7 +34,7 @@ def released(**fields: Any) -> Bench:
     return bench
 
 
-def test_what_has_not_started_in_time_has_failed() -> None:
+def test_late_starts_fail() -> None:
     bench = released(deadlines={"start": "1m"})
     assert due_s(bench) == 60 + GRACE_S
     bench.wait(30)
@@ -116,7 +116,7 @@ def test_unknown_is_not_failed() -> None:
     assert bench.decide() == []
     assert due_s(bench) == 60 + GRACE_S
     bench.wait(40)
-    bench.add(joined("b", 1))  # Its agent began anew.
+    bench.add(joined("b", 1))  # Its agent started over.
     assert due_s(bench) == 60 + GRACE_S
 
 
@@ -127,7 +127,7 @@ def test_a_new_master_gives_all_nodes_time() -> None:
     assert due_s(bench) == 60 + GRACE_S
 
 
-def test_what_is_being_stopped_anyway_misses_nothing() -> None:
+def test_stopping_apps_miss_no_deadline() -> None:
     bench = released(deadlines={"start": "1m", "progress": "1m"})
     bench.started()
     bench.settle()
@@ -139,7 +139,7 @@ def test_what_is_being_stopped_anyway_misses_nothing() -> None:
     assert bench.settle() == []
 
 
-def test_one_that_is_done_waits_for_the_others_and_is_not_late() -> None:
+def test_a_finished_container_that_waits_is_not_late() -> None:
     bench = released(deadlines={"start": "1m", "progress": "5m"})
     bench.started(slots=[0])
     bench.exited(slot=0, code=0)

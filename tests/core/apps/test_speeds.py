@@ -94,7 +94,7 @@ def test_similar_apps_show_how_much_faster_a_type_of_node_is() -> None:
     assert asked(bench, "other").alike_by_type == ()
 
 
-def test_what_its_owner_declares_by_type_is_known_to_the_policy() -> None:
+def test_declared_speeds_by_type_reach_the_policy() -> None:
     bench = Bench(a=4)
     bench.running("first", n_max=2, speed=[[1, 1.0]], speed_on={"fast": [[1, 3.0], [2, 5.0]]})
     assert asked(bench, "first").speed_on == {"fast": ((1, 3.0), (2, 5.0))}

@@ -22,7 +22,7 @@ def test_slots_stay_with_their_nodes_and_new_ones_are_the_lowest_free() -> None:
     assert sorted(set(after.values())) == ["b", "c"]
 
 
-def test_ports_are_fresh_for_each_generation_and_come_round() -> None:
+def test_ports_are_fresh_for_each_generation_and_are_reused_last() -> None:
     bench = Bench()
     bench.add(joined("a", 4, ports=(20000, 20004)))
     bench.submit(n_max=1, retries={"limit": 9, "backoff": "0s"})

@@ -79,7 +79,7 @@ def test_an_app_that_keeps_its_containers_gets_another_batch_size(policy: str) -
     assert batches(made.decide(allocate=True)) == {}, "it has it already"
 
 
-def test_one_that_hardly_differs_is_not_worth_telling() -> None:
+def test_a_hardly_different_batch_size_is_not_announced() -> None:
     made = bench()
     report(made, 100_000.0)
     made.wait(60)
@@ -91,7 +91,7 @@ def test_one_that_hardly_differs_is_not_worth_telling() -> None:
     assert batches(made.decided(allocate=True)) == {made.app().id: size}
 
 
-def test_under_a_policy_that_chooses_none_it_keeps_what_it_has() -> None:
+def test_without_a_choice_by_the_policy_the_batch_size_stays() -> None:
     made = bench("dorm")
     report(made, 100_000.0)
     made.wait(60)
@@ -99,7 +99,7 @@ def test_under_a_policy_that_chooses_none_it_keeps_what_it_has() -> None:
     assert made.app().batch == 0
 
 
-def test_one_that_is_resized_gets_its_batch_size_with_the_decision() -> None:
+def test_a_resized_app_gets_its_batch_size_with_the_decision() -> None:
     made = bench()
     report(made, 100_000.0)
     made.wait(10_000)

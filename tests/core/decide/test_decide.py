@@ -88,7 +88,7 @@ class TestFailure:
         assert (said.reason, said.counted) == (reason, counted)
         assert bench.app().failures == int(counted)
 
-    def test_the_first_that_ended_decides_whose_fault_it_was(self) -> None:
+    def test_the_first_ended_container_decides_the_cause(self) -> None:
         bench = Bench(a=4)
         bench.running(n_min=3, n_max=3, retries={"limit": 0})
         bench.exited(slot=0, code=None, reason="lost", message="it is gone")
@@ -289,7 +289,7 @@ class TestRest:
         assert node not in bench.app().generations[2].by_node()
 
     def test_forced_moves_happen_even_if_nothing_may_change(self) -> None:
-        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start anew."""
+        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start again."""
         bench = Bench(a=2, b=2, c=4)
         bench.add(k.PolicyChanged(params={"theta2": 0.0}))
         for name in ("one", "two", "three"):

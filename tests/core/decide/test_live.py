@@ -73,7 +73,7 @@ def shrinking(bench: Bench) -> list[Any]:
     return bench.settle()
 
 
-def test_it_shrinks_in_place_and_its_room_is_given_away_when_it_is_left() -> None:
+def test_it_shrinks_in_place_and_releases_its_room_afterwards() -> None:
     bench = bench_of(2, 2)
     said = shrinking(bench)
     change = next(change for change in only(said, k.Resized).changes if change.app == bench.app().id)
@@ -222,7 +222,7 @@ def test_nothing_is_missed_while_a_node_is_not_heard() -> None:
     assert "LiveResizeFailed" not in kinds(bench.decide())
 
 
-def test_where_no_member_would_stay_it_is_restarted() -> None:
+def test_it_is_restarted_if_no_member_would_stay() -> None:
     bench = bench_of(2, 2)
     live_app(bench, n_max=1)
     (node,) = current(bench).by_node()

@@ -26,7 +26,7 @@ def test_each_fact_is_published_once_in_order_of_nodes() -> None:
     assert names(bench.conclude(a=0, b=2, c=1)) == ["NodeRecovered:a"]
 
 
-def test_a_node_of_which_nothing_is_known_is_left_alone() -> None:
+def test_an_unknown_node_is_left_alone() -> None:
     assert Bench(a=1).conclude() == []
 
 
@@ -91,7 +91,7 @@ def test_a_lease_that_ended_while_the_agent_came_back_ends_nothing() -> None:
     assert bench.app().generations[1].containers[0].state == "running"
 
 
-def test_a_new_master_does_not_bring_back_what_it_has_not_heard() -> None:
+def test_a_new_master_does_not_bring_back_silent_nodes() -> None:
     bench = Bench(a=1)
     bench.conclude(a=16)
     bench.wait(60)

@@ -125,7 +125,7 @@ def test_a_crash_loop_that_works_a_little_restarts_no_other_app(policy: str) -> 
     assert found.app("victim").generation == before
 
 
-def test_the_room_of_one_that_pauses_for_long_is_used() -> None:
+def test_the_room_of_an_app_in_a_long_pause_is_used() -> None:
     found = street(retries={"backoff": "1h", "longest": "1h"})
     assert (found.size("victim"), found.size("loop")) == (3, 1)
     found.fail()
@@ -235,7 +235,7 @@ def test_reserved_room_is_reported() -> None:
 # --- in words -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_waits_reads_whose_room_is_kept() -> None:
+def test_a_waiting_app_reads_for_whom_room_is_kept() -> None:
     found = street(retries={"backoff": "200s", "longest": "200s"})
     found.works = True
     found.wait(60)
@@ -344,7 +344,7 @@ def test_a_step_is_enough() -> None:
     assert first.generation == 3
 
 
-def test_one_that_hangs_does_not_block_others_permanently() -> None:
+def test_a_hanging_app_does_not_block_others_permanently() -> None:
     bench, first = resized()
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
@@ -385,7 +385,7 @@ ACTS = st.lists(
         st.booleans(),  # whether it makes steps
         st.sampled_from(["exit", "exit", "out_of_memory", "port", "unknown"]),
         st.booleans(),  # whether its owner touches it meanwhile
-        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure somebody looks
+        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure someone looks
     ),
     min_size=3,
     max_size=14,

@@ -70,7 +70,7 @@ def test_a_refusal_is_a_reason_with_the_prices_and_no_plan() -> None:
     assert "at present prices" in poor.waiting.text
 
 
-def test_what_follows_by_the_plan_follows_without_any_record() -> None:
+def test_planned_changes_need_no_record() -> None:
     one = bench(a=4)
     submit(one, "first", 800, utility=URGENT)
     one.started("first")

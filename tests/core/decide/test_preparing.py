@@ -75,7 +75,7 @@ def test_a_deadline_bounds_the_wait() -> None:
     assert (released.prepare_s, released.stop_s) == (PREPARE_S, 5.0)
 
 
-def test_one_that_ended_meanwhile_was_not_waited_for() -> None:
+def test_an_app_that_ended_meanwhile_is_not_waited_for() -> None:
     bench = bench_of()
     shrink(bench)
     bench.wait(1)
@@ -87,7 +87,7 @@ def test_agents_that_do_not_report_are_not_waited_for() -> None:
     assert shrink(bench_of(prepares=False)).prepare_s == 0
 
 
-def test_what_has_to_leave_a_node_does_not_wait() -> None:
+def test_containers_that_must_leave_a_node_do_not_wait() -> None:
     bench = Bench()
     for node in "abc":
         bench.add(joined(node, 2, prepares=True))
@@ -98,7 +98,7 @@ def test_what_has_to_leave_a_node_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"generation": 7}, {"identity": "another"}, {"who": "b"}, {"app": "nobody"}])
-def test_who_may_report(fields: dict[str, Any]) -> None:
+def test_invalid_reports_are_ignored(fields: dict[str, Any]) -> None:
     bench = bench_of()
     shrink(bench)
     before = list(bench.app().generations[2].preparing)

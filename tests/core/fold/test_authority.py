@@ -213,7 +213,7 @@ def test_a_removed_user_can_publish_nothing_and_the_apps_stay() -> None:
     assert said.by("op", k.AppCancelRequested(app=app.id)) == ""
 
 
-def test_an_app_of_the_open_cluster_stays_its_users() -> None:
+def test_an_app_of_the_open_cluster_keeps_its_user() -> None:
     said = Said()
     said.bench.add(joined("n1"))
     said.by("ann", k.AppSubmitted(id="ann.1", by="ann", spec=document("app")))
@@ -243,7 +243,7 @@ def test_an_app_of_the_open_cluster_stays_its_users() -> None:
         ({"ports": (30_000, 20_000)}, "node.ports.beyond_enrolment"),
     ],
 )
-def test_a_node_claims_what_it_is_enrolled_with(claims: dict[str, Any], code: str) -> None:
+def test_a_node_claims_only_its_enrolled_capacity(claims: dict[str, Any], code: str) -> None:
     said = trusting()
     said.by(
         "root",

@@ -39,7 +39,7 @@ def refused(bench: Bench, **fields: Any) -> str:
     return said.code
 
 
-def test_a_hold_of_the_spec_ends_by_an_edit_and_begins_by_one() -> None:
+def test_an_edit_can_begin_and_end_a_hold() -> None:
     bench = nodes()
     bench.submit("app", hold=True)
     bench.settle()
@@ -127,7 +127,7 @@ def test_no_two_wait_for_each_other() -> None:
     assert answers[1].code == "edit.after.cycle"
 
 
-def test_what_has_ended_otherwise_is_refused_and_what_is_unknown() -> None:
+def test_other_ended_and_unknown_apps_are_refused() -> None:
     bench = nodes(2)
     bench.running("prep", n_max=1, retries={"limit": 0})
     bench.submit("app", hold=True)

@@ -79,7 +79,7 @@ class TestRepeats:
         bench.exited(slot=1, code=1)
         unchanged_by_repeats(bench, start)
 
-    def test_a_late_start_does_not_revive_what_exited(self) -> None:
+    def test_a_late_start_does_not_revive_an_exited_container(self) -> None:
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.settle()
@@ -262,7 +262,7 @@ class TestNodes:
         bench.settle()
         assert bench.app().generations[2].by_node() == {"a": 2, "b": 1}
 
-    def test_a_node_drained_by_an_operator_stays_drained_when_it_joins_again(self) -> None:
+    def test_a_drained_node_is_still_drained_when_it_joins_again(self) -> None:
         bench = Bench(a=4)
         bench.add(k.NodeDrainRequested(node="a", until_rejoin=True))
         bench.add(joined("a"))
@@ -312,7 +312,9 @@ class TestPolicies:
         bench.add(k.PolicyChanged(set_params={"theta1": None, "floor": 0}))
         assert settings.params == {"theta2": 0.3, "floor": 0}
         bench.add(k.PolicyChanged(params={"theta1": 0.4}, set_params={"floor": 0.1}))
-        assert settings.params == {"theta1": 0.4, "floor": 0.1}, "`params` are all anew, and these on top"
+        assert settings.params == {"theta1": 0.4, "floor": 0.1}, (
+            "`params` replace all parameters, and these come on top"
+        )
         bench.add(k.PolicyChanged(policy="static", set_params={"count": 3}))
         assert (settings.policy, settings.params) == ("static", {"count": 3}), "another policy starts with its defaults"
         bench.add(k.PolicyChanged(set_params={"theta1": 0.2}))
@@ -324,7 +326,7 @@ class TestPolicies:
         assert (bench.state.settings.params, bench.state.settings.quiet_ms) == ({}, 7)
         assert bench.state.counters.ignored == 1
 
-    def test_what_is_asked_is_what_the_fold_makes_of_it(self) -> None:
+    def test_the_question_follows_from_the_fold(self) -> None:
         bench = Bench(a=4)
         for change in (
             k.PolicyChanged(set_params={"theta1": 0.2}, idle_s=60),
@@ -359,7 +361,7 @@ class TestRounds:
         assert bench.state.counters.void_rounds == 1
         assert bench.state.round_seq == bench.state.seq, "the log fences by it all the same"
 
-    def test_one_that_does_not_know_the_round_before_it_is_void(self) -> None:
+    def test_a_round_that_ignores_the_previous_one_is_void(self) -> None:
         bench = Bench(a=4)
         basis = bench.state.seq
         bench.say(k.NodeLost(node="a", last_heard=0))

@@ -79,6 +79,6 @@ def test_histories_are_the_same_under_any_hash_seed() -> None:
     assert run(["-c", code], 1) == run(["-c", code], 2)
 
 
-def test_a_digest_tells_states_apart() -> None:
+def test_a_digest_distinguishes_states() -> None:
     world = World(3).run()
     assert digest(world.whole) != digest(State())

@@ -48,7 +48,7 @@ def fold(made: Bench) -> Desired:
 
 
 @pytest.mark.parametrize("silent_s", [0, 20, 300])
-def test_another_machine_does_not_get_a_name_whose_lease_has_not_ended(silent_s: float) -> None:
+def test_a_name_with_a_running_lease_goes_to_no_other_machine(silent_s: float) -> None:
     made = bench()
     if silent_s:
         made.conclude(n3=silent_s)
@@ -120,7 +120,7 @@ def test_a_departure_that_arrives_after_the_next_process_has_joined_changes_noth
     assert len(fold(made).due) == (condition == "up")
 
 
-def test_the_same_machine_comes_back_at_any_time() -> None:
+def test_the_same_machine_may_return_at_any_time() -> None:
     made = bench()
     made.add(newcomer())
     made.conclude(n3=20)

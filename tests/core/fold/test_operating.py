@@ -126,7 +126,7 @@ def test_nothing_new_is_decided_while_scheduling_is_paused() -> None:
     assert any(isinstance(fact, Resized) for fact in bench.settle())
 
 
-def test_an_app_that_ends_gives_its_room_up_and_one_that_fails_waits() -> None:
+def test_an_ended_app_releases_its_room_and_a_failed_one_waits() -> None:
     bench = Bench(a=2)
     bench.running("one", n_max=1)
     bench.running("two", n_max=1)

@@ -35,7 +35,7 @@ def test_a_node_with_another_folder_gets_no_containers() -> None:
     assert f"dorm policy set checkpoints={OTHER}" in row.trouble
 
 
-def test_one_that_joins_first_is_outvoted_as_long_as_nothing_runs_there() -> None:
+def test_the_first_folder_is_outvoted_as_long_as_nothing_runs_there() -> None:
     bench = Bench()
     join(bench, "a", OTHER)
     assert (bench.state.checkpoints, foreign(bench)) == (OTHER, [])
@@ -45,7 +45,7 @@ def test_one_that_joins_first_is_outvoted_as_long_as_nothing_runs_there() -> Non
     assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, ["a"])
 
 
-def test_the_folder_in_which_an_app_saved_stays_and_the_operator_has_the_last_word() -> None:
+def test_the_folder_with_checkpoints_stays_in_force_until_an_operator_changes_it() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
     app = bench.running(n_max=1)

@@ -82,7 +82,7 @@ def test_a_part_agrees_with_the_rounds(seed: int) -> None:
 
 @pytest.mark.usefixtures("only_policies_of_ours")
 @pytest.mark.parametrize("seed", [7, *range(300, 300 + tries(0, 40))])
-def test_what_concerns_no_node_changes_no_part(seed: int) -> None:
+def test_events_without_a_node_change_no_part(seed: int) -> None:
     """A node whose last part is old, and that has read its own facts since, desires what a part of the last record says."""
     cluster, records = of_history(seed)
     state, concerned = State(), Concerned()

@@ -70,7 +70,7 @@ def test_nothing_would_change_on_a_cluster_at_rest() -> None:
     assert found.before == found.after
 
 
-def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
+def test_a_plan_for_a_new_app_equals_the_decision() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),))
     assert found.changes
@@ -85,7 +85,7 @@ def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
     assert found.rounds[0].overhead == 1
 
 
-def test_while_scheduling_is_paused_a_plan_is_what_its_resumption_decides() -> None:
+def test_while_scheduling_is_paused_a_plan_shows_the_decision_on_resumption() -> None:
     bench = busy()
     bench.add(k.SchedulingPaused(reason="new switches"))
     bench.submit("new", n_max=8)
@@ -100,7 +100,7 @@ def test_while_scheduling_is_paused_a_plan_is_what_its_resumption_decides() -> N
     assert planned(bench).paused == ""
 
 
-def test_the_figures_are_those_of_the_decision() -> None:
+def test_figures_equal_those_of_the_decision() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),))
     bench.submit("new", n_max=8)
@@ -208,7 +208,7 @@ def test_several_rounds() -> None:
     assert named(one, "d").after == 0
 
 
-def test_what_a_restart_costs() -> None:
+def test_the_cost_of_a_restart() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),), settings={"adjust_s": 12})
     assert (named(found).adjust_s, named(found).measured) == (12.0, False)

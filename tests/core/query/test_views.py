@@ -11,7 +11,7 @@ def left(bench: Bench, node: str = "a") -> list[tuple[str, int, str]]:
     return [(one.name, one.containers, one.next) for one in leaving(bench.state, node)]
 
 
-def test_what_a_drained_node_still_holds_and_what_becomes_of_it() -> None:
+def test_the_contents_of_a_drained_node_and_their_future() -> None:
     bench = Bench(a=4, b=4)
     bench.running("moves", n_min=2, n_max=2)
     bench.running("homeless", cpu=2, n_min=3, n_max=3)

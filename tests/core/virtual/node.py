@@ -122,7 +122,7 @@ class VirtualNode:
                 self.extend_lease(self.joined_at)
 
     def beat(self) -> None:
-        """A heartbeat that is stored extends the lease; an agent that finds it over joins anew."""
+        """A heartbeat that is stored extends the lease; an agent whose lease has expired joins again."""
         if not self.agent_up:
             return
         if self.world.now > self.lease_until and self.world.agents_rejoin:

@@ -61,7 +61,7 @@ class World:
         self.outages = outages
         """How often a node is cut off for about a lease, beyond the usual."""
         self.agents_rejoin = agents_rejoin
-        """Whether an agent that was cut off for longer than the lease joins anew before it starts anything."""
+        """Whether an agent that was cut off for longer than the lease joins again before it starts anything."""
         self.chance = random.Random(seed)
         self.faults = self.chance.choice([0.3, 1.0, 1.0] if live < 1.0 else [0.1, 0.3, 1.0])
         self.now = START

@@ -126,7 +126,7 @@ RECORD = st.builds(
     every=st.integers(1, 7),
 )
 @example(records=[], gaps=[], start=5, every=1)
-def test_any_records_come_back_as_they_were(records: list[Record], gaps: list[int], start: int, every: int) -> None:
+def test_any_records_survive_a_round_trip(records: list[Record], gaps: list[int], start: int, every: int) -> None:
     async def round_trip() -> None:
         seq, sparse = start, any(gap > 1 for gap in gaps[: len(records)])
         for record, gap in zip(records, itertools.chain(gaps, itertools.repeat(1)), strict=False):
@@ -220,7 +220,7 @@ async def test_snapshots_lie_between_records(tmp_path: Path) -> None:
     assert await log.snapshots.get(snapshot_at(31)[0]) is None
 
 
-async def test_a_part_of_a_log_begins_with_the_state_there(tmp_path: Path) -> None:
+async def test_a_part_of_a_log_starts_with_its_state(tmp_path: Path) -> None:
     file = io.BytesIO()
     writer = SegmentWriter(file, Header(start=100))
     writer.snapshot(*snapshot_at(100))
@@ -305,7 +305,7 @@ async def test_a_broken_block_costs_its_records_and_no_others(tmp_path: Path, bl
     assert f"records {first} to {last} are lost" in str(damages[0])
 
 
-async def test_damage_beside_the_records_costs_none(tmp_path: Path) -> None:
+async def test_damage_outside_the_records_costs_none(tmp_path: Path) -> None:
     places = [place for place, kind in heads(WHOLE) if kind != b"R"]
     for place in [*places, *(place + HEAD_SIZE + 3 for place in places), len(WHOLE) - 3, len(WHOLE) - TRAILER_SIZE + 2]:
         data = bytearray(WHOLE)
@@ -316,7 +316,7 @@ async def test_damage_beside_the_records_costs_none(tmp_path: Path) -> None:
         assert not any(damage.first for damage in damages), damages
 
 
-async def test_a_cut_anywhere_is_named_and_what_is_before_it_is_read(tmp_path: Path) -> None:
+async def test_a_cut_anywhere_is_named_and_the_records_before_it_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     blocks = heads(WHOLE)
     begins = [place for place, _ in blocks] + [len(WHOLE) - TRAILER_SIZE]

@@ -21,7 +21,7 @@ def answers(*said: Exception | int) -> tuple[list[Exception | int], object]:
     return left, ask
 
 
-async def test_what_does_not_answer_is_asked_again() -> None:
+async def test_a_silent_server_is_asked_again() -> None:
     left, ask = answers(LogUnavailable("a"), NotSent("b"), 7)
     assert await until_answered(ask, "testing") == 7  # type: ignore[arg-type]
     assert left == []

@@ -83,7 +83,7 @@ async def answer(bus: Bus, question: bytes, timeout: float = 5.0) -> list[bytes]
     return [piece async for piece in bus.ask(ASK, question, timeout=timeout)]
 
 
-async def test_an_answer_comes_in_pieces_and_ends(buses: tuple[Bus, Bus]) -> None:
+async def test_an_answer_arrives_in_pieces_and_ends(buses: tuple[Bus, Bus]) -> None:
     async def count(question: bytes) -> AsyncGenerator[bytes, None]:
         for number in range(int(question)):
             yield b"%d" % number
@@ -112,7 +112,7 @@ async def test_many_ask_at_once(buses: tuple[Bus, Bus]) -> None:
     assert answers == [[b"%d" % number] * 2 for number in range(50)]
 
 
-async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> None:
+async def test_a_refusal_reaches_the_asker_unchanged(buses: tuple[Bus, Bus]) -> None:
     async def refuse(question: bytes) -> AsyncGenerator[bytes, None]:
         yield b"so far"
         raise AskRefused("slot 3 is not on node n1: für immer")
@@ -176,7 +176,7 @@ async def test_answers_end_with_the_answerer(buses: tuple[Bus, Bus]) -> None:
     endless = Endless(silent=True)
     answerer = asyncio.create_task(buses[1].answer(ASK, endless))
     async with asyncio.timeout(20), aclosing(buses[0].ask(ASK, b"", timeout=1.0)) as asking:
-        while True:  # Until somebody listens.
+        while True:  # Until someone listens.
             try:
                 await anext(asking)
                 break
@@ -330,7 +330,7 @@ async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses
 
 
 @pytest.mark.nats
-async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(
+async def test_an_asker_that_reads_nothing_leaves_room_for_others(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = "bus-shares"

@@ -96,7 +96,7 @@ async def test_too_many_questions_are_refused_and_the_answerer_answers_on(
         await connection.close()
 
 
-async def test_askers_that_take_no_answer_keep_nobody_from_one_that_is_for_all(nats_server: NatsServer) -> None:
+async def test_askers_that_read_no_answer_do_not_block_others(nats_server: NatsServer) -> None:
     """Questions how a master or an agent is name no asker, so one who asks without end has to be as good as any other."""
     hostile, asker, answerer = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(3)]
     subject, called = subjects.ask_masters(CLUSTER), 0
@@ -130,7 +130,7 @@ async def test_askers_that_take_no_answer_keep_nobody_from_one_that_is_for_all(n
         await connection.close()
 
 
-async def test_an_answer_for_all_that_fails_says_so_and_the_next_one_comes(nats_server: NatsServer) -> None:
+async def test_a_failed_shared_answer_is_reported_and_the_next_one_arrives(nats_server: NatsServer) -> None:
     asker, answerer = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(2)]
     subject, fails = subjects.ask_agents(CLUSTER), True
 

@@ -186,7 +186,7 @@ class Traffic:
         return seen
 
     async def look(self, log: ReadableLog) -> None:
-        """The end that is told is never before what was acknowledged, whoever leads."""
+        """The reported end is never before an acknowledged record, regardless of who leads."""
         while not self.over.is_set():
             known = max(self.acknowledged.values(), default=0)
             try:

@@ -212,7 +212,7 @@ async def test_a_reader_creates_no_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["named-reports", "named-snapshots", "reports-named", "snapshots-named"])
-async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServer, other: str) -> None:
+async def test_clusters_of_any_name_coexist(nats_server: NatsServer, other: str) -> None:
     for cluster in ("named", other):
         connection = await Connection.open(nats_server.url, cluster, create=True)
         assert (await connection.log.append(f"dorm.{cluster}.AppSubmitted.ann", b"first")).seq == 1
@@ -224,7 +224,7 @@ async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServ
     await delete_all(nats_server.url)
 
 
-async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_stream(nats_server: NatsServer) -> None:
+async def test_heartbeats_of_a_cluster_made_before_they_had_their_own_stream(nats_server: NatsServer) -> None:
     client = await nats.connect(nats_server.url)
     await client.jetstream().add_stream(name="DORM-older-reports", subjects=[subjects.reports("older")])
     for _ in range(2):
@@ -263,7 +263,7 @@ async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_s
         await client.close()
 
 
-async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(nats_server: NatsServer) -> None:
+async def test_only_expendable_records_are_acknowledged_before_they_are_on_disk(nats_server: NatsServer) -> None:
     """A server that syncs each write stores some hundred a second, and a thousand nodes report more than that."""
     connection = await Connection.open(nats_server.url, "fast", create=True)
     await connection.close()

@@ -41,11 +41,11 @@ async def kept(log: ReadableLog) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 40])
-async def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(
+async def test_a_full_disk_loses_nothing_and_work_continues_when_there_is_room(
     tmp_path: Path, limit: int | None
 ) -> None:
     """With a limit of its own, by default three quarters of the disk, the server stops before; else by the disk's error, after
-    which it takes nothing until it is started anew."""
+    which it takes nothing until it is restarted."""
     with small_disk(tmp_path / "small") as enlarge:
         server = NatsServer(tmp_path / "nats", store=tmp_path / "small" / "data", max_store=limit)
         await server.start()

@@ -67,7 +67,7 @@ async def test_a_whole_log_is_found_whole_whatever_ends_its_server(server: NatsS
 async def test_removed_records(server: NatsServer, purge: bool) -> None:
     await filled(server)
     async with owner(server) as jetstream:
-        # The server allows nobody to take a stream's protection away, so somebody made it without.
+        # The server does not allow removing a stream's protection, so this one was created without it.
         await jetstream.delete_stream(STREAM)
         await jetstream.add_stream(name=STREAM, subjects=[f"dorm.{CLUSTER}.*.*"])
         for _ in range(9):
@@ -106,7 +106,7 @@ async def test_a_stream_that_was_configured_otherwise(server: NatsServer, change
     assert found in str(error.value).replace("holds", "it takes")
 
 
-async def test_files_that_are_cut_or_gone(server: NatsServer) -> None:
+async def test_truncated_and_missing_files(server: NatsServer) -> None:
     await filled(server, 12, 1_000_000)  # The server begins another file after eight megabytes.
     for spoil, found in (("cut", "can't be read"), ("remove", "begins at")):
         await server.stop()

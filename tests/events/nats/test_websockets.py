@@ -25,7 +25,7 @@ def test_it_is_loaded_by_its_first_use() -> None:
     loads("import aiohttp; aiohttp.ClientTimeout(total=1)")
 
 
-def test_one_that_is_loaded_already_is_left_alone() -> None:
+def test_a_loaded_module_is_left_alone() -> None:
     program = "import aiohttp; before = aiohttp.ClientSession; import events.nats; import sys; "
     program += "assert sys.modules['aiohttp'].ClientSession is before"
     subprocess.run([sys.executable, "-c", program], check=True)

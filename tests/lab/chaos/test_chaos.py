@@ -127,7 +127,7 @@ def block(*records: tuple[int, bytes, bytes], deleted: int = 0) -> bytes:
     return data
 
 
-def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_servers_copy_of_the_log_is_read_from_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "msgs"
     folder.mkdir()
     headers = b"NATS/1.0\r\nNats-Msg-Id: x1\r\n\r\n"
@@ -154,7 +154,7 @@ def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> 
 @pytest.mark.docker
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_nothing_is_left_of_one_that_is_interrupted(docker_archive: Path) -> None:
+async def test_an_interrupted_run_leaves_nothing(docker_archive: Path) -> None:
     if reason := why_not():
         unavailable(reason)
     up = asyncio.Event()

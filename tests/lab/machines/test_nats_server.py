@@ -22,7 +22,7 @@ async def test_the_shared_server(nats_server: NatsServer) -> None:
     await client.close()
 
 
-async def test_it_comes_back_at_the_same_url_with_its_data(tmp_path: Path) -> None:
+async def test_a_server_returns_at_the_same_url_with_its_data(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     await server.start()
     url = server.url

@@ -42,7 +42,7 @@ def pids(output: Path) -> list[int]:
     return [int(line) for line in output.read_text().splitlines()] if output.exists() else []
 
 
-async def test_what_is_killed_is_started_again_and_gone_at_the_end(tmp_path: Path) -> None:
+async def test_killed_services_restart_and_all_end_at_the_end(tmp_path: Path) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)
@@ -53,7 +53,7 @@ async def test_what_is_killed_is_started_again_and_gone_at_the_end(tmp_path: Pat
     assert not any(psutil.pid_exists(pid) for pid in pids(output))
 
 
-async def test_what_is_held_is_started_only_when_it_is_allowed(tmp_path: Path) -> None:
+async def test_held_services_start_only_on_release(tmp_path: Path) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)

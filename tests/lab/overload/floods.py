@@ -1,6 +1,6 @@
 """Floods of `make overload`: the load that one user, some readers or one node can put on a cluster, each until it is ended.
 
-python -m tests.lab.overload.floods NAME URL CLUSTER COUNT     one of them, in a process of its own: whoever is measured has
+python -m tests.lab.overload.floods NAME URL CLUSTER COUNT     one of them, in a separate process: the one that is measured has
                                                                 no part of that work
 """
 

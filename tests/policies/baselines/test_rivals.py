@@ -68,7 +68,7 @@ def typed(draw: st.DrawFn) -> Problem:
 @pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(problem=typed())
-def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
     got = policy(name).allocate(problem, {})
     instance = integer.read(problem)
     assert set(scoring.faults(instance, rows_of(instance, got), len(problem.apps))) <= (
@@ -123,7 +123,7 @@ class TestFifo:
         assert got.reasons["b"].code == "resources"
         assert got.reasons["c"].text == "b came first and waits for room"
 
-    def test_with_backfilling_who_fits_beside_starts(self) -> None:
+    def test_with_backfilling_a_fitting_app_starts(self) -> None:
         assert totals(solve("fifo", TWO, *self.APPS, backfill=True)) == {"a": 6, "b": 0, "c": 2}
 
     def test_no_app_is_stopped_or_resized(self) -> None:
@@ -178,12 +178,12 @@ class TestDrf:
         got = solve("drf", (node("n", 9, 36),), app("a", 1, 1, (1, 9), weight=2.0), app("b", 1, 1, (1, 9)))
         assert totals(got) == {"a": 6, "b": 3}
 
-    def test_others_go_on_where_the_next_container_of_one_does_not_fit(self) -> None:
+    def test_others_continue_if_the_next_container_of_one_does_not_fit(self) -> None:
         """`wide` has 4 of 10 cores, its next 4 do not fit: Algorithm 1 as printed would end with 4 and 3 or 4 of them."""
         got = solve("drf", (node("n", 10, 40),), app("wide", 4, 1, (1, 9)), app("small", 1, 1, (1, 9)))
         assert totals(got) == {"wide": 1, "small": 6}
 
-    def test_a_newcomer_gets_its_share_from_those_that_run(self) -> None:
+    def test_a_newcomer_gets_its_share_from_running_apps(self) -> None:
         got = solve("drf", TWO, app("a", 1, 1, (1, 8), {"n0": 4, "n1": 4}), app("b", 1, 1, (1, 8)))
         assert totals(got) == {"a": 4, "b": 4}
         assert set(got.counts["a"]) == {"n0"} or set(got.counts["a"]) == {"n1"}, "and one node is cleared for it"
@@ -241,7 +241,7 @@ class TestGavel:
         got = solve("gavel", nodes, same, gains)
         assert got.counts == {"gains": {"f": 1}, "same": {"s": 1}}
 
-    def test_rounds_come_near_to_the_target(self) -> None:
+    def test_rounds_approach_the_target(self) -> None:
         """Two jobs on one node: who had less of its time runs next, and over many rounds both have had half."""
         one = (node("n", 1, 4),)
         apps = [app("a", 1, 1, (1, 1)), app("b", 1, 1, (1, 1))]
@@ -259,7 +259,7 @@ class TestGavel:
             assert abs(apps[0].served_s - apps[1].served_s) <= 360
         assert [received(each, "", 1) for each in apps] == [0.5, 0.5]
 
-    def test_what_was_received_counts_by_type(self) -> None:
+    def test_received_time_counts_by_type(self) -> None:
         each = msgspec.structs.replace(app("a", 1, 1, (2, 2)), served_s=300.0, served_on={"f": 100.0}, age_s=500.0)
         assert (received(each, "f", 2), received(each, "", 2), received(each, "s", 2)) == (0.1, 0.2, 0.0)
 
@@ -302,14 +302,14 @@ class TestThemis:
         assert found.room[0] == 4000
         assert totals(solve("themis", TWO, *apps, fairness_knob=0.0)) == {"a": 4, "b": 4}
 
-    def test_only_those_that_are_worst_off_bid(self) -> None:
+    def test_only_the_worst_off_apps_bid(self) -> None:
         """f = 0.8: of five apps one bids, and can use everything that is offered."""
         apps = [self.waiting(f"a{i}", 800, 100.0 * i) for i in range(5)]
         got = solve("themis", TWO, *apps)
         assert totals(got) == {"a0": 0, "a1": 0, "a2": 0, "a3": 0, "a4": 8}
         assert got.reasons["a0"].code == "resources"
 
-    def test_what_is_won_is_held_for_a_lease(self) -> None:
+    def test_won_containers_are_held_for_a_lease(self) -> None:
         mine = msgspec.structs.replace(self.waiting("mine", 1e6, 0), current={"n0": 4, "n1": 4}, held_s=1199.0)
         other = self.waiting("other", 800, 5000)
         assert totals(solve("themis", TWO, mine, other)) == {"mine": 8, "other": 0}
@@ -318,7 +318,7 @@ class TestThemis:
         assert totals(got) == {"mine": 0, "other": 8}
         assert got.reasons["mine"].code == "resources"
 
-    def test_leftovers_go_to_those_that_had_them(self) -> None:
+    def test_leftovers_go_to_their_previous_holders(self) -> None:
         """`other` uses two; `mine` keeps the rest of what it had, and is not stopped."""
         mine = msgspec.structs.replace(self.waiting("mine", 1e6, 0), current={"n0": 4, "n1": 4}, held_s=9999.0)
         got = solve("themis", TWO, mine, self.waiting("other", 800, 5000, 2))

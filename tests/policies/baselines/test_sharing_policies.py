@@ -46,7 +46,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 @EACH
 @FEW
 @given(problem=problems(max_apps=6, max_nodes=4, most=6))
-def test_what_holds_of_every_answer(name: str, params: dict[str, Any], problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, params: dict[str, Any], problem: Problem) -> None:
     got = policy(name).allocate(problem, params)
     instance = integer.read(problem)
     assert scoring.faults(instance, rows_of(instance, got), len(problem.apps)) == []
@@ -74,7 +74,7 @@ def test_an_answer_that_came_true_is_given_again(name: str, params: dict[str, An
 
 @FEW
 @given(problem=problems(max_apps=6, max_nodes=4, most=6))
-def test_offers_never_touch_what_runs(problem: Problem) -> None:
+def test_offers_never_touch_running_containers(problem: Problem) -> None:
     got = policy("app-level").allocate(problem, {})
     world = World(problem, {})
     assert all(got.counts[each.id] == each.current for each in problem.apps if world.kept(each) or each.pinned)

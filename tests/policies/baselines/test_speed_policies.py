@@ -66,7 +66,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 @pytest.mark.parametrize("name", ["tiresias", "optimus", "pollux", "sia"])
 @FEW
 @given(problem=told())
-def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
     got = policy(name).allocate(problem, {})
     instance = integer.read(problem)
     assert set(scoring.faults(instance, rows_of(instance, got), len(problem.apps))) <= {STOPPED}
@@ -101,7 +101,7 @@ class TestTiresias:
         assert got.reasons["old"].text == "stopped for apps that come first: it has had 16 container-hours"
         assert totals(solve("tiresias", TWO, served(old, 16), new, thresholds=[20 * HOUR])) == {"old": 8, "new": 0}
 
-    def test_of_one_queue_who_came_first_goes_first_and_who_fits_beside_runs(self) -> None:
+    def test_within_a_queue_the_first_goes_first_and_fitting_apps_run_next_to_it(self) -> None:
         apps = [app("a", 1, 1, (6, 6)), app("b", 1, 1, (4, 4)), app("c", 1, 1, (2, 2))]
         got = solve("tiresias", TWO, *apps)
         assert totals(got) == {"a": 6, "b": 0, "c": 2}

@@ -75,7 +75,7 @@ def test_an_app_that_can_never_run_delays_no_other() -> None:
     assert total(got, "a") == 2
 
 
-def test_a_number_beyond_the_cluster_is_what_the_cluster_holds() -> None:
+def test_a_count_beyond_the_cluster_is_cut_to_the_cluster() -> None:
     assert total(solve(TWO, app("a", 1, 1, (1, 50)), count=20), "a") == 8
 
 

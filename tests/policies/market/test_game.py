@@ -66,7 +66,7 @@ class TestBestResponse:
 
 
 class TestEquilibrium:
-    def test_users_who_want_the_same_get_the_same(self) -> None:
+    def test_equal_demands_get_equal_shares(self) -> None:
         worth = np.array([[0.7, 0.3], [0.7, 0.3], [0.7, 0.3]])
         found = equilibrium(worth, np.ones(3), EXACT)
         assert found.parts == pytest.approx(np.full((3, 2), 1 / 3), abs=1e-6)
@@ -159,7 +159,7 @@ class TestPolicy:
         assert got.reasons["b"].code == "budget"
         assert got.reasons["b"].text == "its budget buys 2 containers at the prices that all bids make"
 
-    def test_what_one_does_not_use_goes_to_the_others(self) -> None:
+    def test_unused_shares_go_to_the_others(self) -> None:
         got = solve("market", TWO, app("a", 1, 1, (1, 1)), app("b", 1, 1, (1, 8)), app("c", 1, 1, (1, 8)))
         assert totals(got) == {"a": 1, "b": 4, "c": 3}
 

@@ -81,7 +81,7 @@ def test_the_bounds_of_an_instance_by_hand() -> None:
 
 @MANY
 @given(instances())
-def test_all_machines_at_their_lowest_prices_cost_at_most_half_of_what_any_one_job_is_worth(
+def test_all_machines_at_lowest_prices_cost_at_most_half_the_value_of_any_job(
     instance: tuple[Cluster, list[Job]],
 ) -> None:
     """The dual objective before the first job: half of the optimum at most, which the analysis needs."""
@@ -323,7 +323,7 @@ def faults(one: Cluster, jobs: list[Job], outcome: Outcome) -> list[str]:
 
 @MANY
 @given(instances(most_jobs=6))
-def test_what_holds_of_every_outcome(instance: tuple[Cluster, list[Job]]) -> None:
+def test_invariants_of_every_outcome(instance: tuple[Cluster, list[Job]]) -> None:
     one, jobs = instance
     outcome = run(one, jobs)
     assert not faults(one, jobs, outcome)

@@ -188,7 +188,7 @@ async def test_swapped_records(written: list[Record]) -> None:
         await found(swapped, index + 1, "contiguous")
 
 
-async def test_a_round_swapped_with_what_it_follows_from(written: list[Record]) -> None:
+async def test_a_round_swapped_with_its_basis(written: list[Record]) -> None:
     for record in written:
         event = decode(record)
         if isinstance(event, Round) and event.basis == record.seq - 1 > 0:

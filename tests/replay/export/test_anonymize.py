@@ -70,7 +70,7 @@ async def same_audit(records: list[Record]) -> list[Record]:
 # --- it replays the same ------------------------------------------------------------------------------------------------
 
 
-async def test_what_really_happened_is_decided_again(records: list[Record]) -> None:
+async def test_an_anonymized_real_log_is_decided_again(records: list[Record]) -> None:
     """`records` are of real parts, and of a story."""
     made = await same_audit(records)
     assert (await verify(log_of(made))).good
@@ -132,7 +132,7 @@ async def test_refusals_give_reasons_unless_they_quote_a_stranger(wrong: dict[st
     assert b"ulip" not in all_bytes(made).lower()
 
 
-async def test_what_an_app_has_shown_is_in_a_part_too(tmp_path: Path) -> None:
+async def test_reports_of_an_app_are_in_a_part_too(tmp_path: Path) -> None:
     """Retries by cause, failures in a row and a fallback are parts of the state that a part begins with."""
     story = Bench(a=4)
     story.running("app", n_min=1, n_max=6, retries={"limit": 3, "out_of_memory": 2})
@@ -362,7 +362,7 @@ def test_every_field_with_text_has_a_rule() -> None:
 # --- parts, and what can't be -------------------------------------------------------------------------------------------
 
 
-async def test_a_part_begins_with_the_state_there(tmp_path: Path) -> None:
+async def test_a_part_starts_with_its_state(tmp_path: Path) -> None:
     """Whether all is anonymized and a part taken, or a part is taken and that anonymized."""
     records = two_apps().records
     one, part, other = tmp_path / "one.dorm", tmp_path / "part.dorm", tmp_path / "other.dorm"

@@ -84,7 +84,7 @@ async def test_an_empty_log_makes_an_empty_archive(tmp_path: Path) -> None:
     assert await read_all(tmp_path / "empty.dorm") == []
 
 
-async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path) -> None:
+async def test_an_existing_file_is_kept(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     path.write_text("precious")
     with raises(ExportError, "file.exists"):
@@ -94,7 +94,7 @@ async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path)
     assert await read_all(path) == written
 
 
-async def test_only_the_owner_reads_it_and_one_that_is_replaced_keeps_its_permissions(
+async def test_only_the_owner_reads_a_new_file_and_a_replaced_one_keeps_its_permissions(
     written: list[Record], tmp_path: Path
 ) -> None:
     before = os.umask(0o022)
@@ -108,7 +108,7 @@ async def test_only_the_owner_reads_it_and_one_that_is_replaced_keeps_its_permis
         os.umask(before)
 
 
-async def test_a_file_that_comes_while_it_is_written_stays(written: list[Record], tmp_path: Path) -> None:
+async def test_a_file_created_meanwhile_is_kept(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
 
     def meanwhile(done: int, total: int) -> None:
@@ -244,7 +244,7 @@ async def test_a_part_by_times(written: list[Record], tmp_path: Path) -> None:
 # --- selections and tables ----------------------------------------------------------------------------------------------
 
 
-async def test_what_concerns_an_app(written: list[Record], tmp_path: Path) -> None:
+async def test_records_that_concern_an_app(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "one.dorm"
     done = await export(log_of(written), path, selection=Selection(apps=("one",)))
     found = await read_all(path)

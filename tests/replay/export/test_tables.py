@@ -103,7 +103,7 @@ def test_the_owner_of_an_app() -> None:
     assert asyncio.run(users(middle + 1)) == {("hers", "ann"), ("None", "carl")}
 
 
-def test_what_is_remembered_of_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.export.tables._REMEMBERED", 10)
     users = Users(None)
     for number in range(50):

@@ -72,7 +72,7 @@ def made(tmp_path: Path, *, disguised: bool = False) -> tuple[Path, Incident]:
     return folder, found
 
 
-def test_the_folder_names_what_changed_before_and_who_is_concerned(tmp_path: Path) -> None:
+def test_the_folder_names_earlier_changes_and_affected_users(tmp_path: Path) -> None:
     folder, found = made(tmp_path)
     _, begin = incident_log()
     assert sorted(path.name for path in folder.iterdir()) == [

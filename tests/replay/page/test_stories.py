@@ -41,7 +41,7 @@ def plain(chapters: Sequence[Chapter]) -> list[Chapter]:
     return [msgspec.structs.replace(one, **nothing) for one in chapters]
 
 
-def test_stories_are_those_of_the_log() -> None:
+def test_stories_agree_with_the_log() -> None:
     found, log = recorded(RECORDS), log_of(RECORDS)
     state = State()
     for one in RECORDS:
@@ -70,7 +70,7 @@ def test_every_explanation_holds_where_it_was_taken() -> None:
     assert checked > 10
 
 
-def test_a_part_starts_with_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_starts_with_the_known_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_stories, "MOST_TURNS", 4)
     found = recorded(RECORDS, 400)
     state = State()

@@ -71,7 +71,7 @@ async def test_every_app_is_listed_even_if_the_cluster_keeps_few(story: Story, l
         assert (row.step, row.adjustments) == (shown["step"], shown["adjustments"])
 
 
-async def test_a_span_has_what_had_not_ended_before_it(story: Story, log: MemoryLog) -> None:
+async def test_a_span_contains_apps_that_had_not_ended_before_it(story: Story, log: MemoryLog) -> None:
     whole = (await gather(log)).apps
     for seq in (0, 40, 90, len(story.records)):
         begin = (await state_at(log, AtSequence(seq))).time if seq else 0

@@ -18,7 +18,7 @@ from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
 
 
 def explained(bench: Bench, name: str = "app", *, at: int | None = None) -> Explanation:
-    """Of the bench's log, folded anew."""
+    """The state of the bench's log, folded from its start."""
     state, witness = State(), Witness(name)
     last = len(bench.records) if at is None else at
     fold(state, bench.records, last, None, witness.see)
@@ -65,7 +65,7 @@ def test_an_app_that_waits() -> None:
     assert found.last_change is None
 
 
-def test_the_decision_is_the_last_one_and_where_it_is() -> None:
+def test_the_last_decision_and_its_position_are_named() -> None:
     bench = full()
     found = explained(bench, "late")
     seqs = rounds_with(bench.records, k.Resized)
@@ -111,7 +111,7 @@ def test_an_earlier_moment() -> None:
     assert f"sequence {seq - 2}" in str(refused.value)
 
 
-def test_an_adjustment_under_way_and_what_it_cost() -> None:
+def test_an_adjustment_in_progress_and_its_cost() -> None:
     bench = Bench(n1=4)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)

@@ -75,7 +75,7 @@ def test_containers_that_a_shorter_lease_killed() -> None:
     assert "eve had lowered node_lease from 5m to 6s" in text
 
 
-def test_agents_of_earlier_releases_follow_what_is_refused_today() -> None:
+def test_agents_of_earlier_releases_follow_settings_that_are_refused_today() -> None:
     """And their log says who asked for it."""
     bench = Bench(n1=2, n2=2)
     bench.running("app", n_max=4, n_min=4)

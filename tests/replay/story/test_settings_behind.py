@@ -120,7 +120,7 @@ async def test_diff_shows_who_changed_which_setting_and_how() -> None:
     ]
 
 
-def test_the_watch_follows_only_what_took_effect() -> None:
+def test_the_watch_follows_only_effective_changes() -> None:
     from replay.story.settings import SettingsWatch
 
     state, watch = State(), SettingsWatch()

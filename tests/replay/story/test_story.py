@@ -10,7 +10,7 @@ from tests.core.records import Bench
 from tests.replay.story.telling import causes, contended, decision, one, resize, told, what
 
 
-def test_who_submitted_it_and_whose_it_is() -> None:
+def test_the_submitter_and_the_owner() -> None:
     for user, text in (
         ("bob", "submitted by ann for bob"),
         ("ann", "submitted by ann"),
@@ -116,7 +116,7 @@ def test_room_that_another_moved_out_of() -> None:
     )
 
 
-def test_what_an_adjustment_cost() -> None:
+def test_the_cost_of_an_adjustment() -> None:
     bench = contended()
     app = bench.app()
     bench.add(k.AppProgressed(app=app.id, generation=1, step=10))

@@ -91,7 +91,7 @@ def test_a_decision_that_was_overtaken() -> None:
     assert second.partition == {"n1": 4}
 
 
-def test_refusals_and_requests_with_who_asked() -> None:
+def test_refusals_and_requests_name_their_sender() -> None:
     bench = Bench(n1=4)
     bench.submit("app", cpu=9)
     bench.settle()
@@ -146,7 +146,7 @@ def test_an_idle_tick_is_a_cause() -> None:
     assert "the log was quiet" in causes(shrunk)[0]
 
 
-def test_what_had_to_wait_for_an_adjustment_is_still_a_cause() -> None:
+def test_causes_that_waited_for_an_adjustment_are_still_causes() -> None:
     bench = contended()
     bench.submit("new", n_max=4)
     bench.settle()
@@ -194,7 +194,7 @@ def test_an_app_that_has_left_the_state() -> None:
     assert whole[-1].what == "completed"
 
 
-def test_what_strangers_write_stays_on_its_line() -> None:
+def test_foreign_text_is_kept_on_its_line() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=1, retries={"limit": 0})
     bench.exited("app", 0, 1, message="a\x1b[2J\nb" + "x" * 5000)

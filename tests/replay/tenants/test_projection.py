@@ -124,7 +124,7 @@ def shared(state: State) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(tries(2, 50)))
-async def test_stories_and_explanations_are_those_of_the_log(seed: int) -> None:
+async def test_stories_and_explanations_agree_with_the_log(seed: int) -> None:
     life = Life(seed, nodes=2, hostile=False).play(25)
     view = Viewed(life.records, "alice")
     apps = [app for app in life.state.apps.values() if app.tenant == "alice"]
@@ -142,7 +142,7 @@ async def told(records: Sequence[Record], app: str) -> str:
     return re.sub(r'"shortage":{([^}]*)}', lambda found: ",".join(sorted(found[1].split(","))), text)
 
 
-def test_two_who_compare_notes_learn_nothing_of_a_third() -> None:
+def test_two_tenants_together_learn_nothing_about_a_third() -> None:
     """The pseudonyms of a third one are the same to all; those of themselves say nothing."""
     life = Life(7).play(20)
     alices, bobs = Viewed(life.records, "alice"), Viewed(life.records, BOB)

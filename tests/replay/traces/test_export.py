@@ -98,7 +98,7 @@ async def test_a_log_at_a_receiver() -> None:
     assert {one.key: one.value.string_value for one in resource.attributes}["service.name"] == "dorm"
 
 
-async def test_a_receiver_in_trouble_is_tried_again_and_one_that_refuses_is_an_error(
+async def test_a_failing_receiver_is_retried_and_a_refusal_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("replay.traces.sending._FIRST_S", 0.01)

@@ -174,7 +174,7 @@ async def test_any_step_costs_a_page_of_folding_at_most() -> None:
             assert stepper.folded - before <= 2 * abs(count) + SMALL
 
 
-async def test_a_jump_begins_at_a_snapshot() -> None:
+async def test_a_jump_starts_at_a_snapshot() -> None:
     log = log_of(history(1))
     await keep(log, 4 * SMALL)
     stepper = await Stepper.open(log)
@@ -210,7 +210,7 @@ async def test_nothing_is_read_twice_on_a_walk_to_and_fro() -> None:
     assert set(counting.read_of.values()) == {1}
 
 
-async def test_a_page_that_is_read_again_beside_others_stays_as_it_is() -> None:
+async def test_a_page_read_again_among_others_is_unchanged() -> None:
     records = history(0)
     pages = Pages(log_of(records), 0)
     for after, upto in ((44, 65), (0, 1), (64, len(records)), (0, len(records))):
@@ -252,7 +252,7 @@ async def test_a_move_that_is_cancelled_was_none() -> None:
             await stepper.go(AtSequence(20))
 
 
-async def test_what_is_around_and_which_of_it_is_wanted() -> None:
+async def test_the_surroundings_and_their_filter() -> None:
     stepper = await Stepper.open(log_of(history(0)))
     everything = events(0)
     for at in (0, 5, 40, len(everything) - 1):

@@ -144,7 +144,7 @@ async def test_questions_without_an_answer() -> None:
             await usage(log, **{f"{what}s": ["onn"]})  # type: ignore[arg-type]
 
 
-async def test_a_span_that_begins_before_the_log_begins_with_the_log() -> None:
+async def test_a_span_before_the_log_starts_with_the_log() -> None:
     story = running()
     log = log_of(story.records)
     early = await usage(log, AtTime(START - HOUR))

@@ -80,7 +80,7 @@ class Checks:
         self._heard: dict[str, float] = {}
         """When something of each node was last stored, heartbeat or not."""
         self._gone: set[Key] = set()
-        """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
+        """Removed by hand. If that was before anyone knew of its start, the agent may start it again."""
         self._started: set[Key] = set()
         """Said to have started."""
         self._overdue = Overdue(self)

@@ -264,11 +264,11 @@ class Loop(asyncio.AbstractEventLoop):
             self.now += STEP_S
             handle._context.run(handle._callback, *handle._args)
             if self.steps == self._counted:
-                self._count_anew()
+                self._count_again()
 
-    def _count_anew(self) -> None:
+    def _count_again(self) -> None:
         if self.now - self._counted_at < 1.0:
-            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
+            raise Livelock(f"at {self.now:.3f} s more happens in a second than is possible")
         self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
     @staticmethod

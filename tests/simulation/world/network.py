@@ -57,7 +57,7 @@ class Link:
         self.connected = False
         self.asking: dict[Asked, None] = {}
         self.on_break: list[Callable[[], None]] = []
-        """Told when the connection is broken, or silent for so long that readers open anew."""
+        """Told when the connection is broken, or silent for so long that readers open it again."""
         self._world = world
         self._host = process.host
         self._server = world.server

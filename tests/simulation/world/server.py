@@ -55,7 +55,7 @@ class Server:
     def __init__(self, world: World) -> None:
         self.records: list[Record] = []
         self.purged = 0
-        """Records up to this sequence are in `records`, which is the truth, and no longer given to anybody."""
+        """Records up to this sequence are in `records`, which is the truth, but are no longer delivered."""
         self.on_purge: list[Callable[[int], None]] = []
         """Told of the last sequence that is about to be removed."""
         self.durable = 0
@@ -145,9 +145,9 @@ class Server:
         self._refuses = self._chance.random() < 0.4
         self._world.trace("server is stalled", seconds=seconds, refuses=self._refuses)
         self._paused_until = max(self._paused_until, self._world.now + seconds)
-        self._world.at(self._paused_until, self._go_on)
+        self._world.at(self._paused_until, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         while self._inbox and self._world.now >= self._paused_until:
             self._inbox.popleft()()
 

@@ -73,7 +73,7 @@ def test_requests_that_get_there_may_have_no_answer() -> None:
     assert seen == {("stored", "then"), ("LogUnavailable", "then")}
 
 
-def test_a_server_that_is_killed_may_have_stored_what_it_did_not_acknowledge() -> None:
+def test_a_killed_server_may_have_stored_unacknowledged_records() -> None:
     seen = outcomes(lambda world, _: world.server.crash(3.0))
     assert {("stored", "then"), ("LogUnavailable", "later"), ("LogUnavailable", "never")} <= seen
     assert seen <= {

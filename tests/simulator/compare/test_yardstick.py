@@ -57,7 +57,7 @@ def test_an_arrival_waits_for_the_round_and_starts_in_30_s() -> None:
     assert ended(run("tiresias", job("a", 53, 4, 100))) == {"a": 60 + 30 + 100}
 
 
-def test_decisions_come_in_rounds_only() -> None:
+def test_decisions_are_made_in_rounds_only() -> None:
     written = run("dorm", *(job(f"j{i}", 37.0 * i, 8, 200 + 31 * i) for i in range(12)))
     at = [event.at - BEGIN for event in written.events if isinstance(event, k.Round) and event.allocated]
     assert len(at) > 5
@@ -108,7 +108,7 @@ def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
     assert play(scenario).simulation.unfinished == ["stuck"]
 
 
-def test_bounds_are_those_of_pollux_simulator() -> None:
+def test_bounds_agree_with_the_simulator_of_pollux() -> None:
     workload = Workload("jobs", (job("a", 0, 4, 100, (1, 1.0), (4, 3.0), (16, 7.0)),))
     bounds = {}
     for policy in ("tiresias", "static", "optimus", "dorm", "gavel", "drf"):

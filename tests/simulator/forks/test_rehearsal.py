@@ -61,7 +61,7 @@ def watched(records: list[Record]) -> PhaseWatch:
     return watch
 
 
-def test_timings_come_out_of_the_log_that_they_went_into() -> None:
+def test_timings_are_recovered_from_a_log() -> None:
     watch = watched(resized((2, 4, 1, 3)))
     assert [(one.kind, one.containers_before, one.containers) for one in watch.phases] == [
         ("start", 0, 4), ("restart", 4, 2), ("restart", 2, 4), ("restart", 4, 1), ("restart", 1, 3)
@@ -86,7 +86,7 @@ def test_how_often_an_app_saves_is_seen() -> None:
     assert fit(watch.phases, gaps_s=gaps).checkpoint_every_s == pytest.approx(8.0)
 
 
-def test_nothing_seen_leaves_what_was_assumed() -> None:
+def test_without_observations_the_assumptions_stay() -> None:
     assert fit([]) == Timings()
     assert fit([], default=TIMINGS) == TIMINGS
 
@@ -134,7 +134,7 @@ def test_without_an_adjustment_nothing_is_compared() -> None:
         phase_rows([], [one])
 
 
-def test_errors_are_parts_of_what_was() -> None:
+def test_errors_are_relative_to_the_real_values() -> None:
     assert Row("x", 2.0, 1.0).error == -0.5
     assert Row("x", 0.0, 0.0).error == 0.0
     assert math.isinf(Row("x", 0.0, 1.0).error)

@@ -175,7 +175,7 @@ def test_an_election_that_others_came_before() -> None:
     assert (found.good, found.rounds, found.same_records) == (True, 1, 2)
 
 
-def test_a_log_that_begins_later_has_no_timings(incident: list[Record]) -> None:
+def test_a_log_that_starts_later_has_no_timings(incident: list[Record]) -> None:
     for records in ([], incident[1:]):
         with raises(SimulationError, "log.not_whole"):
             decide_alike(records)

@@ -71,7 +71,7 @@ def test_guesses_alone_have_no_upper_end() -> None:
     assert found.not_before_s is None
 
 
-def test_alike_apps_give_a_range_around_what_is_likely() -> None:
+def test_similar_apps_give_a_range_around_the_likely_value() -> None:
     """Two runs of the command have ended; the third runs beside one whose owner declared its work."""
     fit = ["fit", "resnet"]
     before = [trained(f"fit-{index}", 0, 300 + 60 * index, command=fit) for index in (1, 2)]
@@ -91,7 +91,7 @@ def test_alike_apps_give_a_range_around_what_is_likely() -> None:
     assert "fit-3 has as much work as similar apps" in found.text
 
 
-def test_what_can_not_start_is_not_promised() -> None:
+def test_no_start_is_promised_to_apps_that_cannot_start() -> None:
     """It needs more than the cluster has, once a node is drained permanently."""
     simulation = Simulation(
         busy(

@@ -65,7 +65,7 @@ class TestTuned:
         assert speed.work / speed.rate((4,)) == pytest.approx(seconds_until(course, 0.0, speed.work))
         assert speed.rate(()) == 0.0
 
-    def test_goodput_is_what_a_step_is_worth_over_what_it_takes(self, folder: Path) -> None:
+    def test_goodput_is_the_value_of_a_step_divided_by_its_time(self, folder: Path) -> None:
         """Variance and squared norm are 1, so a step of four times the first batch is worth 2 / (1/4 + 1) = 1.6 of its
         steps."""
         profile = Profile(folder / "net")
@@ -88,7 +88,7 @@ class TestTuned:
 
 
 class TestWorkload:
-    def test_a_job_declares_what_it_accepts_and_its_work_is_progress(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_job_declares_its_batch_sizes_and_its_work_is_progress(self, folder: Path, tmp_path: Path) -> None:
         job = workload(folder, tmp_path / "w.csv").apps[0]
         assert job.spec.batch is not None
         assert msgspec.to_builtins(job.spec.batch) == {"initial": 64, "least": 16, "most": 64, "per_container": 32}

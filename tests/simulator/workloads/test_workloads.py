@@ -32,7 +32,7 @@ def refused(text: str) -> str:
 
 
 class TestPaper:
-    def test_it_is_the_one_that_was_written_down_before_any_policy_was_run_on_it(self) -> None:
+    def test_the_workload_is_the_one_fixed_before_any_run(self) -> None:
         """A change here changes every figure of the evaluation, so it has to be meant."""
         workload = paper.workload(0)
         begin = [(app.spec.name, round(app.at_s), round(app.work)) for app in workload.apps[:4]]
@@ -181,7 +181,7 @@ class TestNodes:
             ("cpu=1 zone", "nodes.label.malformed"),
         ],
     )
-    def test_what_is_no_cluster(self, text: str, code: str) -> None:
+    def test_invalid_clusters(self, text: str, code: str) -> None:
         with raises(SimulationError, code):
             nodes.parse(text)
 
@@ -209,7 +209,7 @@ class TestNodes:
             (1000, 1): 1,
         }
 
-    def test_what_fits_nowhere_is_skipped_or_refused(self) -> None:
+    def test_jobs_that_fit_nowhere_are_skipped_or_refused(self) -> None:
         workload = workloads.load("parametric,apps=3,cpu=3,n_min=1:5,n_max=5", seed=2)
         small = nodes.parse("2x cpu=7,memory=64GiB")  # Two containers on each.
         fits = [app for app in workload.apps if app.spec.n_min == 1]

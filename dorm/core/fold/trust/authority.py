@@ -8,7 +8,7 @@ answer.
     submissions            users, operators, admins; in the own name
     updates, cancels, retries,
     edits, restarts        the app's tenant, operators, admins
-    holds and releases     the same; a hold of somebody else's app is released by operators and admins alone
+    holds and releases     the same; only operators and admins release a hold of someone else's app
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
     rotations, pauses,

@@ -65,7 +65,7 @@ def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answe
     return "forbidden"
 
 
-def refusals_told(state: State, event: k.RecordsRefused) -> None:
+def refusals_reported(state: State, event: k.RecordsRefused) -> None:
     """The master has reported refused records."""
     known = state.known
     if known is None:

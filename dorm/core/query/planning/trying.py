@@ -124,4 +124,4 @@ def differences(before: Settings, after: Settings, plugins: Plugins) -> list[str
             lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
     lines += [f"{one.word}: {shown(one, one.value)} -> retention" for name, one in old.items()
               if name.startswith(f"{RETENTION}.") and name not in new]  # fmt: skip
-    return lines or ["the values are what they were"]
+    return lines or ["no value changes"]

@@ -171,7 +171,7 @@ async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster
     await connection.close()
 
 
-def test_what_a_stream_notes_is_read_as_it_was_written() -> None:
+def test_notes_of_a_stream_survive_a_round_trip() -> None:
     changed = _without_compression({"name": "s", "metadata": {"a": "b"}}, {"s0": "NA", "s=1": "?", "s2": "NC"})
     noted = compressed_by(changed["metadata"])
     assert (changed["compression"], changed["metadata"]["a"]) == ("none", "b")

@@ -51,7 +51,7 @@ async def connect(server: NatsServer) -> Connection:
     return await Connection.open(server.url, CLUSTER, create=True)
 
 
-async def test_what_is_too_large_is_refused_before_it_is_stored(server: NatsServer) -> None:
+async def test_oversized_records_are_refused_before_they_are_stored(server: NatsServer) -> None:
     connection = await connect(server)
     async with anybody(server) as jetstream:
         for subject, most in (
