@@ -87,6 +87,9 @@ class PolicyChanged(Event, frozen=True):
     `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
     """What an app's weight counts against: all apps, or the others of its tenant, where all tenants weigh the same."""
+    tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    """How many apps of one tenant may be there at once that have not ended, whether they run, wait or are held.  An open
+    cluster has no tenants."""
 
 
 class SealRequested(Event, frozen=True):
