@@ -142,8 +142,8 @@ class Workers:
         return self.folder / f"slot-{slot}"
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return all lines of all progress files, by slot.  Only new lines are read: a caller that waits for a change asks often,
-        and shares the machine with the workers."""
+        """Return all lines of all progress files, by slot.  Only new lines are read: a caller that waits for a change asks
+        often, and shares the machine with the workers."""
         found = []
         for path in sorted(self.folder.glob("slot-*/progress")):
             offset, lines = self._facts.get(path, (0, []))
