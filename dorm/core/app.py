@@ -105,10 +105,14 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     """Its log time (UTC ns)."""
 
 
+TENANTS = "//"
+"""What follows the tenant in the key of a name; no name of an app or a tenant has it."""
+
+
 def name_key(name: str, submission: str) -> str:
     """Return the key of an app's name in `State.names`: each tenant has its own names."""
     tenant = tenant_in(submission)
-    return f"{tenant}//{name}" if tenant else name
+    return f"{tenant}{TENANTS}{name}" if tenant else name
 
 
 class SkippedLines(msgspec.Struct, gc=False):

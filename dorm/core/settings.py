@@ -64,6 +64,22 @@ def weights_after(settings: Settings, change: PolicyChanged) -> str | msgspec.Un
     return msgspec.UNSET if change.weights == WEIGHTS[0] else change.weights
 
 
+TENANT_APPS = 10_000
+"""How many apps a tenant may have that have not ended, unless a change says otherwise."""
+
+
+def most_apps(settings: Settings) -> int:
+    """Return how many apps a tenant may have that have not ended."""
+    return TENANT_APPS if isinstance(settings.tenant_apps, msgspec.UnsetType) else settings.tenant_apps
+
+
+def tenant_apps_after(settings: Settings, change: PolicyChanged) -> int | msgspec.UnsetType:
+    """Return `Settings.tenant_apps` once the change is folded."""
+    if change.tenant_apps is None:
+        return settings.tenant_apps
+    return msgspec.UNSET if change.tenant_apps == TENANT_APPS else change.tenant_apps
+
+
 def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
     """Return `Settings.tenant_retention_s` once the change is folded."""
     return retentions_after(retentions_of(settings), change) or msgspec.UNSET
@@ -114,7 +130,7 @@ def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE
     kept = tenant_retention_after(settings, change)
     return msgspec.structs.replace(
         settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept,
-        weights=weights_after(settings, change), **known,
+        weights=weights_after(settings, change), tenant_apps=tenant_apps_after(settings, change), **known,
     )  # fmt: skip
 
 

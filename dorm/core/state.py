@@ -80,6 +80,8 @@ class Settings(msgspec.Struct):
     weights: str | msgspec.UnsetType = msgspec.UNSET
     """`tenants` if weights divide a tenant's share (`dorm.core.decide.weighing`). Unset if they count against all
     apps."""
+    tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
+    """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):

@@ -40,13 +40,11 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
         if not _good(keys, machine, hosts, now):
             keys.make_machine_certificate(machine, hosts, now)
             renewed.append(machine)
-    for reader in _readers(settings):
-        keys.make_credentials(settings.cluster, settings.url(), reader, "reader")
     if settings.webhooks.machines:
         from dorm.webhooks.keys import open_keys
 
         open_keys(keys.path / layout.WEBHOOKS_KEY, settings.cluster)
-    make_keys(keys, settings.cluster, settings.url(), admin, (), now)
+    make_keys(keys, settings.cluster, settings.url(), admin, (), now, readers=_readers(settings))
     return renewed
 
 

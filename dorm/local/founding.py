@@ -44,12 +44,20 @@ def has_log(server: Path) -> bool:
 
 
 def make_keys(
-    keys: KeyFolder, cluster: str, url: str, admin: str, hosts: Sequence[str], now: int, nodes: Sequence[str] = ()
+    keys: KeyFolder,
+    cluster: str,
+    url: str,
+    admin: str,
+    hosts: Sequence[str],
+    now: int,
+    nodes: Sequence[str] = (),
+    *,
+    readers: Sequence[str] = (),
 ) -> Credentials:
     """Create the missing keys of a cluster; return the admin's credentials.  `hosts` are the server's names and
-    addresses for its certificate; without any there is no TLS.  `nodes` are those of this machine, which the server
-    lets in from its first start.  Raises SecurityError, CredentialsError, KeyFileError."""
-    if admin in PROCESSES:
+    addresses for its certificate; without any there is no TLS.  `nodes` are those of this machine, and `readers`
+    processes; the server lets both in from its first start.  Raises SecurityError, CredentialsError, KeyFileError."""
+    if admin in (*PROCESSES, *readers):
         raise SecurityError(f"{admin} can't be the name of an admin: it is a process's", code="identity.name.reserved")
     if hosts:
         keys.make_certificates(cluster, hosts, now)
@@ -58,6 +66,7 @@ def make_keys(
     open_key(keys.seal_key)
     made = keys.make_credentials(cluster, url, admin, "admin", alone=True)
     first = [made, *(keys.make_credentials(cluster, url, node, "node") for node in nodes)]
+    first += [keys.make_credentials(cluster, url, reader, "reader") for reader in readers]
     if not keys.exists:
         keys.write_accounts(cluster, [Key(one.name, one.role, public_key(one.seed)) for one in first], now)
     return made

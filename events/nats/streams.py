@@ -24,6 +24,7 @@ from events import subjects as names
 from events.log.imported import imported_upto
 from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.logger import Logger
+from events.nats.access.names import MASTER
 from events.nats.beside.files import files_config
 from events.nats.beside.parts import parts_config
 from events.nats.beside.progress import progress_config
@@ -77,7 +78,8 @@ def all_streams(cluster: str) -> list[str]:
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.settings.compression`), not even
+    """Return a cluster's streams in the order in which they are made: the log's first, and last the one of the masters' lease,
+    for which a master waits.  None is compressed (`events.nats.settings.compression`), not even
     on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
@@ -109,9 +111,9 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
         ),
         progress_config(cluster),
         snapshot_config(cluster),
-        leadership_config(cluster),
         parts_config(cluster),
         files_config(cluster),
+        leadership_config(cluster),
     ]
 
 
@@ -135,6 +137,8 @@ async def _find(link: Link, cluster: str, timeout: float) -> int:
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
             found = await manager.stream_info(log_stream(cluster))
+            if link.credentials is not None and link.credentials.role == MASTER:
+                await manager.stream_info(str(leadership_config(cluster).name))  # An admin is making them just now.
             if found.config.subjects == [names.log_subjects(cluster)]:
                 return imported_upto(found.config.metadata)
         except nats.js.errors.NotFoundError:

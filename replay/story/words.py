@@ -82,6 +82,7 @@ def settings(event: k.PolicyChanged) -> str:
     parts += [f"{name}={value}" for name, value in sorted(given.items())]
     parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
     parts += [f"weights={event.weights}"] if event.weights is not None else []
+    parts += [f"tenant_apps={event.tenant_apps}"] if event.tenant_apps is not None else []
     what = ", ".join(parts)
     return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
 

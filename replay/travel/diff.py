@@ -207,7 +207,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
         parameters = settings.params
     times = {name: getattr(settings, name) for name in TIMES}
     weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
-    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights}
+    most = {"tenant_apps": settings.tenant_apps} if isinstance(settings.tenant_apps, int) else {}
+    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights, **most}
 
 
 def _cluster(state: State) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from agents.checkpoint_folder import MARKER
 from events.codec import decode
 from events.kinds import Resized, Round
 from replay.audit.audit import verify
 from tests.deploy.loopback import MACHINES, READY_S, UNITS, Site
-from tests.e2e.commands import processes_of, until_said
+from tests.e2e.commands import dorm, processes_of, until_said
 from tests.e2e.story import spec, until
 from tests.lab.chaos.replicas import compare
 from tests.webhooks.receiver import Receiver
@@ -65,6 +66,8 @@ async def test_a_deployment_lives(tmp_path: Path) -> None:
                 await a_webhook_arrives(site, receiver)
                 await everything_is_restarted(site, client, app)
                 await a_webhook_arrives(site, receiver)
+            await what_would_destroy_is_refused(site, client)
+            await the_shared_folder_goes_and_comes_back(site, client, app)
             await two_servers_are_killed(site, client, app)
             await a_node_is_replaced(site, client, app)
         await wiped_and_restored(site, app)
@@ -133,6 +136,28 @@ async def a_webhook_arrives(site: Site, receiver: Receiver) -> None:
     await site.dorm("webhooks", "test", "pager")
     secret = str(json.loads(await site.dorm("webhooks", "secret", "pager", "-o", "json"))["secret"])
     assert receiver.requests[before].verified(secret)["type"] == "io.dorm.webhook.test_requested.v1"
+
+
+async def what_would_destroy_is_refused(site: Site, client: Client) -> None:
+    """A lease within which no agent can be heard would end every container."""
+    before = (await client.state()).settings
+    code, _, err = await dorm(site.home, "policy", "set", "node_lease=1s", timeout=READY_S)
+    assert code == 1, err
+    assert "[settings." in err
+    assert (await client.state()).settings == before
+
+
+async def the_shared_folder_goes_and_comes_back(site: Site, client: Client, app: str) -> None:
+    """As a file server does that is down for a while: no node gets containers, and no app is resized, whichever agent notices
+    first that the folder is back."""
+    before, marker = await resizes(client), site.shared / MARKER
+    content = marker.read_bytes()
+    marker.unlink()
+    await until(client, lambda s: all(node.foreign for node in s.nodes.values()), "no folder", timeout=READY_S)
+    marker.write_bytes(content)
+    await until(client, lambda s: not any(node.foreign for node in s.nodes.values()), "the folder", timeout=READY_S)
+    await further(client, app, "it trains on after the folder was away")
+    assert await resizes(client) == before
 
 
 async def two_servers_are_killed(site: Site, client: Client, app: str) -> None:

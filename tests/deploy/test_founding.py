@@ -16,6 +16,7 @@ from dorm.deploy.rendering import rendered
 from dorm.local.nats_server import find_binary
 from dorm.security.folder import KeyFolder
 from events.log.records import LogRefused, LogUnavailable
+from events.nats import streams
 from events.nats.access.credentials import read_credentials
 from events.nats.connection import Connection
 from tests.deploy.loopback import relocated
@@ -42,6 +43,7 @@ def alone() -> Deployment:
         api=[],
         nodes={},
         backup={},
+        webhooks={},
         mount="none",
         ports=ports,
     )
@@ -85,3 +87,25 @@ async def test_a_master_waits_until_its_cluster_is_made(tmp_path: Path) -> None:
             await connection.close()
         finally:
             opening.cancel()
+
+
+async def test_a_master_waits_until_all_streams_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's is the first of them, and a master that saw it alone would end for want of the lease."""
+    settings, keys = alone(), KeyFolder(tmp_path / "security")
+    prepare(settings, keys, "root", time.time_ns())
+    async with serving(settings, keys, tmp_path), asyncio.timeout(60):
+        own = read_credentials(tmp_path / f"{layout.MASTER}/master.json".lstrip("/"))
+        all_of_them = streams.stream_configs
+        with monkeypatch.context() as made:
+            made.setattr(streams, "stream_configs", lambda cluster: all_of_them(cluster)[:1])
+            admin = await Connection.open(
+                own.url, settings.cluster, create=True, patient=True, credentials=keys.credentials("root")
+            )
+            await admin.close()
+        with raises(LogRefused, "cluster.not_found", "dorm deploy found"):
+            await Connection.open(own.url, settings.cluster, credentials=own)
+        opening = asyncio.create_task(Connection.open(own.url, settings.cluster, patient=True, credentials=own))
+        await enable(settings, keys, clock=time.time_ns)
+        connection = await opening
+        assert await connection.leadership.replicas() == 1
+        await connection.close()

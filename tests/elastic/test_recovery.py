@@ -325,3 +325,22 @@ def test_a_leader_learns_of_a_newcomers_death_from_a_report_before_its_connectio
     group.run()
     check(group)
     assert trained(group)[1:] == [("death", (0, 1)), ("grow", (0, 1, 4))]
+
+
+def test_a_newcomer_learns_at_the_switch_who_has_died_before() -> None:
+    """Else the first report of another death would be news of all of them, and everyone would report again."""
+    group = Group(9, epochs=12)
+    group.announce(0, 1, 2, 3)
+    group.later(2.5, lambda: kill(group, 3, 0, 1, 2))
+    group.later(6.0, lambda: group.announce(0, 1, 2, 4, 5))
+    members = (0, 1, 2, 4, 5)
+    known: list[set[int]] = []
+    until(
+        group,
+        lambda: ("grow", members) in trained(group) and all(group.members[slot].view is not None for slot in members),
+        lambda: known.extend(set(group.members[slot].dead) for slot in members),
+    )
+    group.run()
+    assert trained(group) == [("start", (0, 1, 2, 3)), ("death", (0, 1, 2)), ("grow", members)]
+    assert known == [{3}] * 5
+    check(group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -113,6 +115,76 @@ async def test_a_missing_store(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp
     rotating.store = open_store("s3://no-such-bucket", CLUSTER)
     with raises(StoreError, "archive.store.failed"):
         await rotating.rotator().step(ALL)
+
+
+class Between:
+    """Passes bytes on between a client and a store, and breaks off for ever after so many of them, in either direction."""
+
+    def __init__(self, host: str, port: int, most: int) -> None:
+        self.passed = 0
+        self._to = host, port
+        self._most = most
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    async def __aenter__(self) -> Between:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        store_reader, store_writer = await asyncio.open_connection(*self._to)
+        for source, sink in ((reader, store_writer), (store_reader, writer)):
+            task = asyncio.create_task(self._pass_on(source, sink))
+            self._tasks.add(task)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError), contextlib.closing(sink):
+            while self.passed < self._most and (data := await source.read(1024)):
+                sink.write(data[: max(0, self._most - self.passed)])
+                self.passed += len(data)
+                await sink.drain()
+
+
+async def test_a_store_that_stops_in_the_middle(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At any byte of a rotation, of what is sent and of what comes back: nothing is lost, and the next one does it all."""
+    usual = os.environ["AWS_ENDPOINT_URL"]
+    host, _, port = usual.removeprefix("http://").partition(":")
+    monkeypatch.setattr("events.archive.stores.s3._RETRIES", 0)
+
+    async def rotate(part: str, most: int) -> tuple[Rotating, int, StoreError | None]:
+        rotating, failed = Rotating(sealed_log(seals=3, between=30), tmp_path / part), None
+        async with Between(host, int(port), most) as between:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+            rotating.store = open_store(f"{bucket}/{part}", CLUSTER)
+            try:
+                assert await rotating.rotator().step(ALL) is not None
+            except StoreError as error:
+                failed = error
+        monkeypatch.setenv("AWS_ENDPOINT_URL", usual)
+        rotating.store = open_store(f"{bucket}/{part}", CLUSTER)
+        return rotating, between.passed, failed
+
+    _, whole, failed = await rotate("whole", 1 << 40)
+    assert failed is None
+    for number in range(10):
+        rotating, _, failed = await rotate(f"part{number}", whole * number // 10)
+        assert failed is not None, number
+        assert failed.code in ("archive.store.failed", "archive.missing")
+        start = await rotating.stream.start()
+        if start:  # It broke off after all was done.
+            assert [name.upto for name in await rotating.store.names()] == [start]
+        while await rotating.rotator().step(ALL) is not None:
+            pass
+        found = WholeLog(rotating.stream, CLUSTER, place=f"{bucket}/part{number}")
+        assert (await records_of(found))[: len(rotating.given)] == rotating.given
+        await found.close()
 
 
 async def test_a_folder_that_is_none(tmp_path: Path) -> None:

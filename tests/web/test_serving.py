@@ -7,6 +7,7 @@ import contextlib
 import json
 from random import Random
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -157,6 +158,18 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
             assert await tab.get_by_label("Copies of").input_value() == "n0"
             assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
+
+
+@pytest.mark.parametrize(
+    "also", ['{"nodes": 5, "update": 5, "cancel": 5}', '{"nodes": [{"like": 5, "capacity": 5}]}', "5"]
+)
+async def test_an_address_that_somebody_made_up_leaves_the_form_usable(also: str) -> None:
+    async with archive() as (address, seq), chrome() as browser, contextlib.AsyncExitStack() as stack:
+        there = f"{address}#/whatif?at={seq}&also={quote(also)}"
+        tab = await stack.enter_async_context(opened(browser, there, strict=False))
+        await tab.get_by_label("theta2").wait_for()
+        await tab.get_by_label("theta2").fill("0.5")
+        await tab.get_by_label("How long to simulate").fill("6h")
 
 
 async def title_of(tab: Page, said: str) -> None:

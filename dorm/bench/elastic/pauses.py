@@ -108,11 +108,13 @@ class _Job:
         """Wait until the members are these for this cause; return the first step in which they are.  `known` is how many
         changes there were before."""
 
+        wanted = sorted(slots)
+
         def found() -> list[int]:
             changes = self.workers.changes()
-            return [c["step"] for c in changes if c["cause"] == cause and c["members"] == sorted(slots)]
+            return [c["step"] for c in changes[known:] if c["cause"] == cause and c["members"] == wanted]
 
-        self.workers.until(lambda: len(self.workers.changes()) > known and found(), timeout=_LONGEST_S)
+        self.workers.until(found, timeout=_LONGEST_S)
         return max(found())
 
     def resize(self, cause: str, slots: Sequence[int]) -> float:

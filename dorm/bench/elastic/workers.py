@@ -47,6 +47,8 @@ class Workers:
         self._script, self._arguments = script, arguments
         self._environment = dict(environment or {})
         self._ports: dict[int, int] = {}
+        self._facts: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+        """By progress file: how many bytes of it were read, and what they said."""
 
     def announce(self, *slots: int, prepared: bool = False) -> None:
         """Announce a membership to all workers and start those that are new.  With `prepared` the new ones start and listen
@@ -140,14 +142,21 @@ class Workers:
         return self.folder / f"slot-{slot}"
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return all lines of all progress files, by slot."""
-        lines = []
+        """Return all lines of all progress files, by slot.  Only new lines are read: a caller that waits for a change asks
+        often, and shares the machine with the workers."""
+        found = []
         for path in sorted(self.folder.glob("slot-*/progress")):
-            slot = int(path.parent.name.partition("-")[2])
-            # The last line may be incomplete.
-            whole = path.read_text().rpartition("\n")[0]
-            lines += [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
-        return lines
+            offset, lines = self._facts.get(path, (0, []))
+            if path.stat().st_size > offset:
+                slot = int(path.parent.name.partition("-")[2])
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole = file.read().rpartition(b"\n")[0] + b"\n"  # The last line may be incomplete.
+                if whole != b"\n":
+                    lines = lines + [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
+                    self._facts[path] = offset + len(whole), lines
+            found += lines
+        return found
 
     def changes(self) -> list[dict[str, Any]]:
         """Return the changes of members, by step."""

@@ -47,7 +47,14 @@ from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, re
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
-from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of, weights_after
+from dorm.core.settings import (
+    TIMES,
+    policy_after,
+    tenant_apps_after,
+    tenant_retention_after,
+    times_of,
+    weights_after,
+)
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -212,6 +219,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
         setattr(settings, name, getattr(times, name))
     settings.tenant_retention_s = tenant_retention_after(settings, event)
     settings.weights = weights_after(settings, event)
+    settings.tenant_apps = tenant_apps_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:

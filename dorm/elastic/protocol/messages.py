@@ -127,6 +127,8 @@ class Switch(Message):
     step: int = 0
     used: list[int] = field(default_factory=list)
     """The ledger of the epoch so far."""
+    dead: list[int] = field(default_factory=list)
+    """Those that have died so far: to newcomers, a later report of a death would be news of all of them."""
 
 
 @dataclass

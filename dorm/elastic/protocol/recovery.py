@@ -134,9 +134,7 @@ class Recovery:
         asked = known.view is None and known.slot in status.awaited
         self._statuses[sender] = status
         if news & known.taking_part or (news and (known.recovering or asked)) or (mine and not known.recovering):
-            known.dead |= news
-            known.disconnect |= news
-            known.connected -= news
+            known.bury(news)
             if known.taking_part - {known.slot}:
                 self.begin()
         self._look()
@@ -250,10 +248,7 @@ class Recovery:
             return
         if known.view is None and known.prepared_number > recover.view:
             return  # The survivors have begun to lead this newcomer on since then.
-        for slot in set(recover.dead) - known.dead - {known.slot}:
-            known.dead.add(slot)
-            known.disconnect.add(slot)
-            known.connected.discard(slot)
+        known.bury(set(recover.dead) - {known.slot})
         if known.slot not in recover.members:
             self.end()
             self._exclude(recover)

@@ -276,6 +276,7 @@ class Switching:
             old_owners=list(old.owners) if old.membership else [-1] * len(old.owners),
             step=known.step,
             used=[known.used.samples, *known.used.lanes],
+            dead=sorted(known.dead),
         )
         self._received = {}
         for slot in sorted(set(old.members) | set(members)):
@@ -295,6 +296,8 @@ class Switching:
             return  # From the founder before this one, which has not heard yet that it is to leave.
         known.prepared, known.driver = switch, sender
         known.highest = max(known.highest, switch.view)
+        if known.view is None:
+            known.bury(set(switch.dead))
         if known.plan is not None and known.plan.valued:
             for chunk, (was, now) in enumerate(zip(switch.old_owners, switch.owners)):
                 if was == known.slot != now and chunk in self.values:
@@ -354,7 +357,8 @@ class Switching:
             barrier_s=known.now - self._ready_since,
             bytes_moved=sum(self._received.values()),
         )
-        for slot in sorted(everybody - {known.slot}):
+        # First to those that train on: what leavers do then takes time from nobody's step.
+        for slot in sorted(everybody - {known.slot}, key=lambda slot: (slot not in switch.members, slot)):
             known.send(slot, go)
         self._adopt(go)
 

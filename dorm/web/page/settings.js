@@ -19,8 +19,8 @@ export async function loadSettings(at = null) {
   return { policies, now, inForce: Object.fromEntries(now.parameters.map((one) => [one.name, one.value])) };
 }
 
-/** Settings beside the policy's parameters, with how each is read.  How long ended apps are kept decides nothing. */
-const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s")).map((one) => [one, one.name === "weights"
+/** Settings beside the policy's parameters, with how each is read.  How long ended apps are kept, and how many a tenant may have, decides nothing. */
+const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s") && one.name !== "tenant_apps").map((one) => [one, one.name === "weights"
   ? { type: "string", choices: ["apps", "tenants"], default: one.default } : { type: one.name.endsWith("_ms") ? "integer" : "number", default: one.default }]);
 
 /** What a choice asks for: `request` changes the settings, `assumed` is the same for plans and forks, `wrong` says what cannot be read. */

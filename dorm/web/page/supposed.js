@@ -42,13 +42,13 @@ export function readSupposed(form) {
   return { body, some, wrong };
 }
 
-/** The fields that lead to a body, as an address holds it. */
+/** The fields that lead to a body, as an address holds it, which anybody may have written. */
 export function formOf(body) {
-  const form = { ...NONE }, [joined] = body.nodes ?? [], update = body.update ?? {};
+  const form = { ...NONE }, [joined] = [body.nodes ?? []].flat(), update = body.update ?? {};
   for (const name of LISTS) form[name] = [body[name] ?? []].flat().join(", ");
   if (joined) {
     form.join = String(joined.count ?? 1);
-    form.like = joined.like ?? "";
+    form.like = String(joined.like ?? "");
     form.capacity = Object.entries(joined.capacity ?? {}).map(([name, amount]) => `${name}=${amount}`).join(", ");
   }
   for (const name of ["app", ...BOUNDS]) form[name] = String(update[name] ?? "");

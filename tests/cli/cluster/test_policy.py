@@ -51,6 +51,8 @@ class TestWords:
             (["quiet=default"], {"quiet_ms": 200}),
             (["weights=tenants"], {"weights": "tenants"}),
             (["weights=default"], {"weights": "apps"}),
+            (["tenant_apps=500"], {"tenant_apps": 500}),
+            (["tenant_apps=default"], {"tenant_apps": 10_000}),
             (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
             (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
             (["policy=dorm", "theta1=0.3"], {"set_params": {"theta1": 0.3}}),
@@ -78,6 +80,8 @@ class TestWords:
             (["quiet_ms=nan"], "settings.quiet.out_of_range", "nan"),
             (["idle=500ms"], "settings.idle.out_of_range", "500ms"),
             (["weights=users"], "settings.weights.unknown", "'users'"),
+            (["tenant_apps=0"], "settings.tenant_apps.malformed", "from 1 to 1,000,000"),
+            (["tenant_apps=many"], "settings.tenant_apps.malformed", "'many'"),
             (["theta1=0.1", "theta1=0.2"], "settings.given_twice", ""),
             (["quiet=1s", "quiet_ms=200"], "settings.given_twice", "quiet"),
         ],
@@ -107,6 +111,7 @@ class TestWords:
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
             Settings(tenant_retention_s={"alice": 60.0, "bob@x+y": 0.0}),
             Settings(weights="tenants"),
+            Settings(tenant_apps=20_000),
         ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]

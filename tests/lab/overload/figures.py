@@ -32,6 +32,8 @@ class Phase(NamedTuple):
     log_time: int
     """Of its start, UTC nanoseconds; server and bench have the same clock."""
     answers: list[Answer]
+    alive: int
+    """Apps at its end."""
 
 
 class Usage(NamedTuple):
@@ -120,6 +122,7 @@ def _received(prefix: str, phase: Phase, told: list[Told], decisions: int, agent
 def _of_a_phase(prefix: str, phase: Phase, usage: Usage, reports: list[float]) -> dict[str, Figure]:
     answers = [answer.took_s for answer in phase.answers]
     return {
+        f"{prefix}apps_alive": figure(phase.alive, "count"),
         f"{prefix}reports_per_s": figure(len(reports) / (phase.ended - phase.began), "1/s"),
         f"{prefix}report_p50_s": figure(percentile(reports, 50), "s"),
         f"{prefix}report_p99_s": figure(percentile(reports, 99), "s"),

@@ -46,6 +46,8 @@ _READY_S = 300.0
 _END_S = 60.0
 _LOOK_S = 0.5
 _ANSWER_S = 120.0
+_REACH_S = 150.0
+"""For thousands of apps to be accepted."""
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -181,6 +183,7 @@ async def _load(
     async with Users(connection.log, cluster, size.apps) as users:
         tell(f"{size.apps} apps are submitted")
         await users.settle(timeout=_ANSWER_S)
+        await users.reach(timeout=_REACH_S)
         await _phase("steady", size.seconds, users, parts, phases, usages, tell)
         for name in FLOODS if size.flood else ():
             async with _flood(name, parts.url, cluster, size.flood):
@@ -216,8 +219,9 @@ async def _phase(
         meter.look()
         await asyncio.sleep(min(left, _LOOK_S))
     usages.append(meter.usage(name, time.monotonic() - began))
+    alive = users.alive
     await users.settle(timeout=_ANSWER_S)
-    phases.append(Phase(name, began, time.monotonic(), log_time, list(users.answers)))
+    phases.append(Phase(name, began, time.monotonic(), log_time, list(users.answers), alive))
 
 
 class _Meter:

@@ -28,6 +28,10 @@ _EVERY_S = 0.5
 """Between two submissions of the user who waits for answers."""
 _LENGTHS_S = (4, 15, 25, 40, 60)
 _POLITE = "polite"
+_BURST = 100
+"""Submissions of the others in a fifth of a second, at most."""
+_ENOUGH = 0.95
+"""Part of the apps: some always end and are followed by others."""
 
 
 class Answer(NamedTuple):
@@ -95,6 +99,22 @@ class Users:
                         await self._changed.wait()
         self._raise_ended()
 
+    @property
+    def alive(self) -> int:
+        """How many apps were accepted and have not ended."""
+        return len(self._alive)
+
+    async def reach(self, *, timeout: float) -> None:
+        """Until there are as many apps as there are to be, or the time is over.  Raises what ended a user."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while len(self._alive) < _ENOUGH * self._apps:
+                    self._raise_ended()
+                    self._changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            await self._changed.wait()
+
     def _raise_ended(self) -> None:
         for task in self._tasks:
             if task.done():
@@ -136,10 +156,10 @@ class Users:
     async def _keep_going(self) -> None:
         while True:
             missing = self._apps - len(self._alive) - len(self._waiting)
-            for _ in range(min(missing, 20)):
-                await self._submit(
-                    f"user-{self._made % 10}", _LENGTHS_S[self._made % len(_LENGTHS_S)], 1 + self._made % 8
-                )
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._made, self._made + min(missing, _BURST)):
+                    length_s = _LENGTHS_S[number % len(_LENGTHS_S)]
+                    tasks.create_task(self._submit(f"user-{number % 10}", length_s, 1 + number % 8))
             await asyncio.sleep(0.2)
 
     async def _be_polite(self) -> None:
