@@ -121,7 +121,7 @@ class Identities(msgspec.Struct):
         was decided before the keys changed may be stored after that."""
         return self.masters if basis >= self.masters_since else self.masters_before
 
-    def untold_refusals(self) -> list[Refusal]:
+    def unreported_refusals(self) -> list[Refusal]:
         """Return the refused records that the master has yet to report, as far as they are kept."""
         return [one for one in self.refusals if one.seq > self.told and not one.answered]
 

@@ -88,7 +88,7 @@ def may(name: str, kind: str, author: str) -> bool:
     return kind in own and (author == name or role == "api")
 
 
-async def test_everyone_publishes_what_the_table_says_and_nothing_else(guarded: Guarded, record_property: Any) -> None:
+async def test_everyone_publishes_exactly_what_the_table_allows(guarded: Guarded, record_property: Any) -> None:
     tried = done = 0
     for name in EVERYONE:
         allowed = {subject for subject, (kind, author) in subjects().items() if may(name, kind, author)}
@@ -244,7 +244,7 @@ async def test_a_refusal_comes_at_once_and_names_role_and_subject(guarded: Guard
         assert (await alice.log.append(f"dorm.{CLUSTER}.AppSubmitted.alice", b"x")).seq
 
 
-async def test_a_removed_identity_is_out_at_once_and_nobody_else_notices(guarded: Guarded) -> None:
+async def test_a_removed_identity_is_disconnected_at_once_without_effect_on_others(guarded: Guarded) -> None:
     async with (
         guarded.connection("olga") as olga,
         guarded.connection("alice") as alice,

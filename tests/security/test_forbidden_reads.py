@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def test_nobody_hears_what_is_for_others(guarded: Guarded) -> None:
+async def test_no_one_receives_messages_for_others(guarded: Guarded) -> None:
     everywhere = [
         ">",
         "_INBOX.>",
@@ -93,7 +93,7 @@ async def test_only_a_node_answers_for_itself_and_only_its_tenants_users_ask(gua
         answering.cancel()
 
 
-async def test_users_ask_how_masters_and_agents_are_and_nobody_else_answers(guarded: Guarded) -> None:
+async def test_users_ask_for_the_status_of_masters_and_agents_and_no_one_else_answers(guarded: Guarded) -> None:
     async def answerer(question: bytes) -> AsyncIterator[bytes]:
         yield b"well"
 
@@ -158,7 +158,7 @@ async def test_a_node_reads_its_own_part_and_no_other(guarded: Guarded) -> None:
         assert [part.node for part in await reader.log.parts.all()] == ["node-1", "node-2"]
 
 
-async def test_a_reader_who_takes_all_consumers_keeps_nobody_from_reading(guarded: Guarded) -> None:
+async def test_a_reader_with_all_consumers_blocks_no_other_reader(guarded: Guarded) -> None:
     """A stream has room for a limited number of consumers in all.  Others then read without one, and people have none of the
     stream that nodes get their parts from."""
     subject = f"dorm.{CLUSTER}.AppSubmitted.root"

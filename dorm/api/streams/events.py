@@ -72,7 +72,7 @@ class _Channel:
     """All readers with one filter."""
 
     def __init__(self, wanted: Filter, beside: int | None) -> None:
-        """It takes the progress after that record; None where there is none."""
+        """It takes the progress after that record; None if there is none."""
         self.wanted = wanted
         self.readers = Readers()
         self.queue: list[_Waits] = []

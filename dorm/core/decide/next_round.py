@@ -103,7 +103,7 @@ def _refused(state: State) -> list[Event]:
     known = state.known
     if known is None or not known.untold:
         return []
-    untold = known.untold_refusals()
+    untold = known.unreported_refusals()
     records = [
         RefusedRecord(seq=one.seq, who=one.who, of=one.kind, about=one.about, code=one.code, reason=one.reason)
         for one in untold

@@ -42,7 +42,7 @@ from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
 from dorm.core.fold.rounds import fold_round
-from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folder
+from dorm.core.fold.shared_folder import check_folder, settle_again, settle_folder
 from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
@@ -385,7 +385,7 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
         state.round_seq = state.seq
         return "void"
     outcome = fold_round(state, event, fence=state.round_seq)
-    settle_anew(state)
+    settle_again(state)
     state.round_seq = state.seq  # A round counts only on the rounds' subject (`_move_fence`).
     return outcome
 

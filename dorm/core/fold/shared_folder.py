@@ -128,7 +128,7 @@ def counts_in(state: State, app: App, generation: Generation, folder: str) -> bo
     return folder in ("", state.checkpoints, app.checkpoint_in) or app.checkpoint is None
 
 
-def settle_anew(state: State) -> None:
+def settle_again(state: State) -> None:
     """Something ended, which may have kept the folder in force."""
     for node in state.nodes.values():
         if node.foreign:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_only_the_latest_progress_of_a_while_is_said(path: Path) -> None:
+def test_only_the_latest_progress_of_an_interval_is_published(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 5.0)
     assert said(file, 0) == []
     write(path, '{"step": 1}\n{"step": 2, "loss": 0.5, "samples_per_s": 10}\n')
@@ -27,7 +27,7 @@ def test_only_the_latest_progress_of_a_while_is_said(path: Path) -> None:
     assert said(file, 5) == [("Progressed", 3)]
 
 
-def test_the_latest_checkpoint_is_said_after_the_progress_it_holds(path: Path) -> None:
+def test_the_latest_checkpoint_is_published_after_its_progress(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 1000.0)
     write(path, '{"step": 1}\n')
     assert said(file, 0) == [("Progressed", 1)]
@@ -48,7 +48,7 @@ def test_each_fact_has_the_end_of_its_line_in_its_id(path: Path) -> None:
     ]
 
 
-def test_what_the_log_has_is_not_said_again(path: Path) -> None:
+def test_facts_on_the_log_are_not_published_again(path: Path) -> None:
     lines = ['{"step": 1}\n', '{"checkpoint": 1}\n', '{"step": 2}\n', '{"checkpoint": 2}\n', '{"step": 3}\n']
     ends = [len("".join(lines[: count + 1])) for count in range(len(lines))]
     write(path, "".join(lines))
@@ -131,7 +131,7 @@ def test_a_sparse_file_of_100_gb_is_read_from_its_end(path: Path, monkeypatch: p
     assert said(file, 2) == [("Checkpointed", 3)]
 
 
-def test_what_stands_before_a_hole_is_read(path: Path) -> None:
+def test_lines_before_a_hole_are_read(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, '{"checkpoint": 1}\n')
     with path.open("r+b") as sparse:
@@ -157,7 +157,7 @@ def test_the_rest_of_a_line_that_is_too_long_is_no_line(path: Path) -> None:
     assert file.skipped > LONGEST_LINE
 
 
-def test_a_file_that_was_shortened_goes_on_at_its_end(path: Path) -> None:
+def test_a_shortened_file_is_read_from_its_end(path: Path) -> None:
     """Places grow on, so that no id comes twice."""
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, '{"checkpoint": 1}\n{"checkpoint": 2}\n')
@@ -173,7 +173,7 @@ def test_a_file_that_was_shortened_goes_on_at_its_end(path: Path) -> None:
     assert said(again, 0) == []
 
 
-def test_a_line_is_told_once_by_all_agents_together(path: Path) -> None:
+def test_all_agents_together_report_a_line_once(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, '{"step": 1}\n{"checkpoint": 1}\n{"step": 2}\n')
     told = Told()
@@ -187,7 +187,7 @@ def test_a_line_is_told_once_by_all_agents_together(path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["pipe", "link", "folder", "nothing", "device"])
-def test_what_is_no_file_says_nothing_and_keeps_nobody_waiting(path: Path, what: str) -> None:
+def test_a_path_that_is_no_file_gives_nothing_and_blocks_no_reader(path: Path, what: str) -> None:
     if what == "pipe":
         os.mkfifo(path)
     elif what == "link":

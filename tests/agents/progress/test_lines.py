@@ -159,7 +159,7 @@ def test_a_request_for_a_size_is_published_rarely_and_only_when_it_is_news(path:
     assert requests(file, 2 * REQUEST_S + 2, final=True) == [], "who has ended asks for nothing"
 
 
-def test_a_withdrawal_is_published_though_this_container_never_asked(path: Path) -> None:
+def test_a_withdrawal_is_published_even_if_this_container_never_asked(path: Path) -> None:
     """An earlier generation did."""
     file = ProgressFile(Key("app", 2, 0), path, 0.0)
     write(path, '{"request_size": null}\n')
@@ -190,7 +190,7 @@ def live(path: Path, interval_s: float = 5.0, told: Told | None = None) -> Progr
     return ProgressFile(Key("app", 2, 0), path, interval_s, told, live=True)
 
 
-def test_a_membership_that_trains_is_said(path: Path) -> None:
+def test_a_training_membership_is_published(path: Path) -> None:
     write(path, CHANGED)
     assert live(path).read(0) == [
         MembershipChanged(
@@ -219,7 +219,7 @@ def test_a_death_names_who_is_gone(path: Path) -> None:
     assert (fact.change, fact.lost, fact.repeated) == ("death", [3], True)
 
 
-def test_the_end_of_an_epoch_is_said_with_its_ledger(path: Path) -> None:
+def test_the_end_of_an_epoch_is_published_with_its_ledger(path: Path) -> None:
     write(path, '{"epoch": 3, "step": 1260, "samples": 1797, "ledger": "%s"}\n{"step": 1261}\n' % ("ab" * 32))
     epoch, progress = live(path).read(0)
     assert isinstance(epoch, EpochCompleted)
@@ -249,7 +249,7 @@ def test_nonsense_of_live_apps_is_skipped(path: Path, line: str) -> None:
     assert [fact.id for fact in facts] == [f"MembershipChanged.{len(CHANGED)}"]
 
 
-def test_memberships_are_said_at_a_limited_rate_and_once(path: Path) -> None:
+def test_memberships_are_published_once_and_at_a_limited_rate(path: Path) -> None:
     file = live(path)
     write(path, CHANGED)
     assert len(file.read(0)) == 1
@@ -266,7 +266,7 @@ def _epoch(number: int, ledger: str = "ab" * 32) -> str:
     return f'{{"epoch": {number}, "step": {10 * number}, "samples": 1797, "ledger": "{ledger}"}}\n'
 
 
-def test_epochs_that_the_rate_held_back_are_said_with_the_next_one(path: Path) -> None:
+def test_rate_limited_epochs_are_published_with_the_next_one(path: Path) -> None:
     file = live(path)
     write(path, _epoch(0))
     assert [fact.epoch for fact in file.read(0) if isinstance(fact, EpochCompleted)] == [0]
@@ -290,7 +290,7 @@ def test_the_epochs_of_one_fact_are_bounded_and_those_left_out_counted(path: Pat
     assert fact.earlier[-1].last == 1998
 
 
-def test_a_restarted_agent_says_no_epoch_twice_and_leaves_none_out(path: Path) -> None:
+def test_a_restarted_agent_reports_each_epoch_exactly_once(path: Path) -> None:
     write(path, _epoch(0) + _epoch(1) + _epoch(2))
     (fact,) = live(path, told=Told(epoch=len(_epoch(0)))).read(0)
     assert isinstance(fact, EpochCompleted)

@@ -71,7 +71,7 @@ def refusals_reported(state: State, event: k.RecordsRefused) -> None:
     if known is None:
         return
     known.told = max(known.told, event.upto)
-    known.untold = len(known.untold_refusals())
+    known.untold = len(known.unreported_refusals())
 
 
 def refusal_at(state: State, seq: int) -> Refusal | None:
