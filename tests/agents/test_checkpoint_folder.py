@@ -37,7 +37,7 @@ WORK = (
     'trap "exit 0" TERM; while :; do n=$((n+1)); echo $n > $f; echo "{\\"checkpoint\\": $n}" >> "$DORM_PROGRESS"; '
     "sleep 0.2; done"
 )
-"""Counts on from what lies in its folder of checkpoints, and first says where it begins."""
+"""Continues to count from its folder of checkpoints, and first prints where it starts."""
 
 
 class TestMarker:
@@ -124,7 +124,7 @@ async def test_a_hanging_mount_blocks_a_single_thread(tmp_path: Path, monkeypatc
 
 
 class Cluster:
-    """A master and process agents in this process, each with a mount of its own: a link."""
+    """A master and process agents in this process, each with a separate mount: a link."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

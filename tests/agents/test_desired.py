@@ -172,7 +172,7 @@ class TestLease:
 
 
 def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announcement() -> None:
-    """As where the masters cease to write parts: the node folds the rounds, and had read further before."""
+    """For example if the masters cease to write parts: the node folds the rounds, and had read further before."""
     bench = cluster()
     bench.add(joined("a"))
     last = len(bench.records)
@@ -222,7 +222,7 @@ def test_master_and_agent_agree_on_every_container() -> None:
 
 
 def test_a_server_can_filter_the_subjects_of_an_agent() -> None:
-    """Patterns of which two match the same subject are filtered by the reader, who is then sent the whole log."""
+    """If two patterns match the same subject, the reader has to filter, and receives the whole log."""
     patterns = subjects_of("demo", "master")
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
 

@@ -118,7 +118,7 @@ def test_nothing_starts_next_to_containers_that_ended_on_the_log(ghost: Key) -> 
 
 
 def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
-    """Its room is still counted by the master, so what was released fits beside it."""
+    """The master still counts its room, so released containers fit next to it."""
     wish = desired(wanted=True)
     stopping = Key("other", 1, 0)
     wish.due.add(stopping)

@@ -191,7 +191,7 @@ def test_behind_a_proxy_one_user_leaves_streams_for_others() -> None:
         held.enter_context(addresses.stream("elsewhere", "mallory"))
         with raises(TooMany, "api.streams.too_many"), addresses.stream("proxy"):
             pass
-    with contextlib.ExitStack() as held:  # If users are unknown, an address has all of its own.
+    with contextlib.ExitStack() as held:  # If users are unknown, each address has its whole share.
         for _ in range(4):
             held.enter_context(addresses.stream("proxy"))
     assert addresses.streams == 0

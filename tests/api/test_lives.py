@@ -66,7 +66,7 @@ async def on_a_log() -> AsyncIterator[tuple[TimedLog, Follower, RecentLog]]:
 
 
 def told(life: Life) -> tuple[bytes, Any, Any, str]:
-    """Everything that is asked of a life; asking changes nothing."""
+    """Every question to a life; asking changes nothing."""
     found = explain(life.state, life.witness, life.state.time)
     start = forecast(life.outlook, life.state, found.id, found.at)
     return msgspec.json.encode(life.story), found, start, digest(life.state)
@@ -112,7 +112,7 @@ async def test_a_record_is_followed_once_regardless_of_the_number_of_requests(mo
         assert followed == sorted(set(followed))
         assert followed[0] <= submitted
         assert followed[-1] == LENGTH
-        # A reader of the past moves forward beside the present.
+        # A reader of the past moves forward independently of the present.
         followed.clear()
         for seq in (LENGTH - 90, LENGTH - 80, LENGTH, LENGTH - 70):
             await lives.ask(Subject(name), seq, told)

@@ -129,7 +129,7 @@ async def test_a_fork_is_bounded_and_ends_with_its_request(
 
 
 async def _more(played: list[int], than: int) -> None:
-    """Wait until a simulation goes on."""
+    """Wait until a simulation runs."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if len(played) > than:
@@ -138,7 +138,7 @@ async def _more(played: list[int], than: int) -> None:
 
 
 async def _quiet(played: list[int]) -> None:
-    """Wait until no simulation goes on."""
+    """Wait until no simulation runs."""
     async with asyncio.timeout(PATIENCE_S):
         before = -1
         while len(played) != before:

@@ -50,7 +50,7 @@ class Partition:
                 self.start(rank)
 
     def start(self, rank: int, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start one worker, with `options` beside the common ones and `environment` over the contract's."""
+        """Start one worker, with `options` in addition to the common ones, and `environment` over the contract's."""
         contract = {
             "PATH": os.environ["PATH"],
             "DORM_APP": "app-1",

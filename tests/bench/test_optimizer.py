@@ -229,7 +229,7 @@ def test_an_answer_that_breaks_a_rule_ends_the_bench(monkeypatch: pytest.MonkeyP
 
 
 class Interrupts:
-    """Ctrl-C at the n-th thing that is told."""
+    """Ctrl-C at the n-th message."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -260,7 +260,7 @@ def test_references_until_ctrl_c_count() -> None:
 
 @pytest.mark.slow
 async def test_ctrl_c_in_a_terminal_prints_the_results_so_far(tmp_path: Path) -> None:
-    """It goes to all processes of the terminal, and only the one that reports heeds it."""
+    """It goes to all processes of the terminal, and only the reporting one obeys it."""
     ours, theirs = os.openpty()
     arguments = [
         "bench",

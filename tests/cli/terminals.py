@@ -26,7 +26,7 @@ def _with_columns(env: dict[str, str], columns: str) -> dict[str, str]:
 
 
 class Terminal:
-    """A program in a terminal of its own."""
+    """A program in its own terminal."""
 
     def __init__(self, *words: str, home: Path, columns: str = "80") -> None:
         """Without `columns` the program asks the terminal for its size."""

@@ -32,7 +32,7 @@ SPEC = {"name": "hello", "command": ["true"], "demand": {"cpu": 1}}
 
 
 class FlakyLog(MemoryLog):
-    """One that fails appends as it is told, after it has stored them or before."""
+    """A log that fails appends on request, before or after it has stored them."""
 
     def __init__(self, *failures: Exception | None) -> None:
         super().__init__(lambda: 1)

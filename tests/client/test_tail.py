@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FewInABatch(MemoryLog):
-    """Begins after `begin` records, of which only a snapshot is left, and gives three records at a time."""
+    """Starts after `begin` records, of which only a snapshot is left, and returns three records at a time."""
 
     def __init__(self, records: Sequence[Record], begin: int = 0) -> None:
         super().__init__(lambda: 0, records)

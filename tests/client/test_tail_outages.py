@@ -66,7 +66,7 @@ async def write(
 
 
 async def follow(client: Client, last: asyncio.Future[int], **wanted: Any) -> list[Logged]:
-    """All events until the one that ends the test."""
+    """All events up to the one that ends the test."""
     found: list[Logged] = []
     async with aclosing(client.events(**wanted)) as events:
         async for one in events:
@@ -77,7 +77,7 @@ async def follow(client: Client, last: asyncio.Future[int], **wanted: Any) -> li
 
 
 async def follow_in_pieces(server: NatsServer, last: asyncio.Future[int]) -> list[Logged]:
-    """As a program that is killed after every few events and goes on from the position that it had written down."""
+    """Like a program that is killed after every few events and resumes from the position that it had noted."""
     found: list[Logged] = []
     after: Position | str = "0"
     while not (last.done() and found and found[-1].position.seq >= last.result()):

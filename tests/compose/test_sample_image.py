@@ -100,7 +100,7 @@ async def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
 
 
 class Workshop:
-    """A copy of the sources to edit, a cache and an image name of its own."""
+    """A copy of the sources to edit, with its own cache and image name."""
 
     def __init__(self, url: str, sources: Path, cache: Path, ref: str) -> None:
         self.url = url

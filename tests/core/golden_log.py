@@ -95,7 +95,7 @@ def story() -> list[Record]:
 
 
 def made_of(records: list[Record]) -> dict[str, Any]:
-    """What this build makes of a log: the state's digest along the way, and what it would have decided at each basis.
+    """This build's result for a log: the state's digest along the way, and its decision at each basis.
 
     Decisions of the optimizer are compared only where they were made by the same solver."""
     decided = {event.basis for event in map(decode, records) if isinstance(event, k.Round)}

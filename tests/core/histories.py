@@ -114,7 +114,7 @@ class History:
         return {name: dict(app.current) for name, app in self.apps.items()}
 
     def settle(self, rounds: int) -> int:
-        """Rounds until one changes nothing; fails where that does not happen."""
+        """Rounds until one changes nothing; fails if that does not happen."""
         for count in range(rounds):
             before = self.placement()
             self.round()

@@ -137,7 +137,8 @@ def test_while_events_follow_each_other_changes_stay_within_theta2() -> None:
 
 @pytest.mark.usefixtures("each_way")
 def test_cheap_changes_are_made_more_often() -> None:
-    """Apps alike but for what an adjustment costs them, over the same events: those that go on at once are asked first."""
+    """Apps that differ only in the cost of an adjustment, over the same events: those that resume at once are resized
+    first."""
     cheap = dear = 0
     for seed in range(4):
         chance = Random(seed)

@@ -204,7 +204,8 @@ SEEN_AT = {
     "what ended is forgotten before it is told": 171,
     "newcomers start before their room is free": 12,
 }
-"""Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
+"""Where the search begins: seeds that once caught them. After a change of the core other seeds may, so the search continues
+from there."""
 
 
 @pytest.mark.soak

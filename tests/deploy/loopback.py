@@ -221,7 +221,7 @@ class Site:
             assert await asyncio.wait_for(intro.wait(), READY_S) == 0, said.read_text()
 
     async def back_up(self) -> str:
-        """Run the unit of the backup; gives what it said."""
+        """Run the unit of the backup; return its output."""
         unit = service(
             relocated((self.folder / f"n1{layout.UNITS}/dorm-backup.service").read_text(), self.folder / "n1")
         )

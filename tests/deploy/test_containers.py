@@ -56,7 +56,7 @@ APP = {
 
 
 def composer() -> list[str]:
-    """The program that reads compose files; tests skip where there is none, in CI they fail."""
+    """The program that reads compose files; if there is none, tests skip, and in CI they fail."""
     for words in (["docker", "compose"], ["docker-compose"]):
         if (
             shutil.which(words[0])

@@ -87,8 +87,8 @@ class Session:
             await self._until(_settled)
 
     async def _up(self, words: list[str]) -> None:
-        """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run
-        beside each other."""
+        """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run in
+        parallel."""
         chosen = [*words[1:], "--runtime", "process", "--port", "0", "--no-api"]
         process = await self._stack.enter_async_context(running(self._home, self._log, *chosen))
         said = await until_said(self._log, "Ctrl-C stops", process)

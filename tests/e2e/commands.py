@@ -85,7 +85,7 @@ async def running(
 
 
 async def until_said(log: Path, words: str, process: Process, *, timeout: float = 90.0) -> str:
-    """Wait until a running command has printed these words; gives all it printed."""
+    """Wait until a running command has printed these words; return all its output."""
     async with asyncio.timeout(timeout):
         while True:
             text = log.read_text(errors="replace")

@@ -38,7 +38,7 @@ sys.exit(int(sys.argv[3]))
 
 
 class Up:
-    """A cluster that runs as a process of its own."""
+    """A cluster that runs as a separate process."""
 
     def __init__(self, folder: Path, process: Process, log: Path) -> None:
         self.home = folder / "home"

@@ -39,7 +39,7 @@ class Lab:
         self.common = common
 
     def agent(self, data: str) -> AbstractAsyncContextManager[Any]:
-        """`dorm agent --name n3`, with a folder of its own; what it prints goes to `data`.log."""
+        """`dorm agent --name n3`, with its own folder; its output goes to `data`.log."""
         return running(
             self.folder / "home",
             self.log(data),

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SCRIPT = str(Path(__file__).with_name("tensors.py"))
 EXPECTED = ledger.expected(1000).digest
 START_S = 120.0
-"""To import PyTorch takes seconds, and many times that beside other tests."""
+"""To import PyTorch takes seconds, and many times that next to other tests."""
 SAME = 1e-4
 """Relative to the largest weight: 32-bit sums of other partial sums."""
 
@@ -85,7 +85,7 @@ def test_each_membership_sums_by_its_own_group_from_its_first_step_on(tmp_path: 
         workers.announce(0, 1, 2, 3)
         grown = changed(workers, "grow")
         another_epoch(workers)
-        workers.announce(0, 1)  # The same two: they get a group of their own again.
+        workers.announce(0, 1)  # The same two: they get their own group again.
         shrunk = changed(workers, "shrink")
         another_epoch(workers)
         workers.announce(1)

@@ -192,7 +192,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
 async def test_a_server_whose_disk_was_full_is_restarted_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would go on storing nothing.  What was acknowledged stays, and clients go on by themselves."""
+    """Otherwise it would continue to store nothing. Acknowledged records are kept, and clients continue by themselves."""
     monkeypatch.setattr("dorm.local.nats_server._LOOK_S", 0.1)
     monkeypatch.setattr("dorm.local.nats_server._LOW", 2 * 2**20)
     with small_disk(tmp_path / "small") as enlarge:

@@ -254,7 +254,7 @@ async def test_an_outage_of_the_log_loses_no_node_but_silence_afterwards_does(
         await server.stop()
 
 
-# --- as processes of their own ------------------------------------------------------------------------------------------
+# --- as separate processes --------------------------------------------------------------------------------------------
 
 
 class Masters:

@@ -19,7 +19,7 @@ UTC = 1_700_000_000 * SECOND
 
 
 class Listening(RuleBasedStateMachine):
-    """A master and three nodes; what happens is remembered beside, in the plainest way."""
+    """A master and three nodes, with a separate, plain record of what happens."""
 
     @initialize()
     def begin(self) -> None:

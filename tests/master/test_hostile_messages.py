@@ -40,7 +40,7 @@ WORDS = b'{"app": "nobody"}'
 
 
 class HostileLog(MemoryLog):
-    """One that refuses rounds as it is told, and in which a stranger may use the ids of records first."""
+    """A log that refuses rounds on request, and in which a stranger may use the ids of records first."""
 
     def __init__(self) -> None:
         super().__init__(time.time_ns)

@@ -35,7 +35,7 @@ async def taken(leadership: Leadership, holder: str, over: Held | None = None, t
 
 
 class LeadershipConformance:
-    """`leadership` gives one that nobody has taken."""
+    """`leadership` returns a free one."""
 
     async def test_a_free_lease_has_no_holder(self, leadership: Leadership) -> None:
         assert await leadership.look() is None

@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 
 @contextlib.asynccontextmanager
 async def leading(log: MemoryLog, name: str, key: SealKey | None, *, kill: bool = False) -> AsyncIterator[Master]:
-    """A master until the end of the block; one that is killed says nothing any more."""
+    """A master until the end of the block; a killed one writes nothing more."""
     master = Master(log, MemoryBus(time.time_ns), CLUSTER, name=name, clock=time.time_ns, key=key)
     async with running(master):
         yield master

@@ -82,7 +82,7 @@ async def folded(log: ReadableLog, seq: int) -> State:
 
 
 async def infos_until(log: ReadableLog, count: int) -> Sequence[SnapshotInfo]:
-    """As soon as there are so many."""
+    """As soon as there are this many."""
     async with asyncio.timeout(30.0):
         while len(infos := await log.snapshots.infos()) < count:
             await asyncio.sleep(0.01)

@@ -50,7 +50,7 @@ class Lab:
         return running(Master(self.log, self.bus, self.cluster, name=name, clock=time.time_ns, plugins=plugins))
 
     async def next(self, kind: type[Any]) -> Any:
-        """The next fact of this kind after the last one that was asked for."""
+        """The next fact of this kind after the last requested one."""
         async with asyncio.timeout(60), contextlib.aclosing(self.log.read(after=self.seen, follow=True)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -156,7 +156,7 @@ async def test_a_master_without_the_plug_in_keeps_everything(
 
 
 async def installed_dorm(home: Path, folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Run a command where Acme's policies are installed: a process of its own, as a forked one has this program's path."""
+    """Run a command where Acme's policies are installed: a separate process, since a forked one has this program's path."""
     env = environment(home, PYTHONPATH=os.pathsep.join([str(folder), str(REPOSITORY)]))
     process = await asyncio.create_subprocess_exec(*DORM, *arguments, stdout=PIPE, stderr=PIPE, env=env)
     out, err = await asyncio.wait_for(process.communicate(), 60)

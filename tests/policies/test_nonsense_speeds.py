@@ -21,7 +21,7 @@ EXACT = ("dorm-exact", "dorm-speed-exact")
 
 
 def strange(seed: int) -> Problem:
-    """Return apps of which little makes sense, but that all fit at once with their n_min."""
+    """Return mostly nonsensical apps that still all fit at once with their n_min."""
     chance = random.Random(seed)
     types = chance.choice([("",), ("new", "old")])
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 LARGEST = 4096
 """Bytes: larger pills are longer texts, which `tests.core.fold.test_poison` tries."""
 EACH = tries(7, 1)
-"""One of so many pills is taken."""
+"""One of this many pills is taken."""
 
 
 @cache

@@ -42,7 +42,7 @@ KEY = SealKey(new_seed())
 
 @contextlib.asynccontextmanager
 async def leading(server: NatsServer, settings: Settings) -> AsyncIterator[tuple[Master, Client]]:
-    """A master that leads, with rotation beside it, and a client."""
+    """A leading master, with rotation next to it, and a client."""
     async with contextlib.AsyncExitStack() as stack:
         connections = [await Connection.open(server.url, CLUSTER, create=True) for _ in range(3)]
         for connection in connections:

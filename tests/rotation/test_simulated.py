@@ -90,7 +90,7 @@ def test_that_a_history_rotates_at_all() -> None:
 
 
 def steps_of(crash_in: int = 0) -> tuple[int, int]:
-    """Return how many steps the leading master took in its first life, where it dies before that step, and the rotations."""
+    """Return how many steps the leading master took in its first life if it dies before that step, and the rotations."""
     steps: list[int] = []
 
     def aim(history: History) -> None:

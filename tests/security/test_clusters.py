@@ -53,7 +53,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
         ) as master,
     ):
         await until_said(tmp_path / "master.log", "leading", master)
-        await done(home, *arguments)  # Once more, beside the running server: nothing is lost.
+        await done(home, *arguments)  # Once more, next to the running server: nothing is lost.
 
         # A node makes its own key, with a token for one use.
         said = tmp_path / "token"

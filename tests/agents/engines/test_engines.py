@@ -140,7 +140,7 @@ def test_only_the_first_container_runs_the_scheduler_and_only_if_asked() -> None
 
 
 def test_the_scheduler_runs_next_to_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
-    """Run as a runtime runs it: in a session of its own, which ends with the command."""
+    """Run as a runtime runs it: in its own session, which ends with the command."""
     launch = prepared(1, "ps", scheduler=True)
     script = (
         "echo $DMLC_ROLE >> roles; [ $DMLC_ROLE = scheduler ] || while [ $(wc -l < roles) -lt 2 ]; do sleep 0.01; done"

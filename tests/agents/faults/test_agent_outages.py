@@ -105,7 +105,7 @@ async def test_the_lease_counts_from_the_stored_heartbeat(node: Node) -> None:
         left = await agent._runtime.lease_left()
         assert left is not None
         assert 60 < left < 100
-        await leased(node, 50.0)  # lowered while it runs, which the master is told when it holds here
+        await leased(node, 50.0)  # lowered while it runs; the agent announces it once it is in force here
         told = await node.until(k.NodeJoined, 3)
         assert isinstance(told, k.NodeJoined)
         assert 20 < told.lease_s < 50
@@ -204,7 +204,7 @@ async def test_a_removed_container_is_reported_with_its_last_output(node: Node) 
 
 
 async def test_a_full_outbox_delays_reporters_and_not_heartbeats(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is told in order and once when there is room again."""
+    """Everything is reported once and in order when there is room again."""
     monkeypatch.setattr(outbox, "BOUND", 4)
     go = node.root / "go"
     tell = 'tell() { echo "{\\"checkpoint\\": $1}" >> "$DORM_PROGRESS"; };'
@@ -212,7 +212,7 @@ async def test_a_full_outbox_delays_reporters_and_not_heartbeats(node: Node, mon
     def steps() -> list[int]:
         return [fact.step for fact in node.facts() if isinstance(fact, k.AppCheckpointed)]
 
-    # Slower than the agent looks: of what is told between two looks only the newest becomes a fact.
+    # Slower than the agent looks: between two looks, only the newest report becomes a fact.
     many = f"tell 0; while ! [ -e {go} ]; do sleep 0.02; done; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.5; tell $i; done;"
     async with node.agent() as agent:
         await node.release(f"{tell} {many} {UNTIL_TERM}")
@@ -238,7 +238,7 @@ async def test_a_full_outbox_delays_reporters_and_not_heartbeats(node: Node, mon
 
 
 async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
-    """By hours, back and forth: nothing is told twice or dropped, logs of ended containers stay."""
+    """By hours, back and forth: no report is repeated or dropped, and logs of ended containers are kept."""
     hour = 3600 * 10**9
     steps = [0]
     node.clock = lambda: time.time_ns() + steps[0]

@@ -94,7 +94,7 @@ async def test_an_invalid_file_is_not_used(node: Node, doctored: object) -> None
 
 
 async def test_unstored_facts_are_not_remembered_as_published(node: Node) -> None:
-    """An agent that ends while facts wait in its outbox tells them when it is back."""
+    """An agent that ends while facts wait in its outbox publishes them when it is back."""
     async with node.working() as agent:
         node.log.away = True
         await node.release("exit 3", app="app-2")
@@ -172,7 +172,7 @@ async def test_an_idle_node_joins_a_recreated_cluster(node: Node) -> None:
 
 
 async def test_checkpoints_during_an_outage_are_reported_once_even_if_the_agent_ends_in_it(node: Node) -> None:
-    """Those that were told are not told again, those that were not are not lost, in the order of their lines."""
+    """Reported ones are not repeated, others are not lost, in the order of their lines."""
     go = node.root / "go"
     tell = 'tell() { echo "{\\"$1\\": $2}" >> "$DORM_PROGRESS"; };'
     three = "for i in 1 2 3; do tell step $i; tell checkpoint $i; done;"

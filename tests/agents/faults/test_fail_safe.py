@@ -43,7 +43,7 @@ async def runtime(process_harness: Harness) -> AsyncIterator[ProcessRuntime]:
 
 
 def family(harness: Harness, number: str) -> ContainerSpec:
-    """A program that ignores SIGTERM, with a child and a child in a session of its own."""
+    """A program that ignores SIGTERM, with a child and a child in a separate session."""
     return harness.shell(f"sleep {number} & setsid sleep {number} & {STUBBORN}")
 
 
@@ -95,7 +95,7 @@ async def test_a_program_runs_on_without_its_guardian_and_still_ends_with_the_le
 async def test_a_container_whose_folder_is_removed_is_killed_and_listed_until_then(
     process_harness: Harness, runtime: ProcessRuntime, unused_number: str
 ) -> None:
-    """An agent that no longer sees it would say that it is lost, and its app would start again beside it."""
+    """An agent that no longer sees it would report it as lost, and its app would start again next to it."""
     spec = family(process_harness, unused_number)
     all_of_them = await started(runtime, spec, unused_number)
     supervisor = found(runtime, spec.key).supervisor

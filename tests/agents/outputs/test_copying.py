@@ -65,7 +65,7 @@ class _App:
 
 
 class Torn(MemoryBus):
-    """Loses the connection after so many pieces, as often as it is told."""
+    """Loses the connection after a number of pieces, a number of times."""
 
     pieces, outages = 3, 0
 
@@ -80,7 +80,7 @@ class Torn(MemoryBus):
 
 
 class Side:
-    """A client, and an agent beside it."""
+    """A client and an agent."""
 
     def __init__(self, tmp: Path) -> None:
         self.folder = CheckpointFolder(tmp / "shared")

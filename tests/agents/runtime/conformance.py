@@ -35,12 +35,12 @@ def starts(runtime: Runtime, key: Key) -> int:
 
 
 def lines(written: bytes) -> list[bytes]:
-    """Without what some shells say of their own when SIGTERM ends a child of theirs."""
+    """Without the messages of some shells when SIGTERM ends their child."""
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
 class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance):
-    """The suite; subclasses add nothing but marks and tests of their own."""
+    """The suite; subclasses add only marks and further tests."""
 
     # starting and ending
 
@@ -414,7 +414,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in runtime.logs(spec.key, follow=True, tail=None):
                 got += chunk
-                (runtime.run_dir(spec.key) / "go").touch()  # only now may it go on
+                (runtime.run_dir(spec.key) / "go").touch()  # only now may it continue
         assert got == b"one\ntwo\n"
 
     async def test_logs_are_bytes(self, harness: Harness, runtime: Runtime) -> None:

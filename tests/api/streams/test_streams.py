@@ -148,7 +148,7 @@ async def read_on(api: Api, after: str, until: str) -> list[str]:
 
 
 async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream of which nothing is read but its head."""
+    """A stream of which only the head is read."""
     url = URL(api.server.url)
     reader, writer = await asyncio.open_connection(url.host, url.port, limit=1024)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -271,7 +271,7 @@ async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) 
 
 
 def by_stream(positions: list[str]) -> tuple[list[str], list[str]]:
-    """The places in the log, and those in the stream of progress beside it."""
+    """The places in the log, and those in the stream of progress."""
     return (
         [one for one in positions if "~" not in one],
         [one.partition("~")[2] for one in positions if "~" in one],

@@ -261,7 +261,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
         state = await until(client, lambda s: named(s, "first").settled, "the first app runs")
         second = write_spec(folder, talker("second", demand={"cpu": 1}))
         end = await client.log.end()
-        # Plans of every kind, none of which leaves anything on the log.
+        # Plans of every kind, none of which writes to the log.
         code, out, err = await dorm(home, "plan", second)
         assert (code, err) == (0, ""), out
         assert "second submitted" in out
@@ -275,7 +275,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
             assert err == ""
         assert "[spec.name.taken]" in await refused(home, "plan", first, code=1)
         assert await written(client.log, end) == []
-        # What is said of an app that waits, now and before it was there.
+        # The messages for a waiting app, now and before it was submitted.
         await done(home, "submit", second)
         state = await until(client, lambda s: named(s, "second").waiting is not None, "the second waits, and why")
         waiting = named(state, "second").waiting

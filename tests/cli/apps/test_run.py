@@ -208,7 +208,7 @@ async def test_detached_it_runs_on_and_an_interruption_without_a_terminal_cancel
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, master: int, process: Process) -> None:
         self._master = master

@@ -37,7 +37,7 @@ def app_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Users:
-    """A cluster, and people with credentials of their own."""
+    """A cluster, and people with their own credentials."""
 
     def __init__(self, cluster: Up, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -49,7 +49,7 @@ class Users:
         return await done(self.cluster.home, *words, env={**self.env(of), **more})
 
     async def ships(self, *words: str) -> str:
-        """As `done`, of a command that says on stderr what it has sent."""
+        """As `done`, for a command that reports on stderr what it has sent."""
         code, out, err = await dorm(self.cluster.home, *words, env=self.env("ann"))
         assert code == 0, err
         return out

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def incident() -> Story:
-    """Two apps, of which one fails, and a node that is lost."""
+    """Two apps, one of which fails, and a node that is lost."""
     story = Story()
     story.submit("first", n_max=3)
     story.settle()

@@ -57,7 +57,7 @@ def test_for_people(here: Dorm, log_file: Path, records: list[Record]) -> None:
 
 
 def test_differences_are_shown_with_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
-    """More weight for one of two that are as large as they may be changes nothing; a node for the one that waits does."""
+    """More weight for one of two apps at n_max changes nothing; a node for the waiting one does."""
     begin = ("--file", log_file, "--from", seq_at(records, 200))
     code, out, _ = here("whatif", *begin, "--edit", "first:weight=2")
     assert code == 0

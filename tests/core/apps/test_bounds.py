@@ -32,7 +32,7 @@ def stop(bench: Bench, name: str = "app") -> None:
 
 
 def crash(bench: Bench, name: str = "app", code: int = 1) -> list[Any]:
-    """A container fails, the others are stopped, the pause passes, and it is placed and started again where it can be."""
+    """A container fails, the others are stopped, the pause passes, and the app is placed and started again if possible."""
     app = bench.app(name)
     bench.exited(name, min(app.generations[app.generation].containers), code)
     said = bench.decide()
@@ -233,7 +233,7 @@ class TestFallback:
 
 class TestCrashLoop:
     def loop(self) -> Bench:
-        """One that has failed twice and waits, beside one that has the whole cluster."""
+        """An app that has failed twice and waits, next to one that has the whole cluster."""
         bench = Bench(a=4)
         # Its pauses are so long that its room is given to others meanwhile.
         bench.running("loop", n_min=1, n_max=4, retries={"backoff": "10m", "longest": "10m"})

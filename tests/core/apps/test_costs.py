@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def works(bench: Bench, app: App, *, steps: int, seconds: float, since: int = 0) -> None:
-    """It tells of the first and the last of these steps."""
+    """It reports the first and the last of these steps."""
     bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since))
     bench.wait(seconds)
     bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since + steps))

@@ -24,7 +24,7 @@ def due_s(bench: Bench) -> float | None:
 
 
 def released(**fields: Any) -> Bench:
-    """An app of two containers on two nodes that is released, and of which nothing has started."""
+    """A released app of two containers on two nodes, none of which has started."""
     bench = Bench(a=1, b=1)
     bench.add(k.PolicyChanged(idle_s=86_400))
     bench.submit(n_min=2, n_max=2, **fields)

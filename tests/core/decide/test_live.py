@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bench_of(*capacities: int) -> Bench:
-    """Nodes a, b, … with so many cores."""
+    """Nodes a, b, … with these cores."""
     return Bench(**dict(zip("abcd", capacities, strict=False)))
 
 

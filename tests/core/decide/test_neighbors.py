@@ -94,7 +94,7 @@ class Street:
         self.bench.now = end
 
     def fail(self, code: int | None = 1, **how: Any) -> None:
-        """`loop` fails, where it runs."""
+        """`loop` fails on its node."""
         app = self.app("loop")
         if app.current is not None and app.current.started_at and not app.ended:
             self.bench.exited("loop", min(app.current.containers), code, **how)
@@ -102,7 +102,7 @@ class Street:
 
 
 def street(policy: str = "dorm", **loop: Any) -> Street:
-    """The issue's: two nodes of two cores, of which one app has all and another one begins to fail."""
+    """Two nodes of two cores, all of which one app has, while another one begins to fail."""
     found = Street(policy)
     found.submit("victim", n_min=1, n_max=4)
     retries = {"limit": 1000, "backoff": "1s", "longest": "1s", **loop.pop("retries", {})}

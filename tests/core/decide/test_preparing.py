@@ -16,7 +16,7 @@ from tests.core.records import CLUSTER, Bench, joined
 
 
 def bench_of(*, prepares: bool = True) -> Bench:
-    """Nodes a and b, of which an app has all, four containers."""
+    """Nodes a and b, with an app that has all four containers."""
     bench = Bench()
     for node in "ab":
         bench.add(joined(node, 2, prepares=prepares))

@@ -106,7 +106,7 @@ def test_every_act_by_every_author() -> None:
             assert said.known.refusals[-1].who == who
             before, after = dict(plain), msgspec.to_builtins(said.state)
             if type(event) in _SCOPED and said.known.role_of(who):
-                (answer,) = after.pop("submissions").values()  # A known user is told why.
+                (answer,) = after.pop("submissions").values()  # A known user gets the reason.
                 assert (answer["refused_code"], answer["who"]) == (code, who)
                 before.pop("submissions")
             for changed in ("seq", "identities"):

@@ -197,7 +197,7 @@ def test_how_many_of_a_sweep_run_at_once_changes_for_all_of_it() -> None:
     bench.settle()
     assert placed(bench) == ["lr-0000", "lr-0001", "lr-0002"]
     assert {limit_of(app) for app in bench.state.live_apps()} == {3}
-    submit_group(bench, 7, 1, first=6)  # Its client goes on with what it was told first.
+    submit_group(bench, 7, 1, first=6)  # Its client continues with the first answer.
     bench.settle()
     assert limit_of(bench.app("lr-0006")) == 3
     (apps,) = sweeps(bench.state).values()

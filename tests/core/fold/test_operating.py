@@ -151,7 +151,7 @@ def test_a_pause_counts_once_and_leaves_no_trace() -> None:
     before = digest(bench.state)
     bench.add(k.SchedulingPaused(), "bob")
     assert bench.state.paused.by == "ann"
-    assert digest(bench.state) != before  # It was seen, and counted as one that changes nothing.
+    assert digest(bench.state) != before  # It was read, and counted as a record without effect.
     bench.add(k.SchedulingResumed())
     assert bench.state.counters.ignored == 2
     assert set(msgspec.to_builtins(bench.state)) == set(plain)

@@ -77,7 +77,7 @@ def test_no_field_at_its_extremes_stops_a_reader(cluster: Cluster, cls: type[k.E
 
 
 def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
-    """Master and agents fold it and go on, and what they say then is readable and counts."""
+    """Master and agents fold it and continue, and their later records are readable and count."""
     state = msgspec.msgpack.decode(copy(cluster.state).encoded, type=State)
     agents = cluster.new_agents()
     log = [Record(state.seq + 1, cluster.now + SECOND, subject, body)]

@@ -259,7 +259,7 @@ def test_any_moment_of_a_log_can_be_planned_from() -> None:
 
 
 def test_a_live_app_is_resized_without_a_restart() -> None:
-    """The rounds after it go on from what its members would have said."""
+    """The following rounds continue from the reports that its members would have made."""
     bench = Bench(n1=4, n2=4)
     bench.add(EXACT)
     bench.running("app", n_max=8, elastic="live")

@@ -231,7 +231,7 @@ class VirtualNode:
         )
 
     def flush(self, most: int) -> None:
-        """Store some of what waits to be told."""
+        """Store some of the waiting reports."""
         if self.agent_up:
             self.outbox, self.lines = self.outbox + self.lines, []
         while self.outbox and self.agent_up and self.connected and most:
@@ -283,7 +283,7 @@ class VirtualNode:
         self.outbox = []
 
     def tick(self) -> None:
-        """The engine's time goes on."""
+        """The engine's time advances."""
         for toy in self.engine.values():
             if toy.state != "running":
                 continue

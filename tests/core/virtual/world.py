@@ -55,7 +55,7 @@ class World:
         agents_rejoin: bool = True,
         live: float = 0.0,
     ) -> None:
-        """`live`: how many of the apps declare live resizing; where it is 1.0 they run for long and may grow far."""
+        """`live`: the part of the apps that declare live resizing; if it is 1.0, they run for long and may grow far."""
         any_policy.register()
         self.seed, self.steps, self.policies = seed, steps, policies
         self.outages = outages
@@ -332,7 +332,8 @@ class World:
                     node.launched.discard(gone)
 
     def outage(self, node: VirtualNode) -> None:
-        """Cut off for about as long as its lease, while the others go on; then it hears all that it missed, bit by bit."""
+        """Cut off for about as long as its lease, while the others continue; then it receives all that it missed, bit by
+        bit."""
         node.connected = False
         for _ in range(4):
             self.master_step()

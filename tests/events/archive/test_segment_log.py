@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def written(
     records: Sequence[Record], *, every: int = BLOCK_RECORDS, header: Header | None = None, snapshots: bool = False
 ) -> bytes:
-    """An archive with a block for each so many records, and a snapshot behind each block."""
+    """An archive with blocks of this many records, and a snapshot behind each block."""
     file = io.BytesIO()
     writer = SegmentWriter(file, header or Header(cluster="conform", made_by="tests"))
     for first in range(0, len(records), every):
@@ -81,7 +81,7 @@ class TestSegmentLog(ArchiveConformance):
 
 
 class TestReadablePart(ArchiveConformance):
-    """A log that goes on behind its readable part."""
+    """A log that continues behind its readable part."""
 
     @pytest.fixture
     def holding(self, tmp_path: Path) -> Holding:

@@ -301,7 +301,7 @@ async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: 
         pieces += [await anext(asking) for _ in range(10)]
         await server.restart()
         try:
-            while len(pieces) < 1000:  # Either it goes on without a hole, or it fails.
+            while len(pieces) < 1000:  # Either it continues without a gap, or it fails.
                 pieces.append(await anext(asking))
         except LogUnavailable:
             pass

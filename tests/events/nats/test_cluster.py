@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(90)]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsCluster]:
-    """For all tests here, each of which leaves it as it was: three that run."""
+    """Three running servers for all tests here, each of which leaves them as they were."""
     cluster = NatsCluster(tmp_path_factory.mktemp("nats"))
     await cluster.start()
     yield cluster

@@ -58,7 +58,7 @@ async def listening(greeting: bytes, *, hang_up: bool = False) -> AsyncIterator[
 async def test_a_closed_port_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    # The timeout is far longer than this test may take: only what is told at once passes.
+    # The timeout is far longer than this test may take: only an immediate error passes.
     async with asyncio.timeout(20):
         with raises(LogUnavailable, "log.no_server", f"nats://127.0.0.1:{port}"):
             await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)

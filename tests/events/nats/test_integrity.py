@@ -158,13 +158,13 @@ async def test_a_deleted_log_is_not_started_again(server: NatsServer) -> None:
             await check(server)
         for config in stream_configs(CLUSTER)[1:]:
             await jetstream.delete_stream(str(config.name))
-    await check(server)  # Now nothing tells that there was one.
+    await check(server)  # Now nothing shows that there was one.
 
 
 async def test_a_bounded_read_of_a_log_without_its_end_ends(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's count goes on to a record that it does not have any more."""
+    """The server's count extends to a record that it no longer has."""
     monkeypatch.setattr("events.nats.log._OVERDUE_S", 0.2)
     monkeypatch.setattr("events.nats.reader._HEARTBEAT_S", 0.1)
     async with owner(server) as jetstream:

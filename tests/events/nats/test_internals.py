@@ -21,7 +21,7 @@ _SOURCES = [
     source
     for folder in ("agents", "compose", "docs", "dorm", "events", "replay", "tests")
     for source in sorted((REPOSITORY / folder).rglob("*.py"))
-    if REPOSITORY / "dorm" / "elastic" not in source.parents  # It is a distribution of its own, without NATS.
+    if REPOSITORY / "dorm" / "elastic" not in source.parents  # It is a separate distribution, without NATS.
 ]
 
 

@@ -22,7 +22,7 @@ Call = tuple[object, ...]
 
 
 class Heard:
-    """In the client's place: writes down what a parser tells it."""
+    """In the client's place: records the calls of a parser."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []

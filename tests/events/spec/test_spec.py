@@ -395,7 +395,7 @@ def test_a_document_of_a_spec_is_the_same_in_every_process(document: dict[str, A
 
 
 def test_the_log_holds_the_checked_spec() -> None:
-    """Only its class is another, so what was checked is known where it is used, and nothing of it reaches the log."""
+    """It only has another class, so code that uses it knows that it was checked; the log does not show it."""
     checked = check_spec(FULL)
     stored = msgspec.convert(FULL, AppSpec)
     assert isinstance(checked, CheckedSpec)

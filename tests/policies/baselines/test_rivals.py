@@ -37,7 +37,7 @@ from tests.policies.problems import after, app, node, slow_machine
 FEW = settings(slow_machine, max_examples=30)
 NAMES = ("drf", "fifo", "gavel", "market", "shockwave", "srtf", "themis")
 STOP = ("srtf", "gavel", "themis", "shockwave")
-"""Policies that stop apps which could go on."""
+"""Policies that stop apps which could continue."""
 
 
 @st.composite
@@ -195,7 +195,7 @@ class TestDrf:
 
 
 def x_of(speed: list[list[float]], count: list[int], nodes: list[int], weight: list[float] | None = None) -> Any:
-    """X where each type has so many accelerators, and an app takes one for each of its containers."""
+    """X for this many accelerators of each type, of which an app takes one for each container."""
     apps, capacity = len(speed), np.array(nodes)
     found = target(
         np.array(speed),

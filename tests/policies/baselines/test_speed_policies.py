@@ -41,7 +41,7 @@ def telling(each: AppDemand, steps: float, *speed: tuple[int, float]) -> AppDema
 
 @st.composite
 def told(draw: st.DrawFn) -> Problem:
-    """Apps of which some have run before, and some tell what is left and how fast they are."""
+    """Apps, some of which have run before, and some of which declare their remaining work and speed."""
     problem = draw(problems(max_apps=6, max_nodes=4, most=6))
     apps = []
     for each in problem.apps:

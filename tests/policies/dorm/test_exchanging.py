@@ -32,7 +32,7 @@ def exchanged(problem: Problem, params: dict[str, float], loss_price: float = 0.
 
 
 def test_a_device_without_cores_is_used() -> None:
-    """`web` has the last cores beside two GPUs; it goes where there are cores alone, and `train` comes."""
+    """`web` has the last cores next to two GPUs; it moves to a node with cores only, and `train` takes its place."""
     problem = Problem(
         (node("gpus", 8, 64, gpu=8), node("plain", 4, 64)),
         (

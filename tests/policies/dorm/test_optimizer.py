@@ -40,7 +40,7 @@ def net(allocation: Allocation) -> float:
 
 
 def small_worlds(sequences: int, events: int, apps: tuple[int, int], nodes: tuple[int, int]) -> Iterator[Problem]:
-    """Problems of short sequences, every other with labels, wishes and gangs; each goes on from the answer of `dorm`."""
+    """Problems of short sequences, every other one with labels, wishes and gangs; each continues from the answer of `dorm`."""
     for seed in range(sequences):
         chance = Random(seed)
         world = World(
@@ -109,7 +109,7 @@ def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min()
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # It computes for half a minute, and longer beside others.
+@pytest.mark.timeout(600)  # It computes for half a minute, and longer next to others.
 def test_unsolved_problems_are_near_the_bound_on_average() -> None:
     """Measured: 0.13 % on average; 2 of 80 miss an n_min, both on a cold start whose n_min hardly fit, and 4 the best ξ."""
     compared = Compared()

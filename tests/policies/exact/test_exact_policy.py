@@ -243,7 +243,7 @@ def test_an_app_that_can_never_run_takes_nothing_from_the_others() -> None:
 
 
 def test_an_app_that_waits_for_room_does_not_shrink_others_needlessly() -> None:
-    """`big` cannot run beside n_min of `a`, whatever shrinks; so `a` may use everything."""
+    """`big` cannot run next to n_min of `a`, whatever shrinks; so `a` may use everything."""
     apps = (app("a", 1, 1, (6, 12), {"n0": 4, "n1": 2}), app("big", 1, 1, (8, 8)))
     answers = settle(Problem(three(), apps), {})
     assert total(answers[-1], "a") == 12

@@ -49,7 +49,7 @@ class TestBestResponse:
     @settings(slow_machine, max_examples=60)
     @given(worth=games(), budget=st.sampled_from([0.01, 1.0, 30.0]), seed=st.integers(0, 99))
     def test_no_shift_between_two_machines_is_better(self, worth: Any, budget: float, seed: int) -> None:
-        """The utility is concave, so where no shift of bids between two machines improves it, nothing does."""
+        """The utility is concave, so if no shift of bids between two machines improves it, nothing does."""
         one, others = worth[0], np.random.default_rng(seed).random(worth.shape[1]) + 0.01
         bids = best_response(one, others, budget)
         assert bids.sum() == pytest.approx(budget)

@@ -36,7 +36,7 @@ def markets(draw: st.DrawFn) -> Market:
 
 
 def schedules(of: Market) -> list[np.ndarray]:
-    """Return the counts of every schedule of the window: each round holds any apps that fit beside each other."""
+    """Return the counts of every schedule of the window: each round holds any apps that fit together."""
     apps = range(len(of.left_s))
     rounds = [
         chosen

@@ -37,7 +37,7 @@ PAIR = (typed("f0", 4, "fast"), typed("s0", 4, "slow"))
 
 
 def keen(each: AppDemand, times: float, rates: list[tuple[int, float]] = LINEAR, steps: float = 1e5) -> AppDemand:
-    """An app that is so many times as fast on fast nodes, as its owner declares."""
+    """An app that is this many times as fast on fast nodes, as its owner declares."""
     told = telling(each, steps, *rates)
     return msgspec.structs.replace(told, speed_on={"fast": tuple((n, times * rate) for n, rate in rates)})
 

@@ -89,7 +89,7 @@ async def test_the_same_report_however_the_log_is_cut(records: list[Record], mon
 
 
 def lies(written: list[Record]) -> list[list[Record]]:
-    """Another decision, a round that can't be where it is, and a gap."""
+    """Another decision, an impossible round, and a gap."""
     return [
         changed_fact(written, rounds_with(written, Resized)[-1], Resized, lambda r: replace(r, utilization=0.5)),
         changed(written, rounds_with(written, GenerationReleased)[-1], lambda e: replace(e, basis=0)),

@@ -58,7 +58,7 @@ def counts(report: Report) -> dict[str, Any]:
 
 
 async def same_audit(records: list[Record]) -> list[Record]:
-    """The records under other names, of which an audit says what it says of these."""
+    """The records under other names, which an audit judges like these."""
     made = await rewritten(records)
     assert [(record.seq, record.time) for record in made] == [(record.seq, record.time) for record in records]
     before, after = await verify(log_of(records)), await verify(log_of(made))
@@ -200,7 +200,7 @@ ANYTHING = st.one_of(st.sampled_from(WORDS), SAID)
 
 
 class People(msgspec.Struct):
-    """All that a story may be told with."""
+    """Everything that may appear in a story."""
 
     apps: list[str]
     users: list[str]

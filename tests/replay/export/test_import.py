@@ -222,7 +222,7 @@ def test_headers_are_read_as_they_were_written() -> None:
 
 
 async def run_dorm(*words: object) -> tuple[int, str, str]:
-    """The program in a process of its own: exit code, standard output, standard error."""
+    """The program in a separate process: exit code, standard output, standard error."""
     program = [sys.executable, "-c", "from dorm.cli.main import main; main()", *map(str, words)]
     process = await asyncio.create_subprocess_exec(
         *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -13,7 +13,7 @@ from tests.core.records import Bench
 
 
 def told(bench: Bench) -> tuple[AppTeller, NodeTeller, str]:
-    """The stories of app and node n2, and what explain says."""
+    """The stories of app and node n2, and the explanation."""
     app, node, witness, state = AppTeller("app"), NodeTeller("n2"), Witness("app"), State()
     for record in bench.records:
         event, folded = evolve(state, record)

@@ -89,7 +89,7 @@ def test_a_view_folds_to_the_tenants_own_data_and_names_no_other_tenant(seed: in
     assert view.own(view.state) == view.expected()
     # What everybody shares, and the counts that explain a share, are the same.
     assert shared(view.state) == shared(life.state)
-    # A reader who starts from a state goes on with the same records.
+    # A reader that starts from a state continues with the same records.
     middle = len(life.records) // 2
     begun = Viewed(life.records[:middle], "alice").projection.state_for("alice")
     encoded = copy(begun)

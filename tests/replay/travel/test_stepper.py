@@ -94,7 +94,7 @@ def matching(seed: int, search: Search) -> list[int]:
 
 
 async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: Any) -> int:
-    """One move of the stepper; where it has to be then, as an index of its events (-1: before the first)."""
+    """One move of the stepper, and its expected place afterwards as an index of its events (-1: before the first)."""
     records, found = history(seed), events(seed)
     if how == "step":
         await stepper.step(much)

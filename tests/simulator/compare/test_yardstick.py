@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def job(name: str, at_s: float, gpus: int, work_s: float, *curve: tuple[int, float]) -> SimulatedApp:
-    """One that asks for so many GPUs and takes so long with them; its owner tells the curve, if there is one."""
+    """A job with this many GPUs and this duration with them; its owner declares the curve, if there is one."""
     speed: Speed = Table(curve) if curve else Linear()
     spec = check_spec(
         {
