@@ -117,7 +117,7 @@ class Follower:
                 await asyncio.sleep(_AGAIN_S)
         for name in desired.__struct_fields__:
             setattr(self._desired, name, getattr(desired, name))
-        _log.debug("goes on from what was folded before", node=self._node, seq=desired.seq)
+        _log.debug("continues from the previous fold", node=self._node, seq=desired.seq)
 
     async def follow(
         self, fold: Callable[[list[Record]], Awaitable[None]], take: Callable[[NodePart], Awaitable[None]]

@@ -207,7 +207,7 @@ class Reporter:
         """Report its end; `seen` is None if the engine no longer knows it."""
         await self.progress(key, final=True)
         if seen is None:
-            await self.refused(key, "lost", "the container is gone; somebody or something removed it")
+            await self.refused(key, "lost", "the container is gone; someone or something removed it")
             return
         reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
         if seen.exit_code is None and not seen.out_of_memory:
@@ -218,7 +218,7 @@ class Reporter:
         if seen.lease_ended:
             message = CUT_OFF
         elif seen.interrupted and not await asyncio.to_thread(self._asked_by_this_agent, key):
-            message = "its engine was told to stop it, or was restarted, or the machine was"
+            message = "its engine was asked to stop it, or the engine or the machine was restarted"
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:

@@ -82,7 +82,7 @@ def _leave(code: int) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=400, help="stop after this many (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in DORM_CHECKPOINT_DIR")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DORM_CHECKPOINT_DIR")
     parser.add_argument(
         "--pace", type=float, default=0.0, help="least seconds of a step by one worker; stands for a heavier model"
     )

@@ -395,7 +395,7 @@ class Client:
         with _stored("the change"):
             refused, settings = await self.look(outcome)
             if refused is not None:
-                text = f"somebody else changed the settings at the same moment: {refused.reason}"
+                text = f"someone else changed the settings at the same moment: {refused.reason}"
                 raise Refused(text, code=refused.code)
             return settings
         raise AssertionError("it returns or raises")

@@ -99,7 +99,7 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
     name, shown = node.id, node.shown
     if shown == "lost" and node.lease_ended:
         todo = f"start its agent, or `dorm nodes forget {name}` if it does not come back"
-        yield f.wrong("nodes", name, "lost, and its lease has ended: its apps went on elsewhere", todo)
+        yield f.wrong("nodes", name, "lost, and its lease has ended: its apps continued elsewhere", todo)
     elif shown == "lost":
         todo = f"start its agent within its lease of {node.lease_s:g} s, or what runs there is given up"
         yield f.wrong("nodes", name, "lost: its agent is not heard", todo)
@@ -158,7 +158,7 @@ def judge_settings(state: State) -> Iterator[Finding]:
         todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
         yield f.wrong("settings", failed.policy, f"the policy gives no usable answer: {failed.reason}", todo)
     if state.paused is not None:
-        yield f.note("settings", "scheduling", paused_text(state), "`dorm resume` goes on")
+        yield f.note("settings", "scheduling", paused_text(state), "`dorm resume` continues")
     if state.refused_changes:
         last = state.refused_changes[-1]
         yield f.note(

@@ -72,7 +72,9 @@ class Checkpoints:
                 used = Entry(int(header["used"][0]), tuple(int(lane) for lane in header["used"][1:]))
                 return Saved(int(header["step"]), used, (header["structure"], arrays))
             except (KeyError, TypeError, ValueError, IndexError):
-                print(f"dorm.elastic: {path} is no checkpoint of this library; an older one is tried", file=sys.stderr)
+                print(
+                    f"dorm.elastic: {path} is not a checkpoint of this library; an older one is tried", file=sys.stderr
+                )
         return None
 
     def chunks_of(self, step: int | None) -> Callable[[int], Any]:

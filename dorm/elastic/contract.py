@@ -122,7 +122,7 @@ def _number(environment: Mapping[str, str], name: str, default: int = 0) -> int:
     try:
         return int(environment.get(name, default))
     except ValueError:
-        text = f"{name} is {environment[name]!r}, which is no number"
+        text = f"{name} is {environment[name]!r}, which is not a number"
         raise ContractError(text, code="elastic.contract.environment") from None
 
 

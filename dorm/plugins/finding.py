@@ -58,7 +58,7 @@ def _judged(same: list[Found]) -> Found:
         problem = f"{one.plugin}: policy {one.name!r} is one of Dorm's own; the plug-in needs another name"
     elif not _NAME.fullmatch(one.name):
         problem = (
-            f"{one.plugin}: {one.name[:80]!r} is no name of a policy; use lower-case letters, digits, '-', '_' and '.'"
+            f"{one.plugin}: {one.name[:80]!r} is not a policy name; use lower-case letters, digits, '-', '_' and '.'"
         )
     elif len(same) > 1:
         owners = ", ".join(each.plugin for each in same)

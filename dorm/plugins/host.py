@@ -87,7 +87,7 @@ def _answer(policy: Any, question: wire.Question) -> wire.Answered | wire.Failed
     try:
         return wire.Answered(msgspec.Raw(msgspec.msgpack.encode(answer)))
     except Exception as error:
-        return wire.Failed("policy.nonsense", f"its answer holds something that is no plain value: {_words(error)}")
+        return wire.Failed("policy.nonsense", f"its answer holds something that is not a plain value: {_words(error)}")
 
 
 def _words(error: BaseException) -> str:

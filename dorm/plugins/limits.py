@@ -38,5 +38,5 @@ def checked(text: str) -> float:
     """Parse a limit such as `30s`.  Raises QuantityError."""
     seconds = duration(text)
     if seconds <= 0:
-        raise QuantityError(f"{text!r} is no time; write 30s, for example")
+        raise QuantityError(f"{text!r} is not a time; write 30s, for example")
     return seconds

@@ -44,7 +44,7 @@ def server_of(url: str) -> Server:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         shown = url.rpartition("@")[2][:80]  # The text before it may be a password.
-        raise RemoteError(f"{shown!r} is no address of a server; write http://127.0.0.1:4280")
+        raise RemoteError(f"{shown!r} is not an address of a server; write http://127.0.0.1:4280")
     tls = parts.scheme == "https"
     return Server(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
@@ -76,7 +76,7 @@ def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
     try:
         return json.loads(body) if body else {}
     except ValueError:
-        raise RemoteError("the answer is no JSON; is this the address of `dorm serve`?") from None
+        raise RemoteError("the answer is not JSON; is this the address of `dorm serve`?") from None
 
 
 def document_of(body: bytes) -> dict[str, Any]:

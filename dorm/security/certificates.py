@@ -84,7 +84,7 @@ def fingerprint(certificate: str) -> str:
     try:
         found = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
-        raise SecurityError("this is no certificate", code="security.authority_unreadable") from None
+        raise SecurityError("this is not a certificate", code="security.authority_unreadable") from None
     return hashlib.sha256(found.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 

@@ -73,7 +73,7 @@ def read_token(text: str, now: int) -> Introduction:
         found.credentials()
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError, CredentialsError):
         raise SecurityError(
-            "this is no token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
+            "this is not a token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
         ) from None
     if now > found.expires_at:
         raise SecurityError(

@@ -103,7 +103,7 @@ class _Enrolling:
                 )
                 await self._admin.enroll(enrolled)
             except (SecurityError, msgspec.ValidationError) as error:
-                self.failed = error if isinstance(error, SecurityError) else SecurityError("this is no public key")
+                self.failed = error if isinstance(error, SecurityError) else SecurityError("this is not a public key")
                 self.done.set()
                 raise AskRefused(str(self.failed)) from None
             self._key = presented.public_key

@@ -45,7 +45,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
             found += [ipaddress.ip_network(one, strict=False) for one in _WORDS.get(text, (text,))]
         except ValueError:
             raise NetworkError(
-                f"{text[:80]!r} is no network; write one such as 10.1.0.0/16, or loopback or private"
+                f"{text[:80]!r} is not a network; write one such as 10.1.0.0/16, or loopback or private"
             ) from None
     return tuple(found)
 

@@ -110,7 +110,7 @@ class Sender:
         try:
             ipaddress.ip_address(host.split("%")[0])
         except ValueError:
-            return f"the host {host[:100]!r} is no address, and no name has digits alone"
+            return f"the host {host[:100]!r} is not an address, and no name has digits alone"
         return (
             ""
             if permitted(host, self._allowed)

@@ -91,5 +91,5 @@ def _compiled(lines: list[str], path: Path) -> GitIgnoreSpec:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
         raise Unshippable(
-            f"{path.parent}: a line of {GIT} or {OWN} is no pattern: {error}", code="workdir.ignore.malformed"
+            f"{path.parent}: a line of {GIT} or {OWN} is not a pattern: {error}", code="workdir.ignore.malformed"
         ) from None

@@ -234,7 +234,7 @@ class _Parser:
         except (ValueError, OverflowError) as error:
             detail = f" ({error})" if isinstance(error, QuantityError) else ""
             raise OutcomeError(
-                f"outcome: at character {token.at}: {short(token.text)} is no time; write 10:00, 2026-11-21T10:00, -10m "
+                f"outcome: at character {token.at}: {short(token.text)} is not a time; write 10:00, 2026-11-21T10:00, -10m "
                 f"(before the log's end) or +2h (after it){detail}"
             ) from None
 

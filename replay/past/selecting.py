@@ -63,7 +63,7 @@ def parse_condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise SelectError(
-            f"{short(text)} is no condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
+            f"{short(text)} is not a condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
             code="history.metric.malformed",
         )
     name, compare, written = found.groups()
@@ -72,7 +72,7 @@ def parse_condition(text: str) -> Condition:
         value = float(written)
     except ValueError:
         if name in METRICS or compare not in ("=", "==", "!="):
-            text = f"{short(text)}: {short(written)} is no number"
+            text = f"{short(text)}: {short(written)} is not a number"
             raise SelectError(text, code="history.metric.no_number") from None
     return Condition(name, compare, value)
 
@@ -107,7 +107,7 @@ def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
     without the value come last.  Raises SelectError."""
     name, down = order.removeprefix("-"), order.startswith("-")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
-        text = f"{short(order)} is no order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
+        text = f"{short(order)} is not an order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
         raise SelectError(text, code="history.order.malformed")
     field = {"ended": "ended_at", "submitted": "submitted_at"}.get(name, name)
     rows = list(rows)

@@ -110,7 +110,7 @@ def paused(pause: Pause) -> str:
     """Describe a pause that lasts, and how it ends."""
     return (
         f"scheduling is paused since {moment(pause.at)} by {pause.by}{why(pause.reason)}, so nothing new is decided; "
-        "`dorm resume` goes on"
+        "`dorm resume` continues"
     )
 
 

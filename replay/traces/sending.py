@@ -37,7 +37,7 @@ def traces_url(url: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TraceError(
-            f"{shown(url)[:100]!r} is no address of a receiver; write http://HOST:4318", code="traces.url.malformed"
+            f"{shown(url)[:100]!r} is not an address of a receiver; write http://HOST:4318", code="traces.url.malformed"
         )
     return url.rstrip("/") + _PATH if parts.path in ("", "/") else url
 

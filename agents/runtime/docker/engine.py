@@ -118,7 +118,7 @@ class Engine:
             base = "http://" + self.url.removeprefix("tcp://")
         else:
             raise Unavailable(
-                f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is", code="docker.url.malformed"
+                f"{self.url} is not an engine's address: unix://PATH or tcp://HOST:PORT is", code="docker.url.malformed"
             )
         timeout = aiohttp.ClientTimeout(total=self._change_s, sock_connect=_CONNECT_S)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout)

@@ -99,7 +99,7 @@ def _work(
     ring = join(place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout)
     stop.begin_training()
     worker = (kind or Worker)(place, model, chosen, ring, stop, progress, presence)
-    how = f"goes on after step {state.step}" if chosen.resume else "starts"
+    how = f"resumes after step {state.step}" if chosen.resume else "starts"
     print(f"{program.name}: {place.label} {how}", flush=True)
     try:
         state = worker.train(state)

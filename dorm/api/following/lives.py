@@ -177,7 +177,7 @@ class Lives:
                 if life.seq >= seq:
                     return
                 if loop.time() > until:
-                    text = f"its log is read up to record {life.seq:,} of {seq:,}; ask again, it goes on from there"
+                    text = f"its log is read up to record {life.seq:,} of {seq:,}; ask again to continue from there"
                     raise Unavailable(text, code="api.behind")
 
     def _keep_within_bounds(self) -> None:

@@ -253,7 +253,7 @@ def set_policy(
             console.print(Text(line))
         if all_after(after, change, plugins) != after:
             raise Fail(
-                "somebody else changed the same setting at the same time; check `dorm policy show`",
+                "someone else changed the same setting at the same time; check `dorm policy show`",
                 code="settings.changed_meanwhile",
             )
 

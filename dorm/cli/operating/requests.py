@@ -149,7 +149,7 @@ def _still_drained(state: State, nodes: list[str]) -> None:
     for node in nodes:
         known = state.nodes.get(node)
         if known is None or (known.condition == "up" and not known.draining):
-            raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
+            raise Fail(f"{node} is used again: someone has undone the drain", code="node.used_again")
 
 
 def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:

@@ -91,7 +91,7 @@ def history(
     begin, end = parse_moment(since), parse_moment(until)
     for one in state or ():
         if one not in STATES:
-            raise WrongUsage(f"--state: {one} is no state; the states are {', '.join(STATES)}")
+            raise WrongUsage(f"--state: {one} is not a state; the states are {', '.join(STATES)}")
     try:
         conditions = [parse_condition(one) for one in metric or ()]
         in_order([], sort)

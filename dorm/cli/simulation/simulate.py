@@ -357,7 +357,7 @@ def _check_target(output: str, *, force: bool) -> None:
     """Check the target before computing anything: the result must be writable."""
     if output in _DRAWN and sys.stdout.isatty():
         raise Fail(
-            f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}",
+            f"-o {output} is not text for a terminal; write it to a file: -o comparison.{output}",
             USAGE,
             code="usage.terminal",
         )

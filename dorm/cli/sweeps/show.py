@@ -58,7 +58,7 @@ def show_sweep(
     from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
 
     if by is not None and by not in METRICS:
-        raise WrongUsage(f"--by: {by} is no metric of a sweep; the metrics are {', '.join(METRICS)}")
+        raise WrongUsage(f"--by: {by} is not a metric of a sweep; the metrics are {', '.join(METRICS)}")
 
     async def work() -> tuple[SweepRow, list[SweptRow]]:
         async with client(url, cluster) as connected:

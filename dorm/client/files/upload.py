@@ -30,7 +30,7 @@ async def upload(files: Files, where: Where, source: Path, path: str, done: Call
         status = os.fstat(file)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode) or size > LARGEST:
-            raise FilesRefused(f"{source} is no regular file of at most {LARGEST:,} bytes", code="files.not_regular")
+            raise FilesRefused(f"{source} is not a regular file of at most {LARGEST:,} bytes", code="files.not_regular")
         try:
             digest = (await asyncio.to_thread(digest_of, file, size)).of(size)
             known = f"{where.app.id}\0{where.area}\0{path}\0{digest}".encode()

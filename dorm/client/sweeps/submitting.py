@@ -224,7 +224,7 @@ class _Submission:
         except TimeoutError:
             raise NoAnswer(
                 f"{self._unsent + len(self._open)} apps have no answer yet: no master leads (`dorm masters`), or it is busy; "
-                "the same command goes on"
+                "the same command continues"
             ) from None
 
     def _note(self, state: State, events: Sequence[Event]) -> bool:

@@ -240,7 +240,7 @@ def _next(state: State, app: App, node: str) -> str:
         return "being stopped" + (f", then it waits: {reason.text}" if reason is not None else "")
     if node not in current.by_node():
         places = ", ".join(f"{other} ({count})" for other, count in current.by_node().items())
-        return f"being stopped, and goes on at {places}"
+        return f"being stopped, and continues at {places}"
     lost = [other for other in current.by_node() if other in state.nodes and state.nodes[other].condition == "lost"]
     if lost:
         return f"stays until {', '.join(lost)} is heard again or its lease has ended"

@@ -60,7 +60,7 @@ def read_frame(
         return None
     magic, length = _HEAD.unpack(head)
     if magic != _MAGIC or length > largest:
-        raise PeerError("what a peer sent is no frame of this protocol", code="elastic.peer.frame")
+        raise PeerError("what a peer sent is not a frame of this protocol", code="elastic.peer.frame")
     try:
         header = json.loads(bytes(_read(receive, length, heard) or b""))
         shapes = [(np.dtype(str(kind)), tuple(int(n) for n in shape)) for kind, shape in header.pop("arrays")]

@@ -144,7 +144,7 @@ def accept(connection: socket.socket, own: int, group: str, key: bytes) -> tuple
     greeting = _hear(connection)
     peer, theirs, mine = greeting.get("slot"), str(greeting.get("challenge")), secrets.token_hex(16)
     if greeting.get("group") != group or greeting.get("to") != own or not isinstance(peer, int):
-        raise PeerError("a caller looks for somebody else", code="elastic.peer.stranger")
+        raise PeerError("a caller looks for someone else", code="elastic.peer.stranger")
     answer = {"proof": proof(key, theirs, group, own, peer), "challenge": mine, "arithmetic": arithmetic.digest()}
     _say(connection, answer)
     if _hear(connection).get("proof") != proof(key, mine, group, peer, own):

@@ -24,7 +24,7 @@ def test_the_contents_of_a_drained_node_and_their_future() -> None:
     ]
     bench.settle()
     (moves, homeless) = left(bench, node)
-    assert moves == ("moves", 2, f"being stopped, and goes on at {other} (2)")
+    assert moves == ("moves", 2, f"being stopped, and continues at {other} (2)")
     assert homeless[2].startswith("being stopped, then it waits: ")
     for name in ("moves", "homeless"):
         bench.all_exited(name, 143, generation=1, asked=True)

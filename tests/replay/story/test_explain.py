@@ -148,7 +148,7 @@ def test_a_pause_is_why_nothing_happens() -> None:
     bench.settle()
     text = explained(bench).text
     assert "Scheduling is paused since " in text
-    assert "by ops: a new switch, so nothing new is decided; `dorm resume` goes on." in text
+    assert "by ops: a new switch, so nothing new is decided; `dorm resume` continues." in text
 
 
 def test_an_app_that_is_tried_again() -> None:
