@@ -56,6 +56,12 @@ SPEED = {
         "seconds that an app stands still at a change where none was measured, of no app on the cluster",
     ),
     "caution": Parameter(6.0, 0.0, 1000.0, "a change has to save the app so many times the pause that it costs"),
+    "rest": Parameter(
+        0.0,
+        0.0,
+        1000.0,
+        "after a change, an app keeps its containers for so many times its measured pause; 0: no rest",
+    ),
     "full_pause_s": Parameter(
         30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
     ),
@@ -65,6 +71,8 @@ SPEED = {
     "patience_s": OPTIMIZER["patience_s"],
 }
 """Of `dorm-speed`."""
+RESTS_FROM_S = 5.0
+"""An app whose changes stop it for less than this does not rest after one."""
 
 
 class ParameterError(DormError, ValueError):
