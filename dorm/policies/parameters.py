@@ -56,6 +56,12 @@ SPEED = {
         "seconds that an app pauses at a change, if no pause of any app was measured",
     ),
     "caution": Parameter(6.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
+    "rest": Parameter(
+        0.0,
+        0.0,
+        1000.0,
+        "after a change, an app keeps its containers for this many times its measured pause; 0: no rest",
+    ),
     "full_pause_s": Parameter(
         30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
     ),
@@ -65,6 +71,8 @@ SPEED = {
     "patience_s": OPTIMIZER["patience_s"],
 }
 """Of `dorm-speed`."""
+RESTS_FROM_S = 5.0
+"""An app whose changes stop it for less than this does not rest after one."""
 
 
 class ParameterError(DormError, ValueError):

@@ -82,6 +82,7 @@ def test_figures_have_goals_and_the_form_of_all_benches() -> None:
     figures = figures_of(found)
     assert figures["numpy_restart_over_live_ratio"].value == 50
     assert figures["numpy_live_pause_2_death_p99_s"].value == 0.01
+    assert figures["sharing_step_error_ratio"].value == pytest.approx(0.002)
     assert figures["sharing_step_noise_ratio"].value == pytest.approx(0.002)
     assert figures["sharing_overhead_at_rest_ratio"].value == pytest.approx(0.007)
     assert figures["sharing_overhead_live_per_minute_ratio"].value == pytest.approx(0.007 + (0.6 + 0.1) / 60, rel=1e-3)

@@ -15,7 +15,7 @@ from dorm.bench.evaluation.crash_loop import costs, crash_loop
 from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, Part
+from dorm.bench.evaluation.parts import AT_EVENTS, HEADLINE, SPEED, TUNED, Part
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import busiest_week
@@ -25,6 +25,7 @@ from replay.simulator.compare import plots, report
 from replay.simulator.compare.comparison import Comparison
 from replay.simulator.compare.outcome import AppRun, Run, Sample
 from replay.simulator.compare.runs import run
+from replay.simulator.timings import LIVE
 from replay.simulator.workloads import paper
 from replay.simulator.workloads.by_name import load
 from tests.errors import raises
@@ -59,6 +60,21 @@ def few(part: Part, *labels: str) -> Part:
     """Without most of its contenders."""
     wanted = labels or (("pollux", SPEED) if part.key == TUNED else (HEADLINE, "static", "tiresias"))
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
+
+
+def test_dorm_speed_is_told_speeds_on_the_cluster_traces_and_decides_at_events_where_that_is_said(traces: Path) -> None:
+    philly, alibaba, *pollux = plan(quick=True, traces=traces).traces
+    for part in (philly, alibaba):
+        jobs = {job.label: job.scenario for job in part.jobs}
+        assert jobs[SPEED].policy == "dorm-speed"
+        assert all(app.spec.steps and app.spec.speed for app in jobs[SPEED].apps)
+        assert not any(app.spec.steps for app in jobs[HEADLINE].apps)
+    for part in pollux:
+        assert {*AT_EVENTS} <= {job.label for job in part.jobs}
+        for job in part.jobs:
+            assert (job.scenario.rounds is None) == (job.label in AT_EVENTS)
+        live = next(job.scenario for job in part.jobs if job.label == AT_EVENTS[1])
+        assert live.timings == LIVE
 
 
 @pytest.mark.soak

@@ -142,8 +142,8 @@ async def what_would_destroy_is_refused(site: Site, client: Client) -> None:
     """A lease within which no agent can be heard would end every container."""
     before = (await client.state()).settings
     code, _, err = await dorm(site.home, "policy", "set", "node_lease=1s", timeout=READY_S)
-    assert code == 1, err
-    assert "[settings." in err
+    assert code == 2, err
+    assert "[settings.node_lease.below_grace]" in err
     assert (await client.state()).settings == before
 
 

@@ -267,6 +267,7 @@ def _shared_figures(found: Shared) -> dict[str, Figure]:
         figures["cluster_live_start_p50_s"] = figure(percentile([one.start_s for one in grown], 50), "s")
         figures["cluster_live_boot_p50_s"] = figure(percentile([one.boot_s for one in grown], 50), "s")
     figures["sharing_step_ratio"] = figure(found.ratio, "ratio")
+    figures["sharing_step_error_ratio"] = figure(found.error, "ratio")
     figures["sharing_step_noise_ratio"] = figure(found.noise, "ratio")
     figures["sharing_control_plane_cores_mean"] = figure(found.control_cores, "ratio")
     figures["sharing_overhead_at_rest_ratio"] = figure(found.at_rest, "ratio", f"<= {REST_GOAL:g}")

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import subprocess
 import time
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
@@ -59,8 +60,9 @@ _STEPS = 20
 class Amounts(NamedTuple):
     """How much is measured."""
 
-    rounds: int = 8
-    turns: int = 25
+    rounds: int = 20
+    """Processes differ more from each other than the turns of one, so many short rounds tell more than few long ones."""
+    turns: int = 10
     """Turns of each worker in a round."""
     live: int = 6
     restarts: int = 4
@@ -100,6 +102,11 @@ class Shared(NamedTuple):
     @property
     def ratio(self) -> float:
         return fmean(self.ratios)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean ratio."""
+        return stdev(self.ratios) / math.sqrt(len(self.ratios)) if len(self.ratios) > 1 else 0.0
 
     @property
     def noise(self) -> float:

@@ -22,7 +22,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import crash_loop
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
-from dorm.bench.evaluation.parts import RIVALS, SPEED
+from dorm.bench.evaluation.parts import AT_EVENTS, RIVALS, SPEED
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.sweeps import SWEEPS
 from dorm.bench.evaluation.text import blocks
@@ -48,7 +48,7 @@ SEEDS = 5
 VARIED = 3
 OPTIONAL = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
 """Parts that can be left out."""
-RARE = ("pollux, fixed", f"{SPEED}, live", *RIVALS)
+RARE = ("pollux, fixed", "sia, fixed", f"{SPEED}, live", *AT_EVENTS, *RIVALS)
 """Contenders on traces that can be left out."""
 
 

@@ -20,6 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
+AT_EVENTS = (f"{SPEED}, at events", f"{SPEED}, live, at events")
+"""The same on Pollux's workloads, with restarts and live: it decides when something happens, and not in rounds."""
 TUNED = "pollux_tuned"
 """The part in which policies choose batch sizes."""
 RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import AT_EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -44,6 +44,8 @@ SHARE = 0.25
 QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
+TOLD = ("optimus", "dorm-speed")
+"""Policies that are told remaining work and speeds on the cluster traces."""
 GPUS = 8
 """On each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX ATC 2019,
 §2)."""
@@ -147,9 +149,10 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         Contender("task-level", "task-level", tasks=Tasks()),
         Contender("tiresias", "tiresias", {"counts": counts}),
         Contender("optimus", "optimus"),
+        Contender(SPEED, "dorm-speed"),
     )
     return tuple(
-        Job(one.label, in_rounds(one.of(known if one.policy == "optimus" else usual), one, ROUNDS_S)) for one in against
+        Job(one.label, in_rounds(one.of(known if one.policy in TOLD else usual), one, ROUNDS_S)) for one in against
     )
 
 
@@ -168,6 +171,16 @@ def _by_request(app: SimulatedApp) -> SimulatedApp:
     return msgspec.structs.replace(app, spec=spec)
 
 
+_EVENTS: tuple[tuple[Contender, Bounds], ...] = tuple(
+    (Contender(label, "dorm-speed", timings=timings), "wide")
+    for label, timings in zip(AT_EVENTS, (None, LIVE), strict=True)
+)
+_ABOUT_EVENTS = (
+    "At events, dorm-speed decides as a master does: when an app has arrived or ended, after a quiet time of "
+    f"{yardstick.QUIET_S:g} s, and after {yardstick.ROUND_S:.0f} s without events."
+)
+
+
 def pollux(folder: Path, quick: bool) -> Part | None:
     against: tuple[tuple[Contender, Bounds], ...] = (
         (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
@@ -179,6 +192,7 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender("sia, fixed", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+        *_EVENTS,
         *((Contender(name, name), _bounds_of(name)) for name in RIVALS),
     )
     about = (
@@ -189,6 +203,7 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         "speeds, and optimus, dorm-speed, srtf, themis and shockwave remaining work.",
         "gavel decides every 360 s and shockwave every 120 s, as in their papers, the others every 60 s; what an app wins "
         "under themis it holds for 20 minutes.",
+        _ABOUT_EVENTS,
     )
     return _of_pollux(
         folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
@@ -202,11 +217,13 @@ def pollux_tuned(folder: Path, quick: bool) -> Part | None:
         (Contender("sia", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+        *_EVENTS,
     )
     about = (
         "The same jobs accept any batch size that was measured, up to 64 GPUs. They begin with the workload's, report their "
         "gradient noise every minute, and get another one with a decision, without a restart.",
         "ρ is against a fair part of the cluster with the workload's batch size.",
+        _ABOUT_EVENTS,
     )
     title = "Pollux's workloads, batch sizes tuned"
     return _of_pollux(folder, quick, against, "tuned", key=TUNED, title=title, base="pollux", about=about)
@@ -224,8 +241,9 @@ def _of_pollux(
     for contender, bounds in against:
         for workload in read:
             apps = tuple(bounded(app, bounds) for app in workload.apps[: 8 if quick else None])
+            scenario = yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender)
             jobs.append(
-                Job(contender.label, yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender))
+                Job(contender.label, yardstick.at_events(scenario) if contender.label in AT_EVENTS else scenario)
             )
     return Part(jobs=tuple(jobs), every_s=ROUNDS_S, seeds=tuple(file.stem for file in files), **fields)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    from dorm.core.state import AdjustmentRecord, App, State
+    from dorm.core.state import AdjustmentRecord, App, Generation, State
 
 LATEST = 5
 """How many adjustments count: enough to even out one that waited for another app's room, few enough to follow an app whose
@@ -34,6 +34,11 @@ def adjust_s(app: App) -> float | None:
     if not costs:
         return UNMEASURED_LIVE_S if live else None
     return round(sum(costs) / len(costs), 3)
+
+
+def held_since(current: Generation) -> int:
+    """Return since when (UTC ns) an app has had its present containers: from their decision, or the membership's."""
+    return max(current.decided_at, current.committed_at)
 
 
 def usual_adjust_s(state: State) -> float | None:

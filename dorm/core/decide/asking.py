@@ -17,7 +17,7 @@ import msgspec
 
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
-from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
+from dorm.core.apps.costs import adjust_s, held_since, is_live, usual_adjust_s
 from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
@@ -154,7 +154,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
         usual_adjust_s=usual_s if claim is None and not is_live(app) else None,
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
-        held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
+        held_s=max(0, now - held_since(current)) / SECOND if current else None,
         remaining_steps=float(max(0, spec.steps - app.step)) if spec.steps else None,
         speed=tuple(spec.speed),
         speed_on={kind: tuple(points) for kind, points in spec.speed_on.items()},

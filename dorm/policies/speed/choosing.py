@@ -85,13 +85,16 @@ def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exa
     for i in range(len(instance.apps)):
         if movable[i]:
             least, most = int(instance.n_min[i]), max(int(instance.fits_empty[i]), int(n[i]))
+            rests = bool(worth.rests[i]) and n[i] == worth.count[i]
+            if rests:
+                least = most = int(n[i])
             found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
             if exact:
                 found = list(range(least, most + 1))
             if i in worth.paces:
-                listed.typed(worth, i, served[i], found)
+                listed.typed(worth, i, served[i], [] if rests else found)
             else:
-                moved = least <= worth.count[i] <= most and (exact or worth.types is not None)
+                moved = not rests and least <= worth.count[i] <= most and (exact or worth.types is not None)
                 listed.plain(worth, i, int(n[i]), found, moved=moved)
         listed.first.append(len(listed.app))
     app, counts = np.array(listed.app, np.int64), np.array(listed.units, np.int64)
@@ -138,7 +141,8 @@ class _Listed:
         self._rest(i, counts, [None] * len(counts), [-1] * len(counts))
 
     def typed(self, worth: Worth, i: int, row: Mapping[int, int], counts: list[int]) -> None:
-        """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it."""
+        """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it; without
+        counts it stays that."""
         types = worth.types
         if types is None:
             return
@@ -147,7 +151,7 @@ class _Listed:
         found: list[tuple[int, str, bool, int, float]] = []
         if stays:
             found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
-        offers = types.offers(i, np.array(counts, np.int64))
+        offers = types.offers(i, np.array(counts or [n], np.int64))
         values, fits = worth.at_speed(i, offers.speed).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
             seen: set[int] = set()

@@ -140,7 +140,7 @@ class Moving(Resizing):
         bits, worth = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app]), self.worth
         held = np.round(self._on[:, self.types.inside(bits)].sum(axis=1) * self._unit, 9)
         cost = np.where(self.instance.kept & ~self.changed, np.round(worth.disturbs, 9), 0.0)
-        may = self.free & (held > 0) & (cost <= self.left + 1e-9)
+        may = self.free & (held > 0) & (cost <= self.left + 1e-9) & (~worth.rests | self.changed)
         may[app] = False
         first = np.ones(len(may), np.bool_)
         first[sorted(chosen.moves)] = False

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100
 """How many rows are compared with all others."""
+MOST_FREED = 200
+"""Nodes whose room has grown that are looked at one by one; with more of them the largest rooms are found again."""
 FINE_TURNS = 1_000
 """An app that wants to be spread gets single units for this many turns: counts may be extreme."""
 
@@ -38,6 +40,8 @@ class Partitions:
         self._rare = np.flatnonzero(having < RARE)
         self._largest: Ints | None = None
         """The free room of nodes that no other node exceeds in every kind, and maybe of some that were such."""
+        self._freed: dict[int, None] = {}
+        """Nodes that may have more free room than when these were found."""
         self._scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1).astype(np.float64)
         self._scaled = self.free / self._scale
         self._lengths = np.sqrt((self._scaled * self._scaled).sum(axis=1))
@@ -65,9 +69,13 @@ class Partitions:
 
     def some_fit(self, app: int) -> bool:
         """Return False only if no node takes another unit: a quick test for clusters that are full."""
-        if self._largest is None:
+        if self._largest is None or len(self._freed) > MOST_FREED:
             self._largest = _undominated(self.free)
-        return bool((self._largest >= self.instance.demand[app]).all(axis=1).any())
+            self._freed.clear()
+        demand = self.instance.demand[app]
+        if (self._largest >= demand).all(axis=1).any():
+            return True
+        return bool(self._freed) and bool((self.free[list(self._freed)] >= demand).all(axis=1).any())
 
     def change(self, app: int, node: int, count: int) -> None:
         """Put units on a node, or take them off if negative."""
@@ -81,7 +89,7 @@ class Partitions:
         self.free[node] -= count * self.instance.demand[app]
         self._stale[node] = None
         if count < 0:
-            self._largest = None
+            self._freed[node] = None
 
     def clear(self, app: int) -> dict[int, int]:
         """Take all its units off; return its row."""
@@ -109,7 +117,7 @@ class Partitions:
         self.free[nodes] += counts[:, None] * self.instance.demand[app]
         self._stale.update(dict.fromkeys(row))
         if sign > 0:
-            self._largest = None
+            self._freed.update(dict.fromkeys(row))
 
     def put(self, app: int, count: int) -> int:
         """Place up to `count` more units; return how many found room.

@@ -205,6 +205,9 @@ def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:
     if not worth.speeds_up(app, n, int(instance.fits_empty[app])):
         return NOT_FASTER
     if worth.count[app] == n:
+        if worth.rests[app]:
+            rest = f"{worth.rest_s[app]:.3g} s after a change, because each one stops it for {worth.pause[app]:.3g} s"
+            return Reason("price", f"it keeps what it has for {rest}")
         often = f"{worth.caution[app]:.3g} times " if worth.caution[app] != 1 else ""
         return Reason("price", f"more would save less time than {often}its pause of {worth.pause[app]:.3g} s")
     return Reason("gain", "one more would save too little time")

@@ -69,7 +69,10 @@ class Resizing:
         return bool(self.instance.kept[app] and not self.changed[app])
 
     def _allowed(self, app: int) -> bool:
-        return not self._fresh(app) or self.left >= float(self.worth.disturbs[app]) - 1e-9
+        """Return whether θ2 and its rest admit a change of the app."""
+        if not self._fresh(app):
+            return True
+        return not self.worth.rests[app] and self.left >= float(self.worth.disturbs[app]) - 1e-9
 
     def worth_of(self, app: int, units: int) -> float:
         """Return the worth of the app with this many units; for its present number, that of its present partition."""

@@ -7,6 +7,11 @@ costs its own pause, so it pays if it shortens the app's own remaining time: wit
 and long apps would stay small.  `caution` is how many times its pause a change has to save: apps arrive and end, so the
 next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon. If the
 pause or the remaining work is only assumed, `MOST_OF_ASSUMED` times are enough.
+
+`rest` bounds how much of its time an app loses to restarts, however often something happens on the cluster.  An app that
+has held its containers for less than `rest` times its measured pause keeps them, unless others need the room for their
+n_min.  From then on, a change has to save `caution` · (1 + rest · pause / held) pauses, because an allocation that has
+lasted long is likely to last longer.  A live app, or another whose pause is a few seconds, may change at any time.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies.integer import MOST_WEIGHT
+from dorm.policies.parameters import RESTS_FROM_S
 from dorm.policies.speed import curves
 
 if TYPE_CHECKING:
@@ -32,6 +38,8 @@ DIGITS = 9
 MOST_OF_ASSUMED = 2.0
 """The largest factor for an assumed pause, or for an app with unknown remaining work: both assumptions are already cautious,
 and an app that is never changed is never measured."""
+SHORTEST_S = 1.0
+"""A shorter time since the last change counts as this."""
 MOST_PAUSE_S = 1e12
 """A longer pause is an error of measurement, and clipped."""
 
@@ -65,7 +73,14 @@ class Worth:
             ],
             np.bool_,
         )
-        self.caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
+        held = np.array([_held_s(app) for app in instance.apps], np.float64)
+        own = np.array([app.adjust_s is not None for app in instance.apps], np.bool_)
+        self.rest_s = np.where(own & (self.pause >= RESTS_FROM_S), settings["rest"] * self.pause, 0.0)
+        """How long it keeps what it has after a change; 0 while its own pause has not been measured, or is short."""
+        self.rests: Flags = (self.count >= 0) & (held < self.rest_s)
+        """Apps that were changed lately, and keep what they have."""
+        caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
+        self.caution = caution * (1.0 + self.rest_s / np.maximum(held, SHORTEST_S))
         """How many times its pause a change of the app has to save."""
         self.price = self.caution * self.pause
         """Seconds that a change has to save."""
@@ -129,6 +144,12 @@ def _pause_s(app: AppDemand) -> float | None:
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
     found = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
     return None if found is None else min(found, MOST_PAUSE_S)
+
+
+def _held_s(app: AppDemand) -> float:
+    """Return for how long it has had its containers; infinite where that is unknown."""
+    held = app.held_s
+    return held if held is not None and 0 <= held < math.inf else math.inf
 
 
 def _weight(weight: float) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from replay.simulator.compare.contenders import BY_TIME
 from replay.simulator.scenario import DecisionTime, Rounds, Scenario
 from replay.simulator.timings import Timings
@@ -33,6 +35,8 @@ DIFFERENCES = (
 """Differences between the two models, each a sentence for a report."""
 ROUND_S = 60.0
 RESTART_S = 30.0
+QUIET_S, QUIET_LIMIT_S = 0.2, 1.0
+"""What `at_events` waits for after something happened, at least and at most, as a master does by default."""
 
 _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
@@ -65,3 +69,8 @@ def simulated(apps: tuple[SimulatedApp, ...], nodes: tuple[SimulatedNode, ...], 
         progress_s=ROUND_S,
     )
     return contender.of(base)
+
+
+def at_events(one: Scenario) -> Scenario:
+    """Return the same run with decisions when something happens, as a master decides, and not in rounds."""
+    return msgspec.structs.replace(one, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)

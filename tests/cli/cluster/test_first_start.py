@@ -125,10 +125,14 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     cluster = f"hangup-{tmp_path.name[-30:]}"
     command = ["master", "--url", nats_server.url, "--cluster", cluster, "--key", str(tmp_path / "m.nk"), "--name"]
     log = tmp_path / "log"
-    async with running(tmp_path / "home", log, *command, "plain") as process:
-        await until_said(log, '"leading"', process)
-        process.send_signal(signal.SIGHUP)
-        assert await asyncio.wait_for(process.wait(), 60.0) == 0
+    given = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # These tests may run under nohup themselves.
+    try:
+        async with running(tmp_path / "home", log, *command, "plain") as process:
+            await until_said(log, '"leading"', process)
+            process.send_signal(signal.SIGHUP)
+            assert await asyncio.wait_for(process.wait(), 60.0) == 0
+    finally:
+        signal.signal(signal.SIGHUP, given)
     connection = await Connection.open(nats_server.url, cluster)
     held = await connection.leadership.look()
     assert held is not None

@@ -16,6 +16,7 @@ import nats
 import pytest
 import pytest_asyncio
 
+from dorm.cli.simulation.shadow import _hour_in_words
 from dorm.client.client import Client
 from dorm.master.master import Master
 from events import subjects
@@ -136,6 +137,15 @@ async def decided(lab: Lab) -> None:
             for event in map(decode, batch):
                 if isinstance(event, Round) and any(isinstance(fact, Resized) for fact in event.events):
                     return
+
+
+@pytest.mark.parametrize(("window_s", "short"), [(79.0, True), (3600.0, False)])
+def test_figures_per_hour_of_a_short_window_say_that_it_is_short(window_s: float, short: bool) -> None:
+    figures = {"completed": 45.7, "adjustments": 0.0}
+    words = _hour_in_words(
+        {"failed": "", "unchanged": figures, "changed": None, "completion_difference_s": None, "window_s": window_s}
+    )
+    assert ("too short for reliable figures per hour" in words) == short
 
 
 def lab_user() -> str:

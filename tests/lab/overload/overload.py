@@ -84,6 +84,7 @@ async def bench_overload(size: Size, *, tell: Tell) -> Report:
             connection = await Connection.open(server.url, name, name="bench", timeout=10.0, create=True)
             stack.push_async_callback(connection.close)
             master = await stack.enter_async_context(_master(server.url, name, data))
+            await _led(connection)
             tell(f"{size.agents} agents join")
             began = time.monotonic()
             agents = await stack.enter_async_context(_agents(size, server.url, name, data))
@@ -118,6 +119,17 @@ async def _master(url: str, cluster: str, data: Path) -> AsyncIterator[Process]:
         yield process
     finally:
         await _end(process)
+
+
+async def _led(connection: Connection) -> None:
+    """Return once a master leads.  Agents that join before follow its rounds at first, which here is hundreds of agents on one
+    core.  Raises BenchError where none does."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            while (held := await connection.leadership.look()) is None or not held.holder:  # noqa: ASYNC110 - a lease says nothing
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise BenchError(f"no master led after {_READY_S:g} s") from None
 
 
 @contextlib.asynccontextmanager

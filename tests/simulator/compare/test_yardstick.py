@@ -57,6 +57,14 @@ def test_an_arrival_waits_for_the_round_and_starts_in_30_s() -> None:
     assert ended(run("tiresias", job("a", 53, 4, 100))) == {"a": 60 + 30 + 100}
 
 
+def test_at_events_it_waits_for_a_moment_and_not_for_the_round() -> None:
+    scenario = yardstick.scenario(Workload("jobs", (job("a", 53, 4, 100),)), parse("dorm-speed"))
+    assert ended(play(scenario)) == {"a": 60 + 30 + 100}
+    assert ended(play(yardstick.at_events(scenario))) == {
+        "a": pytest.approx(53 + yardstick.QUIET_S + 30 + 100, abs=0.1)
+    }
+
+
 def test_decisions_are_made_in_rounds_only() -> None:
     written = run("dorm", *(job(f"j{i}", 37.0 * i, 8, 200 + 31 * i) for i in range(12)))
     at = [event.at - BEGIN for event in written.events if isinstance(event, k.Round) and event.allocated]
