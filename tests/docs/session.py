@@ -18,7 +18,7 @@ from dorm.local.home import Running
 from events.nats.access.credentials import read_credentials
 from tests.docs.shown import Command, File
 from tests.e2e import forked
-from tests.e2e.commands import DORM, environment, running, until_said
+from tests.e2e.commands import DORM, environment, running, until_printed
 from tests.e2e.story import until
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Session:
         parallel."""
         chosen = [*words[1:], "--runtime", "process", "--port", "0", "--no-api"]
         process = await self._stack.enter_async_context(running(self._home, self._log, *chosen))
-        said = await until_said(self._log, "Ctrl-C stops", process)
+        said = await until_printed(self._log, "Ctrl-C stops", process)
         (self._url,) = (line.split()[1] for line in said.splitlines() if line.split()[:1] == ["log"])
 
     async def _ended(self, step: Command, words: list[str]) -> tuple[int, str]:

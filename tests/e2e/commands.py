@@ -84,7 +84,7 @@ async def running(
                 await process.wait()
 
 
-async def until_said(log: Path, words: str, process: Process, *, timeout: float = 90.0) -> str:
+async def until_printed(log: Path, words: str, process: Process, *, timeout: float = 90.0) -> str:
     """Wait until a running command has printed these words; return all its output."""
     async with asyncio.timeout(timeout):
         while True:

@@ -14,7 +14,7 @@ import pytest_asyncio
 import yaml
 
 from dorm.core.query.views import sizes
-from tests.e2e.commands import DORM, done, dorm, environment, refused, running, until_said
+from tests.e2e.commands import DORM, done, dorm, environment, refused, running, until_printed
 from tests.e2e.local_up import Up, leaving_nothing, named, talker, trainer, up, write_spec
 from tests.e2e.story import until
 
@@ -137,9 +137,9 @@ async def test_events_are_lines_and_each_is_json(cluster: Up, tmp_path: Path) ->
 async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     async with running(cluster.home, log, "events", "-f", "--tail", "1") as following:
-        await until_said(log, ":", following)
+        await until_printed(log, ":", following)
         await done(cluster.home, "submit", "--wait", write_spec(tmp_path, talker("followed", 1, 0.0)))
-        text = await until_said(log, "AppCompleted", following)
+        text = await until_printed(log, "AppCompleted", following)
         assert "AppSubmitted" in text
         following.send_signal(signal.SIGINT)
         assert await following.wait() == 130
@@ -200,7 +200,7 @@ async def test_nodes_are_listed_and_drained(cluster: Up, tmp_path: Path) -> None
 async def test_a_further_master_follows(cluster: Up, tmp_path: Path) -> None:
     log = tmp_path / "master.log"
     async with running(cluster.home, log, "master") as process:
-        text = await until_said(log, "following", process)
+        text = await until_printed(log, "following", process)
         shown = json.loads(await done(cluster.home, "masters", "-o", "json"))
         assert (shown["condition"], shown["epoch"]) == ("leading", 1)
         assert shown["leader"] in text
@@ -264,7 +264,7 @@ async def test_another_cluster_leaves_this_one_alone(cluster: Up, tmp_path: Path
     log = tmp_path / "second.log"
     data = str(tmp_path / "data")
     async with running(cluster.home, log, *common, "--port", "0", "--data", data) as second:
-        assert f"commands go to the cluster at {cluster.url}" in await until_said(log, "DORM_CREDENTIALS=", second)
+        assert f"commands go to the cluster at {cluster.url}" in await until_printed(log, "DORM_CREDENTIALS=", second)
         assert "node-2" in await done(cluster.home, "nodes")
         second.send_signal(signal.SIGINT)
         assert await second.wait() == 0

@@ -35,7 +35,7 @@ from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.errors import codes_in
 from tests.lab.machines.nats_server import NatsServer
 
@@ -324,7 +324,7 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         seen = len(answered)
         await until(lambda: len(answered) > seen + 5)
         masters.signal(second, signal.SIGCONT)
-        await until_said(masters.logs[second], "leading no longer", masters.processes[second])
+        await until_printed(masters.logs[second], "leading no longer", masters.processes[second])
         masters.signal(third, signal.SIGTERM)
         assert await asyncio.wait_for(masters.processes[third].wait(), PATIENCE_S) == 0
         assert await leads(client, instead_of=third) == second

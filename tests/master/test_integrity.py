@@ -19,7 +19,7 @@ from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogDamaged
 from events.nats.connection import Connection
-from tests.e2e.commands import refused, running, until_said
+from tests.e2e.commands import refused, running, until_printed
 from tests.errors import raises
 from tests.master.leading import folded, refusal, say
 from tests.master.leading import running as leads
@@ -221,5 +221,5 @@ async def test_the_command_gives_advice(tmp_path: Path, nats_server: NatsServer)
     assert "--accept-log" in words
     log = tmp_path / "master.log"
     async with running(home, log, *command, "--accept-log") as process:
-        await until_said(log, "leading", process)
+        await until_printed(log, "leading", process)
     assert "the log is taken as it is" in log.read_text()

@@ -13,7 +13,7 @@ import nats
 import pytest
 
 from dorm.local.nats_server import find_binary
-from tests.e2e.commands import done, refused, running, until_said
+from tests.e2e.commands import done, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
 from tests.lab.machines.ports import free_port
@@ -52,7 +52,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
             home, tmp_path / "master.log", "master", "--credentials", str(lab / "security" / "master.json")
         ) as master,
     ):
-        await until_said(tmp_path / "master.log", "leading", master)
+        await until_printed(tmp_path / "master.log", "leading", master)
         await done(home, *arguments)  # Once more, next to the running server: nothing is lost.
 
         # A node makes its own key, with a token for one use.
@@ -60,8 +60,8 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
         async with running(
             home, said, "node", "intro", "n1", "--ttl", "60s", "--capacity", "cpu=1,memory=1GiB"
         ) as intro:
-            text = await until_said(said, "dorm1.", intro)
-            await until_said(said, "fingerprint", intro)
+            text = await until_printed(said, "dorm1.", intro)
+            await until_printed(said, "fingerprint", intro)
             (tmp_path / "first").write_text(next(line for line in text.splitlines() if line.startswith("dorm1.")))
             agent = (
                 "agent",
@@ -73,7 +73,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
                 str(tmp_path / "n1"),
             )
             async with running(home, tmp_path / "agent.log", *agent, "--capacity", "cpu=1,memory=1GiB") as process:
-                await until_said(tmp_path / "agent.log", "joined", process)
+                await until_printed(tmp_path / "agent.log", "joined", process)
                 assert await asyncio.wait_for(intro.wait(), 20) == 0
                 key = tmp_path / "n1" / "node.json"
                 assert stat.S_IMODE(key.stat().st_mode) == 0o600

@@ -16,7 +16,7 @@ from dorm.api.options import Options
 from dorm.api.serving import serving
 from replay.simulator.simulation import Simulation
 from tests.api.served import connected, filled
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.lab.machines.ports import free_port
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
@@ -56,7 +56,7 @@ async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_serve
         await filled(connection, records[:400])
         async with contextlib.AsyncExitStack() as page:
             async with running(tmp_path, tmp_path / "first.log", *serve) as process:
-                await until_said(tmp_path / "first.log", "is at", process)
+                await until_printed(tmp_path / "first.log", "is at", process)
                 address = f"http://127.0.0.1:{port}/"
                 tab = await page.enter_async_context(opened(browser, address, strict=False))
                 for seq in [*(chance.randint(1, 400) for _ in range(tries(3, 50))), 400]:
@@ -75,7 +75,7 @@ async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_serve
             await filled(connection, records[400:])
             await tab.evaluate("window.samePage = true")
             async with running(tmp_path, tmp_path / "second.log", *serve) as process:
-                await until_said(tmp_path / "second.log", "is at", process)
+                await until_printed(tmp_path / "second.log", "is at", process)
                 await holds(tab, "document.querySelector('.exact input').value === '500'")
                 await tab.locator(".status.live").wait_for()
                 assert (await said(500)).items() <= (await apps_shown(tab)).items()

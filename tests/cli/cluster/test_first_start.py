@@ -18,7 +18,7 @@ import pytest
 from events.log.records import LogError
 from events.nats.connection import Connection
 from events.nats.streams import log_stream
-from tests.e2e.commands import DORM, dorm, environment, running, until_said
+from tests.e2e.commands import DORM, dorm, environment, running, until_printed
 from tests.lab.machines.nats_server import NatsCluster, NatsServer
 from tests.lab.machines.ports import free_port
 
@@ -63,12 +63,12 @@ async def test_two_masters_and_an_agent_that_start_first_wait_for_three_fresh_se
             for log, command in zip(logs, commands, strict=True)
         ]
         for log, process in zip(logs, processes, strict=True):
-            assert servers.url in await until_said(log, "waiting for the log", process)
+            assert servers.url in await until_printed(log, "waiting for the log", process)
         stack.push_async_callback(servers.stop)
         await asyncio.gather(*(server.start() for server in servers.servers))
         async with asyncio.timeout(60):
             assert (await leads(servers.url, "lab"))[0] in "ab"
-        await until_said(logs[2], "joined", processes[2])
+        await until_printed(logs[2], "joined", processes[2])
         assert [process.returncode for process in processes] == [None] * 3
         async with servers.owner() as jetstream:
             assert (await jetstream.stream_info(log_stream("lab"))).config.num_replicas == 3
@@ -128,7 +128,7 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     given = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # These tests may run under nohup themselves.
     try:
         async with running(tmp_path / "home", log, *command, "plain") as process:
-            await until_said(log, '"leading"', process)
+            await until_printed(log, '"leading"', process)
             process.send_signal(signal.SIGHUP)
             assert await asyncio.wait_for(process.wait(), 60.0) == 0
     finally:
@@ -140,7 +140,7 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does, which is inherited.
     try:
         async with running(tmp_path / "home", log, *command, "nohup") as process:
-            await until_said(log, '"leading"', process)
+            await until_printed(log, '"leading"', process)
             process.send_signal(signal.SIGHUP)
             revision = (await connection.leadership.look() or held).revision
             async with asyncio.timeout(20):

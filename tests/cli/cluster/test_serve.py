@@ -17,7 +17,7 @@ from yarl import URL
 
 from dorm.remote.aio import AsyncClient
 from tests.cli.cluster.service_manager import Manager
-from tests.e2e.commands import done, refused, running, until_said
+from tests.e2e.commands import done, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, talker, up
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
@@ -133,7 +133,7 @@ async def test_serve_reports_readiness_and_warns_about_a_public_address(tmp_path
         manager, env = Manager(folder / "notify"), {"NOTIFY_SOCKET": str(folder / "notify")}
         serve = running(cluster.home, log, "serve", "--listen", "0.0.0.0:0", env=env)
         async with manager, serve as process:
-            said = await until_said(log, "warning", process)
+            said = await until_printed(log, "warning", process)
             assert "beyond this machine" in said
             assert "STATUS=up to record" in await manager.said("READY=1")
             process.send_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ from events.nats.connection import Connection
 from replay.export.export import export
 from tests.core.query.test_concerns import log, naive
 from tests.e2e.commands import dorm as dorm_process
-from tests.e2e.commands import running, until_said
+from tests.e2e.commands import running, until_printed
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ async def test_ctrl_c_shows_how_to_continue(nats_server: NatsServer, tmp_path: P
     before = [one for one in expected if int(one.split(".")[0]) <= 30]
     out = tmp_path / "out"
     async with running(tmp_path, out, "events", "-f", *words) as following:
-        await until_said(out, f'"{before[-1]}"', following)
+        await until_printed(out, f'"{before[-1]}"', following)
         following.send_signal(signal.SIGINT)
         assert await following.wait() == 130
     *lines, last = out.read_text().splitlines()

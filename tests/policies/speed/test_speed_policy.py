@@ -81,7 +81,7 @@ PARAMS = st.fixed_dictionaries(
 
 @FEW
 @given(problem=odd(), params=PARAMS)
-def test_what_holds_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
+def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
     instance = integer.read(problem)
     all_settings = policy("dorm-speed").check_params(params)

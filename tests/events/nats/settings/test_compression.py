@@ -16,7 +16,7 @@ from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from events.nats.settings.compression import _not_restarted, _without_compression, compressed_by
 from events.nats.streams import log_stream, report_stream, stream_configs
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.events.nats.reading import all_records
 from tests.lab.chaos.replicas import compare
 from tests.lab.machines.nats_server import NatsCluster
@@ -91,7 +91,7 @@ async def test_a_master_changes_a_compressed_log_and_reports_it_until_all_server
     assert "warning: DORM-old and" in await done(tmp_path / "home", "masters", *options)
     log = tmp_path / "log"
     async with running(tmp_path / "home", log, "master", *options, "--key", str(tmp_path / "m.nk")) as process:
-        said = await until_said(log, '"leading"', process)
+        said = await until_printed(log, '"leading"', process)
     assert "the log's copies are in danger" in said
     assert await compression(cluster, "old") <= {None, StoreCompression.NONE}
     left = [server.name for server in cluster.servers]
