@@ -75,7 +75,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return asyncio.run(_then_end_plugins(work))
     except BrokenPipeError:
-        # `dorm events | head`: the reader has closed the pipe, which is no error.
+        # `dorm events | head`: the reader has closed the pipe, which is not an error.
         _read_no_more()
         raise typer.Exit(DONE) from None
 

@@ -195,7 +195,7 @@ class App(msgspec.Struct):
     step: int = 0
     loss: float | None = None
     loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET
-    """If the last loss is no finite number, which one it is.  Unset elsewhere, as for `kill`."""
+    """If the last loss is not a finite number, which one it is.  Unset elsewhere, as for `kill`."""
     skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
     """What its last generation that wrote unusable lines wrote; unset while none did."""
     samples_per_s: float | None = None

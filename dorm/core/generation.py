@@ -113,7 +113,7 @@ class Generation(msgspec.Struct):
     """The committed membership that agents do not know yet, 0 for none."""
     change: LiveChange | None = None
     leaving: dict[int, Container] = {}
-    """By slot, containers that are no members any more and may still run."""
+    """By slot, containers that are no longer members and may still run."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
     prepare_until: int = 0

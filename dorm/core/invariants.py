@@ -137,7 +137,7 @@ def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
 
 
 def _membership(app: App, generation: Generation) -> Iterator[str]:
-    """Who joins and leaves while a generation goes on."""
+    """Who joins and leaves during a generation."""
     change, leaving = generation.change, generation.leaving
     if (change is not None or generation.accused) and (not generation.released or generation.failed or app.ended):
         yield "changes its members though it does not go on"

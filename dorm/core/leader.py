@@ -3,7 +3,7 @@
 The shape is that of etcd's raft library.  A shell feeds in what happens and carries out what comes back:
 
     folded      the state was brought further by records
-    step        time has passed: what is to be done now, and when to step again
+    step        time has passed: what to do now, and when to step again
     computed    the allocation that a step asked for
     overtaken   a round was not stored, since another record of ours or another master's round came first
 
@@ -69,7 +69,7 @@ class Compute(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What is to be done; see the module."""
+    """What to do; see the module."""
 
     ask: tuple[str, ...] = ()
     publish: Publish | None = None
@@ -173,7 +173,7 @@ class Leader:
         self._news |= news
 
     def step(self, moment: Moment) -> Ready:
-        """What is to be done now."""
+        """Return what to do now."""
         if (look := self._look(moment)) is not None:
             return look
         due_at = self.due_at(moment)

@@ -27,7 +27,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The server, stream, master, node or folder."""
     text: str
     todo: str = ""
-    """What to do; "" if nothing is to be done."""
+    """What to do; "" for nothing."""
 
 
 def ok(check: str, about: str, text: str) -> Finding:

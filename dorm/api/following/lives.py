@@ -161,7 +161,7 @@ class Lives:
                 self._keep_within_bounds()
                 return await self._heavy.run(partial(question, life))
         except (Missing, GapError, LogError):
-            # There is no such thing, or what was followed may not be the log any more.
+            # There is no such thing, or the followed log may have been replaced.
             if self._known.get(subject) is known:
                 del self._known[subject]
             raise

@@ -1,6 +1,6 @@
 """The resource use that nodes last reported for their containers, read from their heartbeats on request.
 
-Heartbeats are no part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
+Heartbeats are not part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
 from a container's start, so cores in use follow from two reports.  The report before is kept for each node that was asked
 about; if there is none yet, the mean since the container's start stands in.
 """

@@ -84,7 +84,7 @@ class ProgressPoint(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     generation: int
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` if the loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the loss is not a finite number."""
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -56,7 +56,7 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     loss: float | None
     loss_is: str
-    """`nan`, `inf` or `-inf` if the loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the loss is not a finite number."""
     progressed_at: str | None
     """When it reported progress or a checkpoint last in its present generation."""
     samples_per_s: float | None

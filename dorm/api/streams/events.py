@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 _PAUSE_S = 0.05
-"""Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+"""Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
 `_LONGEST_S`: a thousand readers cost a twentieth of a processor, since a master and the log's server may run on the same
 machine.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
 _PAUSE_TIMES = 19

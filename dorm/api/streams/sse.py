@@ -81,7 +81,7 @@ class Stream:
             raise ConnectionResetError("the reader takes nothing") from None
 
     def push(self, chunk: bytes) -> bool:
-        """Hand on a chunk (see `chunked`) without waiting; return whether the stream goes on.  A reader that has taken what
+        """Hand on a chunk (see `chunked`) without waiting; return whether the stream continues.  A reader that has taken what
         came before gets it, however large it is."""
         transport = self._request.transport
         if self._over.is_set() or transport is None or transport.is_closing():

@@ -137,7 +137,7 @@ class _Peers:
         self._processes[slot].send_signal(signal.SIGTERM)
 
     def pause(self, change: Callable[[], object], workers: int) -> float:
-        """Make a change, wait until so many workers train, and return the longest pause since."""
+        """Make a change, wait until this many workers train, and return the longest pause since."""
         began = time.monotonic()
         change()
         self.trains(workers, since=began)

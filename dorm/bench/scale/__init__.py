@@ -4,5 +4,5 @@
     measuring  the unit costs, on three NATS servers on this machine
     servers    the three servers
 
-The model is what docs/scale.md explains.  It only covers the listed loads: a figure below its limit is no promise.
+The model is what docs/scale.md explains.  It only covers the listed loads: a figure below its limit is not a promise.
 """

@@ -123,7 +123,7 @@ class _Grown:
 
 
 async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
-    """Measure a log of so many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
+    """Measure a log of this many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
     what a log raises."""
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:

@@ -115,7 +115,7 @@ class Attached:
             progress_console.print(Text(f"{app.name}: {line}"))
 
     def _continues(self) -> str:
-        """After a restart: from where it goes on.  An app that saves nothing starts over with each resize, which its user
+        """After a restart: from where it resumes.  An app that saves nothing starts over with each resize, which its user
         should know."""
         app = self.app
         if app.generation != self._resumed[0]:
@@ -269,7 +269,7 @@ async def _ends_before(following: asyncio.Task[None], event: asyncio.Event) -> b
 
 
 async def _choice(attached: Attached, following: asyncio.Task[None], signals: Stops) -> str:
-    """Return `detach`, `cancel`, or "" to go on.  Only a terminal is asked: a script that interrupts wants the end, and a
+    """Return `detach`, `cancel`, or "" to continue.  Only a terminal is asked: a script that interrupts wants the end, and a
     terminal that was closed leaves the app alone."""
     if signals.cause == signal.SIGHUP:
         return "detach"

@@ -1,4 +1,4 @@
-"""`dorm wait`: let a script go on once apps run, or have ended."""
+"""`dorm wait`: let a script continue once apps run, or have ended."""
 
 from __future__ import annotations
 

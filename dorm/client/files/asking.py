@@ -105,7 +105,7 @@ class Files:
 
     async def read(self, where: Where, question: Reading) -> AsyncGenerator[Answer, None]:
         """Yield the pieces of an answer from the first node that has what is asked for.  Raises as `listed`; once a piece has
-        come, a lost connection is the caller's to go on after."""
+        come, the caller has to handle a lost connection."""
         async for piece in self._ask(where, FILES, encode(question)):
             yield piece
 

@@ -24,7 +24,7 @@ _UNDER_WAY = 4
 
 async def upload(files: Files, where: Where, source: Path, path: str, done: Callable[[int], None]) -> None:
     """Copy a file to `path` of an area; call `done` with bytes as they are stored.  An upload of the same bytes to the same
-    place goes on where an earlier one was.  Raises FilesRefused, OSError, LogUnavailable."""
+    place continues where an earlier one stopped.  Raises FilesRefused, OSError, LogUnavailable."""
     file = await asyncio.to_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(file)

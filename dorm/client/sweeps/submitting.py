@@ -99,7 +99,7 @@ def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> No
 
 
 def _check_unfinished(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
-    """Refuse to go on with a sweep that was cancelled, or that is over.  Raises Refused."""
+    """Refuse to continue a sweep that was cancelled, or that is over.  Raises Refused."""
     again = "give it another --name to run it again"
     if any(app.cancel_requested and not app.ended for app in there) and all(
         app.cancel_requested or app.ended for app in there
@@ -188,7 +188,7 @@ class _Submission:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send_one(self, spec: CheckedSpec) -> None:
-        """Submit one app.  A submission that was answered before, and is no app now, was refused or is long over: another id
+        """Submit one app.  A submission that was answered before, and has no app now, was refused or is long over: another id
         asks again."""
         try:
             owned = spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=self._client.user)

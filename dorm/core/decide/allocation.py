@@ -60,7 +60,7 @@ def allocate_now(state: State, now: int) -> list[Decided]:
 
 
 def gave_up(state: State, now: int, why: str) -> list[Decided]:
-    """Return what follows where the caller waits no longer for `allocate_now`: the policy took too long."""
+    """Return what follows if the caller waits no longer for `allocate_now`: the policy took too long."""
     return (
         [] if state.paused or _waits_for_a_tick(state, now) else _failed(state, now, PolicyFailure(why, code=TOO_SLOW))
     )

@@ -215,7 +215,7 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
 
 
 def _dismiss(generation: Generation, slot: int) -> None:
-    """A container that is no member any more: it holds its room until it has exited."""
+    """A container that is no longer a member: it holds its room until it has exited."""
     container = generation.containers.pop(slot)
     if container.state != "exited":
         generation.leaving[slot] = container

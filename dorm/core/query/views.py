@@ -48,7 +48,7 @@ class AppRow(msgspec.Struct, frozen=True):
     note: str
     """Why it waits or has fewer containers than it could use, or how it ended."""
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` if the last loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the last loss is not a finite number."""
     progress_age_s: float | None = None
     """Since its last progress or checkpoint; None if its present generation has reported neither, and once it has
     ended."""

@@ -172,7 +172,7 @@ class EventPages:
         return part
 
     async def _window(self, upto: Position, size: int) -> Position:
-        """Return a cut before another one, about so many records before it in the log and in the progress."""
+        """Return a cut before another one, about this many records before it in the log and in the progress."""
         seq = max(0, upto.seq - size)
         if upto.beside is None:
             return Position(seq)
