@@ -56,7 +56,7 @@ def say(what: str) -> None:
 
 
 async def read(reader: StreamReader) -> Message | None:
-    """Return the next message, None at the end of the connection or for anything that is no message."""
+    """Return the next message, None at the end of the connection or for anything that is not a message."""
     try:
         message = json.loads(await reader.readline() or b"null")
     except (OSError, ValueError):

@@ -63,7 +63,7 @@ class Execution(Protocol):
 
     async def write(self, data: bytes) -> None:
         """Write to its standard input; return once the system has taken it.  A program that reads no more takes nothing,
-        which is no error."""
+        which is not an error."""
         ...
 
     async def end_input(self) -> None:

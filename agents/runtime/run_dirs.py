@@ -267,7 +267,7 @@ class RunDirs:
             os.close(folder)
 
     def remove(self, key: Key) -> None:
-        """Delete one container's folder; a missing one is no error.  What the app has written is removed later."""
+        """Delete one container's folder; a missing one is not an error.  What the app has written is removed later."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step

@@ -32,7 +32,7 @@ A result is one object:
      "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
 
 A figure's name is in snake case and ends with its unit (a count starts with what is counted).  Only some figures have a goal;
-missing one is no failure, since machines differ.  A failed measurement raises: no figure is invented or left at zero.
+missing one is not a failure, since machines differ.  A failed measurement raises: no figure is invented or left at zero.
 
     BenchError    the measurement failed; the message says why
 """

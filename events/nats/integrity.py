@@ -73,7 +73,7 @@ async def check_stream(link: Link, cluster: str) -> None:
             raise LogDamaged(
                 f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}", code="log.records_lost"
             )
-        # A message that was being written when its machine lost power was never acknowledged, so it is no loss.
+        # A message that was being written when its machine lost power was never acknowledged, so it is not a loss.
         _log.warning("the server could not read the end of its data when it started", stream=stream, bytes=lost)
     if changed := unprotected(info["config"], cluster):
         raise LogDamaged(

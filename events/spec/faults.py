@@ -171,7 +171,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 class _NoFields(msgspec.Struct):
-    """What is no struct has none."""
+    """What is not a struct has none."""
 
 
 def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:

@@ -64,7 +64,7 @@ class Report(msgspec.Struct, frozen=True):
     """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
     ledgers: LedgerReport = LedgerReport()
-    """What live apps reported of the samples that they used; a wrong ledger is no divergence."""
+    """What live apps reported of the samples that they used; a wrong ledger is not a divergence."""
     parts: PartsReport = PartsReport()
     """The nodes' parts beside a cluster's log; an archive has none."""
 

@@ -322,7 +322,7 @@ def exited(one: Exit) -> str:
 
 
 def stopped(one: Exit) -> str:
-    """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is no failure."""
+    """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is not a failure."""
     code = "" if one.exit_code is None or not one.exit_code else f", with exit code {one.exit_code}"
     return f"slot {one.slot} on {one.node} stopped as asked{code}"
 

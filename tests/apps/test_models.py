@@ -133,7 +133,7 @@ def test_specs_are_valid_and_run_their_programs(file: Path) -> None:
         return
     assert spec.resume == [*spec.command, "--resume"]
     if file.stem == "torch_mlp":
-        return  # PyTorch is no part of the usual environment; tests/e2e/engines runs this spec
+        return  # PyTorch is not a part of the usual environment; tests/e2e/engines runs this spec
     chosen = options.parse(program(file.stem), spec.resume[3:])
     assert chosen.resume
     assert chosen.pace > 0

@@ -164,7 +164,7 @@ def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
         assert values(unit, "Service", "EnvironmentFile") == ["/etc/dorm/s3.env"]
     (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == layout.TMPFILES]
     assert "d /mnt/archives 0700 dorm dorm -" in tmpfiles
-    # An S3 store is no folder of the machine, and without archives nothing is said of them.
+    # An S3 store is not a folder of the machine, and without archives nothing is said of them.
     store = {
         file.path: file.content.decode() for file in rendered(deployment(archives={"place": "s3://lab/logs"}), "n1")
     }

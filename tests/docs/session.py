@@ -110,7 +110,7 @@ class Session:
         return process.returncode or 0, printed.decode()
 
     async def _interrupted(self, words: list[str], env: dict[str, str]) -> tuple[int, str]:
-        """Interrupt it once it has printed a line; being interrupted is no failure."""
+        """Interrupt it once it has printed a line; being interrupted is not a failure."""
         assert words[0] == "dorm"
         process = await asyncio.create_subprocess_exec(
             *DORM, *words[1:], cwd=self._folder, env=env,

@@ -53,7 +53,7 @@ OWN = {
     "reader": {"TokenAdded", "TokenRemoved"}, "user": USER, "operator": OPERATOR, "api": OPERATOR, "node": NODE,
     "admin": {*KINDS, "round"}, "master": {"LogRotated", "RotationFailed"}, "joining": set(),
 }  # fmt: skip
-"""What each role may publish in its own name.  (`round` of an admin is no round: those are on `round.master` alone.)"""
+"""What each role may publish in its own name.  (`round` of an admin is not a round: those are on `round.master` alone.)"""
 DELIVERIES = {"AppWaitsLong", "WebhookTested", "WebhookDisabled"}
 """What the reader that deliverers of webhooks run as publishes as well."""
 

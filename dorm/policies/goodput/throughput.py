@@ -114,7 +114,7 @@ class _Model(NamedTuple):
     node: tuple[float, float]
     """The same across nodes."""
     most_local: float
-    """Samples of one container in one pass; inf if that is no limit."""
+    """Samples of one container in one pass; inf if that is not a limit."""
     counts: Floats
     """Counts of the curve, and by how much its step times exceed the model's."""
     excess: Floats

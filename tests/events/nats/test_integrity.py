@@ -101,7 +101,7 @@ async def test_a_stream_that_was_configured_otherwise(server: NatsServer, change
             await jetstream.add_stream(config.evolve(**change))
         else:
             await jetstream.update_stream(config.evolve(**change))
-    with pytest.raises(LogError) as error:  # One that takes other subjects is no log of ours to begin with.
+    with pytest.raises(LogError) as error:  # One that takes other subjects is not a log of ours to begin with.
         await check(server)
     assert found in str(error.value).replace("holds", "it takes")
 

@@ -212,7 +212,7 @@ def _cgroup_dirs(cgroup: str) -> list[Path]:
 
 
 def _with_all_below(top: Path) -> list[Path]:
-    """An engine that ends may remove some of these meanwhile, which is no error."""
+    """An engine that ends may remove some of these meanwhile, which is not an error."""
     return [Path(directory) for directory, _, _ in os.walk(top)]
 
 
