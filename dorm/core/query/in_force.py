@@ -21,7 +21,7 @@ CHECKPOINTS = "checkpoints"
 """The cluster's folder of checkpoints, by the id in its marker."""
 SHARES = "weights"
 """What weights count against; its name in the log as well."""
-_MEANS = "what weights count against: apps for all apps, tenants for those of the own tenant, with equal tenants"
+_MEANS = "scope of weights: apps for all apps, tenants for those of the same tenant, with equal tenants"
 
 APPS = "tenant_apps"
 """How many apps a tenant may have that have not ended; its name in the log as well."""
