@@ -73,7 +73,7 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     asked = _set(typed.fields, typed.settings)
     own = any(asked.get(field) for field in _ENVIRONMENT)
     words = list(typed.words)
-    if not own and (typed.here or (typed.workdir and local and not typed.image)):
+    if not own and (typed.here or (typed.workdir and local and not _image(typed))):
         words[0] = _program(words[0])
     folder = str(Path.cwd()) if typed.here else typed.folder
     if folder:
@@ -94,6 +94,11 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     }
     made = spec | {field: value for field, value in given.items() if value} | typed.fields
     return _set(made, typed.settings)
+
+
+def _image(typed: Typed) -> str:
+    """Return the image, which a setting may name too."""
+    return str(_set({"image": typed.image}, typed.settings)["image"] or "")
 
 
 def _set(fields: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
@@ -140,7 +145,7 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
     files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
     usable = sorted((node for node in nodes if not node.gone), key=lambda node: node.id)
     engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]
-    if engines and not typed.image:
+    if engines and not _image(typed):
         raise CommandRefused(
             f"{_named(engines)} containers from images, which hold no programs of this machine: name an image that has the "
             "program with --image, such as python:3.12-slim; a cluster by `dorm up --runtime process` needs none",

@@ -69,6 +69,8 @@ def test_in_a_named_folder_or_an_image_the_command_is_unchanged() -> None:
     assert document(typed(folder="/srv/app"), "a")["command"] == ["env", "-C", "/srv/app", "python3", "train.py"]
     spec = document(typed(image="app:1"), "a")
     assert (spec["command"], spec["image"]) == (["python3", "train.py"], "app:1")
+    spec = document(typed(workdir=".", settings=("image=app:1",)), "a")
+    assert (spec["command"], spec["image"]) == (["python3", "train.py"], "app:1")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ def test_in_a_named_folder_or_an_image_the_command_is_unchanged() -> None:
         (node("n1", runtime="docker 28.1"), typed(), "run.image.missing"),
         (node("n1", runtime="docker 28.1"), typed(folder="/srv/app"), "run.image.missing"),
         (node("n1", "203.0.113.7", runtime="docker 28.1"), typed(image="app:1"), ""),
+        (node("n1", runtime="docker 28.1"), typed(workdir=".", settings=("image=app:1", "demand.cpu=2")), ""),
     ],
 )
 def test_nodes_that_could_not_run_it_refuse_it(one: Node, wanted: Typed, code: str) -> None:
