@@ -132,7 +132,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
             play = tab.get_by_role("button", name="Play it on")
             await tab.get_by_label("theta2").wait_for()
             assert await play.is_disabled()
-            for group in ("Times, and", "Nodes", "Apps"):
+            for group in ("Times and", "Nodes", "Apps"):
                 await tab.locator("summary", has_text=group).click()
             await tab.get_by_label("quiet_limit (ms)").fill("700")
             await tab.get_by_label("Nodes that join").fill("2")
