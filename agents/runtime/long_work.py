@@ -11,12 +11,13 @@ lease, and with it every container of the node.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import errno
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _OF_ONE: Final = 2
 _log = structlog.get_logger(__name__)
@@ -46,38 +48,49 @@ class LongWork:
         if turn is None:
             turn = self._turns[whose] = asyncio.Semaphore(self._of_one)
         await turn.acquire()
-        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        inside = partial(contextvars.copy_context().run, work)
+        try:
+            # The loop's own way to threads: a simulated loop has none, and does the work itself, at a moment of its own.
+            ended = loop.run_in_executor(_Threads(self._name, loop), inside)
+        except RuntimeError as error:
+            turn.release()
+            raise OSError(errno.EAGAIN, str(error)) from None
         ended.add_done_callback(lambda _: turn.release())
         # An error that nobody waits for any more is no news.
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-        context = contextvars.copy_context()
-        args = (ended, lambda: context.run(work))
-        try:
-            threading.Thread(target=_do, args=args, name=self._name, daemon=True).start()
-        except RuntimeError as error:
-            ended.cancel()
-            raise OSError(errno.EAGAIN, str(error)) from None
         return await asyncio.shield(ended)
 
 
-def _do(ended: asyncio.Future[T], work: Callable[[], T]) -> None:
-    result: T | None = None
-    failure: BaseException | None = None
-    try:
-        result = work()
-    except BaseException as error:
-        failure = error
+class _Threads(Executor):
+    """A thread for each piece of work.  No process waits for them at its end, as it does for those of a pool."""
 
-    def settle() -> None:
-        if ended.done():
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop`: who waits for the work's end."""
+        self._name = name
+        self._loop = loop
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Raises RuntimeError where the machine has no thread left."""
+        ended: Future[T] = Future()
+        ended.set_running_or_notify_cancel()
+        work = partial(fn, *args, **kwargs)
+        threading.Thread(target=self._do, args=(work, ended), name=self._name, daemon=True).start()
+        return ended
+
+    def _do(self, work: Callable[[], Any], ended: Future[Any]) -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        if self._loop.is_closed():
             return
         if failure is not None:
             ended.set_exception(failure)
         else:
-            ended.set_result(result)  # type: ignore[arg-type]  # `work` has returned it.
-
-    with contextlib.suppress(RuntimeError):  # The loop is closed.
-        ended.get_loop().call_soon_threadsafe(settle)
+            ended.set_result(result)
 
 
 class Remains:

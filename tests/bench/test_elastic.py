@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -186,3 +187,16 @@ def test_resizes_through_the_control_plane(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < figures["sharing_control_plane_cores_mean"]["value"] < 0.3
     assert list(tmp_path.iterdir()) == []
     assert workers_left() == []
+
+
+def test_a_process_was_born_when_it_was_started() -> None:
+    """To a hundredth of a second, which is how the kernel counts; psutil's times may be off by one."""
+    for _ in range(3):
+        before = time.monotonic()
+        process = subprocess.Popen(["sleep", "60"])
+        after = time.monotonic()
+        try:
+            assert before - 0.021 <= sharing.born_at(process.pid) <= after + 0.011
+        finally:
+            process.kill()
+            process.wait()

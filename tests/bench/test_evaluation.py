@@ -15,7 +15,7 @@ from dorm.bench.evaluation.crash_loop import costs, crash_loop
 from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
-from dorm.bench.evaluation.parts import AT_EVENTS, HEADLINE, SPEED, TUNED, Part
+from dorm.bench.evaluation.parts import EVENTS, HEADLINE, SPEED, TUNED, Part
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import busiest_week
@@ -58,30 +58,40 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def few(part: Part, *labels: str) -> Part:
     """Without most of its contenders."""
-    wanted = labels or (("pollux", SPEED) if part.key == TUNED else (HEADLINE, "static", "tiresias"))
+    usual = {TUNED: ("pollux", SPEED), EVENTS: (SPEED, f"{SPEED}, live")}
+    wanted = labels or usual.get(part.key, (HEADLINE, "static", "tiresias"))
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
 
 
 def test_dorm_speed_is_told_speeds_on_the_cluster_traces_and_decides_at_events_where_that_is_said(traces: Path) -> None:
-    philly, alibaba, *pollux = plan(quick=True, traces=traces).traces
+    philly, alibaba, *pollux, events = plan(quick=True, traces=traces).traces
     for part in (philly, alibaba):
         jobs = {job.label: job.scenario for job in part.jobs}
         assert jobs[SPEED].policy == "dorm-speed"
         assert all(app.spec.steps and app.spec.speed for app in jobs[SPEED].apps)
         assert not any(app.spec.steps for app in jobs[HEADLINE].apps)
-    for part in pollux:
-        assert {*AT_EVENTS} <= {job.label for job in part.jobs}
-        for job in part.jobs:
-            assert (job.scenario.rounds is None) == (job.label in AT_EVENTS)
-        live = next(job.scenario for job in part.jobs if job.label == AT_EVENTS[1])
-        assert live.timings == LIVE
+    assert all(job.scenario.rounds is not None for part in pollux for job in part.jobs)
+    assert [(job.label, job.scenario.rounds, job.scenario.timings == LIVE) for job in events.jobs] == [
+        (SPEED, None, False),
+        (f"{SPEED}, live", None, True),
+    ]
+
+
+def test_the_part_with_decisions_at_events_measures_what_live_resizing_is_worth(traces: Path, tmp_path: Path) -> None:
+    others = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
+    whole = plan(quick=True, traces=traces, without=others)
+    assert [part.key for part in whole.traces] == [EVENTS]
+    done = evaluate(msgspec.structs.replace(whole, paper=few(whole.paper), crash_loop=None), tmp_path, workers=1)
+    assert done.figures["events_live_gain"].goal == ">= 0.15"
+    assert done.figures["events_live_gain"].value > 0
+    assert "decisions at events" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces)
-    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned"]
+    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned", EVENTS]
     sweeps = tuple(msgspec.structs.replace(one, part=few(one.part, SPEED, "tiresias")) for one in whole.sweeps)
     traced = tuple(few(part) for part in whole.traces)
     wanted = Plan(few(whole.paper), whole.variations[:1], traced, sweeps=sweeps)
@@ -106,7 +116,7 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
 
 def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces, without=("elastic_apps", "variations", "philly", "themis"))
-    assert [part.key for part in whole.traces] == ["alibaba", "pollux", "pollux_tuned"]
+    assert [part.key for part in whole.traces] == ["alibaba", "pollux", "pollux_tuned", EVENTS]
     assert {"sia, fixed", "gavel"} <= {job.label for job in whole.traces[1].jobs}
     assert "themis" not in {job.label for job in whole.traces[1].jobs}
     assert [sweep.part.key for sweep in whole.sweeps] == ["restart_cost"]
@@ -217,7 +227,7 @@ def test_the_headline_is_one_of_the_contenders() -> None:
 
 def test_missing_parts_are_reported(tmp_path: Path) -> None:
     wanted = plan(quick=True, traces=tmp_path)
-    assert len(wanted.missing) == 4
+    assert len(wanted.missing) == 5
     with raises(BenchError, "file.no_folder", "nowhere"):
         plan(traces=tmp_path / "nowhere")
     (tmp_path / "philly_2017").mkdir()

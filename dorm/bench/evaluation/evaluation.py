@@ -22,7 +22,7 @@ from dorm.bench.evaluation import paper as evaluation_paper
 from dorm.bench.evaluation.crash_loop import crash_loop
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
-from dorm.bench.evaluation.parts import AT_EVENTS, RIVALS, SPEED
+from dorm.bench.evaluation.parts import RIVALS, SPEED
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.sweeps import SWEEPS
 from dorm.bench.evaluation.text import blocks
@@ -46,9 +46,18 @@ if TYPE_CHECKING:
 SEEDS = 5
 """Of the paper's workload; a variation has the first `VARIED` of them."""
 VARIED = 3
-OPTIONAL = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
+OPTIONAL = (
+    "variations",
+    "philly",
+    "alibaba",
+    "pollux",
+    "pollux_tuned",
+    "pollux_events",
+    "restart_cost",
+    "elastic_apps",
+)
 """Parts that can be left out."""
-RARE = ("pollux, fixed", "sia, fixed", f"{SPEED}, live", *AT_EVENTS, *RIVALS)
+RARE = ("pollux, fixed", f"{SPEED}, live", *RIVALS)
 """Contenders on traces that can be left out."""
 
 

@@ -20,10 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
-AT_EVENTS = (f"{SPEED}, at events", f"{SPEED}, live, at events")
-"""The same on Pollux's workloads, with restarts and live: it decides when something happens, and not in rounds."""
-TUNED = "pollux_tuned"
-"""The part in which policies choose batch sizes."""
+TUNED, EVENTS = "pollux_tuned", "pollux_events"
+"""The part in which policies choose batch sizes, and the part that decides when something happens, and not in rounds."""
 RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")
 """Policies of the literature that are compared on Pollux's workloads only, with their default parameters."""
 WIDE = f"{HEADLINE}, up to 64"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import AT_EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -171,16 +171,6 @@ def _by_request(app: SimulatedApp) -> SimulatedApp:
     return msgspec.structs.replace(app, spec=spec)
 
 
-_EVENTS: tuple[tuple[Contender, Bounds], ...] = tuple(
-    (Contender(label, "dorm-speed", timings=timings), "wide")
-    for label, timings in zip(AT_EVENTS, (None, LIVE), strict=True)
-)
-_ABOUT_EVENTS = (
-    "At events, dorm-speed decides as a master does: when an app has arrived or ended, after a quiet time of "
-    f"{yardstick.QUIET_S:g} s, and after {yardstick.ROUND_S:.0f} s without events."
-)
-
-
 def pollux(folder: Path, quick: bool) -> Part | None:
     against: tuple[tuple[Contender, Bounds], ...] = (
         (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
@@ -192,7 +182,6 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender("sia, fixed", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
-        *_EVENTS,
         *((Contender(name, name), _bounds_of(name)) for name in RIVALS),
     )
     about = (
@@ -203,7 +192,6 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         "speeds, and optimus, dorm-speed, srtf, themis and shockwave remaining work.",
         "gavel decides every 360 s and shockwave every 120 s, as in their papers, the others every 60 s; what an app wins "
         "under themis it holds for 20 minutes.",
-        _ABOUT_EVENTS,
     )
     return _of_pollux(
         folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
@@ -217,16 +205,34 @@ def pollux_tuned(folder: Path, quick: bool) -> Part | None:
         (Contender("sia", "sia"), "wide"),
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
-        *_EVENTS,
     )
     about = (
         "The same jobs accept any batch size that was measured, up to 64 GPUs. They begin with the workload's, report their "
         "gradient noise every minute, and get another one with a decision, without a restart.",
         "ρ is against a fair part of the cluster with the workload's batch size.",
-        _ABOUT_EVENTS,
     )
     title = "Pollux's workloads, batch sizes tuned"
     return _of_pollux(folder, quick, against, "tuned", key=TUNED, title=title, base="pollux", about=about)
+
+
+def pollux_events(folder: Path, quick: bool) -> Part | None:
+    """Return the same with decisions when something happens: what a live resize is worth to a master, which decides so."""
+    against: tuple[tuple[Contender, Bounds], ...] = (
+        (Contender(SPEED, "dorm-speed"), "wide"),
+        (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+    )
+    about = (
+        "The same jobs, whose batch sizes are tuned.  dorm-speed decides as a master does: when an app has arrived or ended, "
+        f"after a quiet time of {yardstick.QUIET_S:g} s.",
+        f"A start or a restart takes {yardstick.RESTART_S:.0f} s; with live resizing a start takes about a second, and a "
+        f"resize stops an app for {1000 * LIVE.resume_s:.0f} ms.",
+    )
+    title = "Pollux's workloads, batch sizes tuned, decisions at events"
+    found = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
+    if found is None:
+        return None
+    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in found.jobs)
+    return msgspec.structs.replace(found, jobs=jobs)
 
 
 def _of_pollux(
@@ -241,9 +247,8 @@ def _of_pollux(
     for contender, bounds in against:
         for workload in read:
             apps = tuple(bounded(app, bounds) for app in workload.apps[: 8 if quick else None])
-            scenario = yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender)
             jobs.append(
-                Job(contender.label, yardstick.at_events(scenario) if contender.label in AT_EVENTS else scenario)
+                Job(contender.label, yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender))
             )
     return Part(jobs=tuple(jobs), every_s=ROUNDS_S, seeds=tuple(file.stem for file in files), **fields)
 
@@ -258,5 +263,6 @@ TRACES: dict[str, Callable[[Path, bool], Part | None]] = {
     "Alibaba (alibaba_openb_2023)": alibaba,
     "Pollux (pollux_workloads, pollux_profiles)": pollux,
     "Pollux, batch sizes tuned (the same)": pollux_tuned,
+    "Pollux, decisions at events (the same)": pollux_events,
 }
 """Each returns None if its files do not exist."""

@@ -89,10 +89,10 @@ def pausing(app: App, now: int) -> bool:
 def first_until(state: State, app: App, for_s: int) -> int | None:
     """When (UTC ns) a right of an interrupted app that lasts this many seconds ends; None if it has none, or no node
     is available."""
-    up = [node.up_at for node in state.nodes.values() if node.usable]
-    if not app.interrupted_at or app.current is not None or not up:
-        return None
-    return max(app.interrupted_at, min(up)) + for_s * SECOND
+    if not app.interrupted_at or app.current is not None:
+        return None  # Nearly all apps: looking at all nodes for each of them would be most of a decision.
+    up = min((node.up_at for node in state.nodes.values() if node.usable), default=None)
+    return None if up is None else max(app.interrupted_at, up) + for_s * SECOND
 
 
 def held_back_for(state: State, placed: dict[str, dict[str, int]], now: int) -> App | None:
