@@ -132,7 +132,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
             play = tab.get_by_role("button", name="Play it on")
             await tab.get_by_label("theta2").wait_for()
             assert await play.is_disabled()
-            for group in ("Times, and", "Nodes", "Apps"):
+            for group in ("Times and", "Nodes", "Apps"):
                 await tab.locator("summary", has_text=group).click()
             await tab.get_by_label("quiet_limit (ms)").fill("700")
             await tab.get_by_label("Nodes that join").fill("2")
@@ -142,7 +142,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
             await tab.get_by_label("Nodes that are drained").fill("n1")
             await tab.get_by_label("An app to submit").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
             await tab.get_by_label("How long to simulate").fill("half a day")
-            await tab.get_by_role("alert").get_by_text("not a length of time").wait_for()
+            await tab.get_by_role("alert").get_by_text("is not a duration").wait_for()
             assert await play.is_disabled()
             await tab.get_by_label("How long to simulate").fill("6h")
             await play.click()

@@ -70,7 +70,7 @@ export function Supposed({ form, model, onchange }) {
     <datalist id="whatif-apps">${apps.slice(0, OFFERED).map((app) => html`<option key=${app.id} value=${app.id}>${app.name}</option>`)}</datalist>
     <${Group} title="Nodes" filled=${filled("join", "like", "capacity", "without", "drain", "undrain")}><div class="params">
       ${count("join", "Nodes that join", { max: 1000, step: 1 })}
-      ${text("like", "Copies of", "A node with their resources and labels", { list: "whatif-nodes" })}
+      ${text("like", "Copies of", "A node, for its resources and labels", { list: "whatif-nodes" })}
       ${text("capacity", "Their resources", "If they differ, such as cpu=8, memory=64GiB")}
       ${text("without", "Nodes that are gone", "Names, separated by commas", { list: "whatif-nodes" })}
       ${text("drain", "Nodes that are drained", "Names, separated by commas", { list: "whatif-nodes" })}
