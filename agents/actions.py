@@ -252,7 +252,7 @@ class Actions:
             self._reporter.origins[name] = digest
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
-        """Raises NotShared, OSError, and Unavailable where the shared folder does not answer."""
+        """Raises NotShared, OSError, and Unavailable if the shared folder does not answer."""
         return await self._looks(
             lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
         )

@@ -125,7 +125,7 @@ class Agent:
         self._idle = False
         self._leaving = False
         self._cut_off = False
-        self._told_lease_s = self._announced_s = 0.0
+        self._announced_lease_s = self._announced_s = 0.0
         """The longest lease that the master may assume for this node, and the last announced one."""
         self._good_for_s = math.inf
         """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
@@ -183,7 +183,7 @@ class Agent:
         pace, unsigned = self._pace(), self.desired.unsigned
         for record in batch:
             self.desired.fold(record)
-            self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
+            self._announced_lease_s = max(self._announced_lease_s, self.desired.lease_s)
         if self.desired.unsigned > unsigned:
             _log.error(
                 "a round that no known master signed is not obeyed", node=self.config.name, seq=self.desired.round_seq
@@ -194,7 +194,7 @@ class Agent:
     async def _take(self, part: NodePart) -> None:
         pace = self._pace()
         if self._follower.taken(part):
-            self._told_lease_s = max(self._told_lease_s, part.lease_s, self.desired.lease_s)
+            self._announced_lease_s = max(self._announced_lease_s, part.lease_s, self.desired.lease_s)
             await self._note_news(pace)
 
     async def _note_news(self, pace: float) -> None:
@@ -304,7 +304,7 @@ class Agent:
             await self._changed.wait_for(lambda: knows_lease or self.desired.fresh)
         if (refused := self.desired.refused) is not None:
             raise LogRefused(f"the cluster refuses node {self.config.name}: {refused.reason}", code=refused.code)
-        self._told_lease_s = max(self.desired.lease_s, event.lease_s)
+        self._announced_lease_s = max(self.desired.lease_s, event.lease_s)
         return self._holds_name and await self._extend(sent_at)
 
     async def _watch_folder(self) -> None:
@@ -326,10 +326,10 @@ class Agent:
                 _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))
             await asyncio.sleep(_AGAIN_S)
 
-    async def _tell_lease(self) -> None:
+    async def _announce_lease(self) -> None:
         """Announce a lowered lease once it is in force here, so that the master need not wait for the longer one: the master
         can't know when this node has read of the change."""
-        if self.desired.lease_s >= self._told_lease_s or self._leaving:
+        if self.desired.lease_s >= self._announced_lease_s or self._leaving:
             return
         left = await self._runtime.lease_left()
         if (
@@ -369,7 +369,7 @@ class Agent:
         patience = min(max(self._pace(), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)
         if await self._look_at_lease() and await self._extend(sent_at):
-            await self._tell_lease()
+            await self._announce_lease()
 
     async def _look_at_lease(self) -> bool:
         """Return whether the lease is held.  Once it has expired, the runtime kills what runs, and the node must join

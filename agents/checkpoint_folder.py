@@ -99,7 +99,7 @@ class CheckpointFolder:
 
     def of_app(self, app: str, *, resume: bool, cluster: str = "") -> Path:
         """Return the app's folder, created for its first start.  `cluster` is the id of the cluster's folder when the
-        start was decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
+        start was decided, "" if none was known.  Raises NotShared, or OSError if the marker is unreadable."""
         self.check(cluster)
         folder = self.path / app
         if resume and not folder.is_dir():

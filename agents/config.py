@@ -41,7 +41,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
     secrets: Path | None = None
-    """The folder of users' secrets (`agents.runtime.secrets`); None where this node has none."""
+    """The folder of users' secrets (`agents.runtime.secrets`); None if this node has none."""
     allow: tuple[str, ...] = ()
     """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.profile`)."""
     images: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ class DesiredApp(msgspec.Struct):
     tenant: str = ""
     """Who owns it; "" on an open cluster."""
     next: AppSpec | None = None
-    """What its next generation starts with, where its owner has edited it."""
+    """What its next generation starts with, if its owner has edited it."""
     earlier: AppSpec | None = None
     """The spec of the generations up to `earlier_until`, if it is not `spec`."""
     earlier_until: int = 0

@@ -21,7 +21,7 @@ from events.workdir.limits import BLOB, UNPACKED_MANIFEST
 
 if TYPE_CHECKING:
     from agents.desired import DesiredApp
-    from agents.runtime.workdir.cache import BlobCache
+    from agents.runtime.workdir.cache import BlobCache, TenantBlobs
     from events.log.files import Files
     from events.workdir import Manifest
 
@@ -49,13 +49,13 @@ class Fetching:
         workdir = shipped(app.spec)
         if workdir is None:
             return
-        name = workdir.hash
-        turn = self._turns.setdefault(name, asyncio.Lock())
+        name, blobs = workdir.hash, self._cache.of(app.owner)
+        turn = self._turns.setdefault(f"{app.owner}/{name}", asyncio.Lock())
         try:
             async with asyncio.timeout(_WAIT_S), turn:
-                manifest = await self._manifest(app.owner, name)
+                manifest = await self._manifest(app.owner, name, blobs)
                 await self._check_size(name, manifest)
-                await self._blobs(app.owner, manifest)
+                await self._blobs(app.owner, manifest, blobs)
                 await asyncio.to_thread(self._cache.trim)
         except TimeoutError:
             raise Unavailable(
@@ -72,12 +72,12 @@ class Fetching:
                 code="workdir.not_writable",
             ) from error
 
-    async def _manifest(self, tenant: str, name: str) -> Manifest:
+    async def _manifest(self, tenant: str, name: str, blobs: TenantBlobs) -> Manifest:
         try:
-            manifest = await asyncio.to_thread(read_manifest, self._cache, name)
+            manifest = await asyncio.to_thread(read_manifest, blobs, name)
             if manifest is None:
-                await self._fetch(tenant, name, UNPACKED_MANIFEST)
-                manifest = await asyncio.to_thread(read_manifest, self._cache, name)
+                await self._fetch(tenant, name, UNPACKED_MANIFEST, blobs)
+                manifest = await asyncio.to_thread(read_manifest, blobs, name)
             if manifest is None:
                 raise Unavailable("the node's cache does not keep what is put into it", code="workdir.not_writable")
         except ManifestError as error:
@@ -103,15 +103,15 @@ class Fetching:
         while len(self._checked) > _MOST_CHECKED:
             del self._checked[next(iter(self._checked))]
 
-    async def _blobs(self, tenant: str, manifest: Manifest) -> None:
-        missing = await asyncio.to_thread(lambda: [name for name in manifest.names() if not self._cache.has(name)])
+    async def _blobs(self, tenant: str, manifest: Manifest, blobs: TenantBlobs) -> None:
+        missing = await asyncio.to_thread(lambda: [name for name in manifest.names() if not blobs.has(name)])
         if not missing:
             return
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def fetch(name: str) -> None:
             async with at_once:
-                await self._fetch(tenant, name, BLOB)
+                await self._fetch(tenant, name, BLOB, blobs)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -120,14 +120,14 @@ class Fetching:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    async def _fetch(self, tenant: str, name: str, most: int) -> None:
+    async def _fetch(self, tenant: str, name: str, most: int, blobs: TenantBlobs) -> None:
         for look in range(_LOOKS):
             found = await self._files.get(tenant, name)
             if found is not None:
                 stored = found[0]
                 if await asyncio.to_thread(open_blob, name, stored, most) is None:
                     break
-                await asyncio.to_thread(self._cache.put, name, stored)
+                await asyncio.to_thread(blobs.put, name, stored)
                 return
             if look < _LOOKS - 1:
                 await asyncio.sleep(_PAUSE_S)

@@ -24,7 +24,7 @@ def subjects_of(cluster: str, node: str) -> list[str]:
 
 
 def own_subjects(cluster: str, node: str) -> list[str]:
-    """Return the subjects of the node's own facts: all that an agent reads of the log where it follows its part."""
+    """Return the subjects of the node's own facts: all that an agent reads of the log if it follows its part."""
     own = (*OF_NODE, *TOLD)
     return [subjects.fact(cluster, kind.__name__, node) for kind in own]
 

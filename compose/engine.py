@@ -1,6 +1,6 @@
 """The calls of a Docker engine that make an image.  Running containers is the agents' task, not this module's.
 
-By itself aiodocker bounds no call in time, and reports an engine that does not answer as status 900.
+aiodocker itself limits the time of no call, and reports an engine that does not answer as status 900.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMMAND_FAILED: Final = "returned a non-zero code"  # how the builder reports t
 
 
 class EngineFault(Exception):
-    """The engine does not answer, or refused; the message is one line for people."""
+    """The engine does not answer, or refused; the message is one line for users."""
 
     code = "docker.failed"
 
@@ -83,7 +83,7 @@ class Engine:
             raise
 
     async def remove_image(self, image: str) -> None:
-        """Remove an image by name or id; one that is in use, or gone, is left alone."""
+        """Remove an image by name or id; an image in use, or one that is gone, is left alone."""
         try:
             async with self._asked(self._call_s):
                 await self._docker.images.delete(image)
@@ -171,7 +171,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def _asked(self, timeout_s: float) -> AsyncIterator[None]:
-        """Bound a call in time, and turn whatever it fails with into an `EngineFault`."""
+        """Limit the time of a call, and turn any failure into an `EngineFault`."""
         try:
             async with asyncio.timeout(timeout_s):
                 yield

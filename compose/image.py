@@ -2,7 +2,7 @@
 
     python -m compose.image [--host URL] [--save FILE]
 
-An engine that has the image with equal contents is left alone.  Otherwise the image is loaded from this user's cache, or
+If an engine has an image with equal contents, nothing happens.  Otherwise the image is loaded from this user's cache, or
 built: from a Python base image if a registry can be reached, else from Debian packages if apt is available, which takes
 seconds and needs no root.  A hash of all contents is kept as a label on the image; so an edited app makes a new image, and
 only the layer that holds the apps is built again.
@@ -46,7 +46,7 @@ CONTENT_LABEL = "dorm.content"
 
 _HERE = Path(__file__).parent
 _SCRIPT = _HERE / "debian_image.sh"
-_REGISTRY_FIRST_S = 8.0  # a registry that cannot be reached must not hold up a first run
+_REGISTRY_FIRST_S = 8.0  # an unreachable registry must not delay a first run
 _REGISTRY_STALL_S = 60.0
 _PACKAGES_S = 300.0
 _KEEP_CACHED = 3  # tar files of each kind; each takes about 75 MB
@@ -179,7 +179,7 @@ async def _packages_base(engine: Engine, arch: str, cache: Path, progress: Progr
     try:
         await engine.import_root(root, ref, ["ENV PATH=/usr/bin:/bin", 'CMD ["python3"]'])
     except EngineFault:
-        root.unlink(missing_ok=True)  # if the file was the cause, the next attempt must not meet it again
+        root.unlink(missing_ok=True)  # if the file was the cause, the next attempt must not use it again
         raise
     return ref
 

@@ -1,1 +1,1 @@
-"""What the site is built from: pages in Markdown, and `docs.site`, which generates the reference."""
+"""The sources of the site: pages in Markdown, and `docs.site`, which generates the reference."""

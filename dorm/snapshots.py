@@ -2,7 +2,7 @@
 
 The state is copied between two records, where it is consistent; checking, compressing and storing the copy run beside the
 fold.  At most one snapshot is in progress: while a store is slow or unavailable, fewer are taken and nothing waits for it.
-Snapshots only save time, so a missing one is logged and is no error.
+Snapshots only save time, so a missing one is logged and is not an error.
 """
 
 from __future__ import annotations

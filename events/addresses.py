@@ -9,7 +9,7 @@ _HIDDEN = "***@"
 def shown(address: str) -> str:
     """Return an address, or several separated by commas, with `***` for everything before the last `@` of each.
 
-    It never raises, and hides too much rather than too little where the text is no address: people mistype passwords too."""
+    It never raises, and hides too much rather than too little if the text is not an address: people mistype passwords too."""
     return ",".join(map(_shown, address[:_LONGEST].split(",")))
 
 

@@ -54,7 +54,7 @@ def decode(record: Record) -> Event:
     try:
         event: Event = _decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _decode_otherwise(record)
+        return _decode_other(record)
     try:
         believed, version, open_fields = _BELIEVED[record.subject]
     except KeyError:
@@ -143,7 +143,7 @@ def _believe(subject: str) -> tuple[type[Event] | None, int, tuple[str, ...]]:
     return found
 
 
-def _decode_otherwise(record: Record) -> Event:
+def _decode_other(record: Record) -> Event:
     """Decode a body that is not MessagePack of a current version: JSON, or one for the slow path."""
     if record.body[:1] not in _JSON_BYTES:
         return _decode_slowly(record)

@@ -82,7 +82,7 @@ class Identities(msgspec.Struct):
     since: int
     """Sequence of the first `TrustEnabled`."""
     masters: list[str] = []
-    """Public keys of which one has to sign each round; empty where rounds need no signature."""
+    """Public keys of which one has to sign each round; empty if rounds need no signature."""
     masters_since: int = 0
     """The record that named them."""
     masters_before: list[str] = []
@@ -117,11 +117,11 @@ class Identities(msgspec.Struct):
         return (who == DELIVERER and self.role_of(who) == "reader") or self.operates(who)
 
     def keys_at(self, basis: int) -> list[str]:
-        """Return the keys of which one has to sign a round with this basis; empty where it needs no signature.  A round that
+        """Return the keys of which one has to sign a round with this basis; empty if it needs no signature.  A round that
         was decided before the keys changed may be stored after that."""
         return self.masters if basis >= self.masters_since else self.masters_before
 
-    def untold_refusals(self) -> list[Refusal]:
+    def unreported_refusals(self) -> list[Refusal]:
         """Return the refused records that the master has yet to report, as far as they are kept."""
         return [one for one in self.refusals if one.seq > self.told and not one.answered]
 
@@ -149,9 +149,9 @@ FOUNDING = 100
 
 
 def takes(known: Identities | None, event: Any, who: str, seq: int) -> NotAllowed | None:
-    """Return why an event about identities has no effect; None where it has.
+    """Return why an event about identities has no effect; None if it has.
 
-    `seq`: its place in the log.  An open cluster believes everyone, so anybody could make it know users of their own choice,
+    `seq`: its place in the log.  An open cluster believes everyone, so anyone could make it know users of their own choice,
     and end its masters by that: it is made to know its users among its first records, or never."""
     if isinstance(event, k.TokenAdded | k.TokenRemoved):
         return _takes_token(known, event, who)
@@ -269,7 +269,7 @@ def after(known: Identities | None, event: Any, who: str, seq: int) -> Identitie
 
 
 def claims_too_much(enrolled: Enrolment, event: k.NodeJoined) -> NotAllowed | None:
-    """Return what a join claims beyond the node's enrolment; None where it claims no more."""
+    """Return what a join claims beyond the node's enrolment; None if it claims no more."""
     most, labels, ports = enrolled.capacity, enrolled.labels, enrolled.ports
     if most is not None:
         for name, amount in sorted(event.capacity.items()):

@@ -28,7 +28,7 @@ _TEXT = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?(?:~([0-9]{1,18}))?")
 
 
 class PositionError(DormError, ValueError):
-    """A text is no position."""
+    """A text is not a position."""
 
     code = "position.malformed"
 

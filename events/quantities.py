@@ -49,7 +49,7 @@ _SUFFIXES = {
 
 
 class QuantityError(DormError, ValueError):
-    """A text or number is no quantity; the message is one line that says what to write."""
+    """A text or number is not a quantity; the message is one line that says what to write."""
 
     code = "quantity.malformed"
 

@@ -33,7 +33,7 @@ class LogStretch(msgspec.Struct, frozen=True, array_like=True):
     """Some output of which all lines were written at one time, as far as that is known."""
 
     time: Moment
-    """UTC nanoseconds by the node's clock; 0 where it is not known.  A line that goes on in the next stretch has this time."""
+    """UTC nanoseconds by the node's clock; 0 if it is not known.  A line that goes on in the next stretch has this time."""
     data: bytes
 
 
@@ -73,7 +73,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     end: int | None
-    """The last record of the log; None where the log did not tell it."""
+    """The last record of the log; None if the log did not tell it."""
     lease_left_s: float
     """Seconds for which it surely leads; 0 while it follows."""
     disks: list[Disk] = []

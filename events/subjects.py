@@ -9,7 +9,7 @@
     dorm.<cluster>.part.<node>.<n>              a node's part, in pieces: five tokens, of which a stream keeps the last
     dorm.<cluster>.file.<tenant>.<hash>         a part of a shipped folder: five tokens, of which a stream keeps the last
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
-    dorm.<cluster>.ask.<node>.<what>.<tenant>   the same where identities count: the tenant that is asked about
+    dorm.<cluster>.ask.<node>.<what>.<tenant>   the same if identities count: the tenant that is asked about
     dorm.<cluster>.ask.<node>.session.<tenant>.<who>  a person enters a container of this tenant there; `input` for what
                                                 follows (`events.sessions`): not kept
     dorm.<cluster>.view.<who>.log               questions for a tenant's view of the log: not kept
@@ -130,7 +130,7 @@ def shadows(cluster: str) -> str:
 
 
 def ask(cluster: str, node: str, what: str, tenant: str = "") -> str:
-    """Return the subject of a question to an agent.  Where a server guards subjects, it names whose apps it is about, so that
+    """Return the subject of a question to an agent.  If a server guards subjects, it names whose apps it is about, so that
     the server decides who may ask."""
     return f"dorm.{cluster}.ask.{token(node)}.{what}" + (f".{token(tenant)}" if tenant else "")
 
@@ -191,7 +191,7 @@ def who_of(subject: str) -> str:
 
 
 def author_of(subject: str, by: str) -> str:
-    """Return the author of a record: the name in its body where that is the one of its subject, else the subject's."""
+    """Return the author of a record: the name in its body if that is the one of its subject, else the subject's."""
     who = who_of(subject)
     return by if by and token(by) == who else who
 

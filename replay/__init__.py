@@ -3,7 +3,7 @@
     travel/     the state at any moment, the difference between two states, and a cursor that steps through a log
     audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
     usage/      what was given, used and lost over a span of time
-    comparison/  two apps beside each other
+    comparison/  two apps side by side
     past/       apps of the past, each as one row
     incident/   one folder about what happened, for a ticket
     story/      why an app has what it has, and what happened to it
@@ -14,12 +14,12 @@
     simulator/  a cluster in virtual time
     shadow/     what another policy would do, decision by decision
     bisect/     when an outcome became inevitable
-    page/       what the dashboard shows of a moment, of what follows it, and of a span of time
+    page/       the dashboard's data: a moment, the changes after it, a span of time
 
     moments     names a state of the past: a sequence, a time, or a time before the log's end
     reading     reads a log once; damage is a result, not an error
     words       moments, spans and counts in words;  gist: an event in one line
-    frames      snapshots for an archive;  whole_file: a file that appears complete or not at all
+    frames      snapshots for an archive;  whole_file: a file that is written completely or not at all
 
 A program or a notebook imports from the packages: `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell`,
 `replay.timeline.timeline`.  Their `__all__` is what others may rely on.  This module itself imports none of them.
@@ -36,15 +36,15 @@ slices while the survey continues: each starts from the state before it and must
 once; the first divergence is that of the first slice that has one.
 
     ReplayError
-    ├── MomentError    a moment that cannot be read, or that this log does not reach
+    ├── MomentError    a moment that cannot be parsed, or that is outside this log
     ├── ExplainError   no such app at that moment
     ├── StoryError     no such app or node on this log
     ├── AuditError     a process of an audit ended, or a part of a log has no state to start from
-    ├── SealError      the expected seal or key cannot be read
-    ├── OutcomeError   an outcome that cannot be read;  BisectError: one that this log cannot answer
-    ├── SearchError    a stepper's filter that cannot be read
-    ├── SelectError    a condition on apps of the past that cannot be read
-    ├── UsageError     a span of time without length, or a name that nobody has
+    ├── SealError      the expected seal or key cannot be parsed
+    ├── OutcomeError   an outcome that cannot be parsed;  BisectError: one that this log cannot answer
+    ├── SearchError    a stepper's filter that cannot be parsed
+    ├── SelectError    a condition on apps of the past that cannot be parsed
+    ├── UsageError     an empty span of time, or an unknown name
     ├── IncidentError  a span of time without records
     ├── TimelineError  nothing to draw, or no library to draw it with
     └── ExportError    a file that cannot be written, or already exists
@@ -61,7 +61,7 @@ from events.errors import DormError
 __all__ = ["Progress", "ReplayError"]
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the number of records done and the total."""
+"""Called regularly with the number of records done and the total."""
 
 
 class ReplayError(DormError):

@@ -2,7 +2,7 @@
 
 If the log has snapshots of its own that lie close enough together, these are copied.  Otherwise the records are folded, with a
 snapshot every `EVERY` records.  Folding that many takes a quarter of a second, which bounds the time to reach a moment of the
-past, and a snapshot is small beside the records between two of them.
+past, and a snapshot is small compared with the records between two of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The gist of an event in one line, for lists of events: a terminal's, a page's, an API's.
 
-Texts may hold anything that a user, an app or a node wrote.  Who shows them makes them safe for where they are shown.
+Texts may hold anything that a user, an app or a node wrote.  The caller makes them safe for its output.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LONGEST = 120
 _CHANGES = 40
 """Changes of a decision that are named."""
 _HIDDEN = frozenset(("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission"))
-"""The line already has the time, and people can't read the others."""
+"""The line already has the time, and the others mean nothing to a reader."""
 _INTERNAL = frozenset(
     ("abilities", "checkpoints", "identity", "key", "ledger", "offers", "prepares", "process", "public_key")
 )
-"""What programs compare and people cannot read: ids of folders, machines and processes, keys, digests."""
+"""Values for programs: ids of folders, machines and processes, keys, digests."""
 _NOTHING = object()
 _MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
 """UTC nanoseconds; 0 for none."""
@@ -39,7 +39,7 @@ _KNOWN: dict[type[Event], dict[str, Any]] = {}
 
 
 def _defaults(kind: type[Event]) -> dict[str, Any]:
-    """Return the fields of a kind that say nothing while they have these values."""
+    """Return the fields of a kind that are not worth showing while they have these values."""
     if kind not in _KNOWN:
         _KNOWN[kind] = {
             one.name: one.default for one in msgspec.structs.fields(kind) if one.default is not msgspec.NODEFAULT

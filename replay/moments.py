@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MomentError(ReplayError):
-    """A moment that cannot be read, or that the log does not reach."""
+    """A moment that cannot be parsed, or that is outside the log."""
 
     code = "moment.malformed"
 
@@ -49,8 +49,8 @@ def not_in_log(seq: int, start: int, end: int) -> MomentError:
 
 
 def parse_clock(text: str, now: int) -> AtSequence | AtTime:
-    """Parse a moment of what is not on the log and goes by clocks, such as output: as `parse`, but `-10m` counts back from
-    `now` (UTC ns), and `14:05` is the last time that it was so late (UTC).  Raises MomentError."""
+    """Parse a moment of data that is not on the log and has clock times, such as output: like `parse`, but `-10m` counts back
+    from `now` (UTC ns), and `14:05` is its latest occurrence (UTC).  Raises MomentError."""
     if _CLOCK.fullmatch(text.strip()):
         today = datetime.fromtimestamp(now // SECOND, UTC).date()
         found = parse(f"{today}T{text.strip()}")
@@ -61,7 +61,7 @@ def parse_clock(text: str, now: int) -> AtSequence | AtTime:
 
 
 def parse(text: str) -> Moment:
-    """Parse a moment as people write it.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
+    """Parse a moment.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return AtSequence(int(text))

@@ -1,4 +1,8 @@
-"""Writes a file in a thread; the file appears under its name whole and durable, or not at all."""
+"""Writes a file in a thread; the file appears under its name whole and durable, or not at all.
+
+A log has the specs, names and messages of all tenants, so what is written of it can be read by its owner alone.  A file that
+replaces another has that one's permissions.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +86,16 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
 
 def _create(unfinished: Path, path: Path) -> BinaryIO:
     try:
-        return open(unfinished, "xb", buffering=1 << 20)
+        file = open(unfinished, "xb", buffering=1 << 20, opener=_private)  # noqa: SIM115 - the caller's
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o666)
+        return file
     except OSError as error:
         raise ExportError(f"{path}: {error.strerror}") from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _make_durable(file: BinaryIO, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Moments, spans and counts in words, for people."""
+"""Moments, spans and counts in words, for users."""
 
 from __future__ import annotations
 

@@ -27,19 +27,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# On busy cores an example may take any time, so none fails for its time.
+# On busy cores, an example may take any time, so none fails because of its duration.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 
 
 def pytest_sessionstart() -> None:
-    """Imports and collection leave hardly any garbage, and looking for it among all that they keep takes a quarter of their
-    time."""
+    """Imports and collection leave hardly any garbage, and searching for it takes a quarter of their time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays, so no later collection of garbage looks at it again."""
+    """Imported and collected objects stay alive, so later garbage collections skip them."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -47,30 +46,31 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def programs_hear_ctrl_c() -> None:
-    """A shell starts background jobs with SIGINT ignored, which programs inherit.  A handler is not inherited: what the tests
-    start begins with SIGINT's default, and the tests themselves go on ignoring it."""
+    """A shell starts background jobs with SIGINT ignored, which programs inherit.  A handler is not inherited: programs that
+    the tests start begin with SIGINT's default, and the tests themselves still
+    ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 @pytest.fixture(autouse=True)
 def logs_go_where_they_went() -> Iterator[None]:
-    """A command that ran in this process has its logs go to that test's captured stderr, which is closed after it: whoever
-    logs in a later test would fail by that."""
+    """A command that runs in this process sends its logs to that test's captured stderr, which is closed afterwards; logging
+    in a later test would fail."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture
 def only_policies_of_ours() -> Iterator[None]:
-    """Histories register a policy of the tests, which other tests would find among the product's."""
+    """Histories register a policy of the tests, which other tests would find among the product's policies."""
     with any_policy.forgotten():
         yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsServer]:
-    """A server for all tests of this process, so each takes a cluster name of its own and none stops the server."""
+    """A server for all tests of this process; each test uses its own cluster name, and none stops the server."""
     server = NatsServer(tmp_path_factory.mktemp("nats"))
     await server.start()
     yield server
@@ -79,7 +79,7 @@ async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One of its own for a test that kills it, or spoils its data."""
+    """A separate server for a test that kills it or damages its data."""
     server = NatsServer(tmp_path / "nats")
     await server.start()
     yield server
@@ -95,7 +95,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def docker_host(run_dir: Path) -> AsyncIterator[str]:
-    """URL of a Docker engine; tests skip where there is none, in CI they fail."""
+    """URL of a Docker engine; tests are skipped without one; in CI, they fail."""
     async with docker_engine(run_dir) as url:
         yield url
 
@@ -121,7 +121,7 @@ async def docker_archive(docker_host: str, run_dir: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def node_cluster(docker_archive: Path) -> AsyncIterator[Callable[..., Awaitable[NodeCluster]]]:
-    """`await node_cluster(3)` gives a cluster of three, with the sample apps' image on each node."""
+    """`await node_cluster(3)` returns a cluster of three, with the sample apps' image on each node."""
     if reason := why_not():
         unavailable(f"no namespaces and engines can be made: {reason}")
     async with contextlib.AsyncExitStack() as clusters:

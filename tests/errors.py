@@ -18,7 +18,7 @@ E = TypeVar("E", bound=Exception)
 
 @contextmanager
 def raises(kind: type[E], code: str, *names: str) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expect an error of this class and code, whose one line names these things; yield what pytest knows of it."""
+    """Expect an error of this class and code, whose one line names these things; yield pytest's information about it."""
     with pytest.raises(kind) as caught:
         yield caught
     text = str(caught.value)

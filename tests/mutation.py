@@ -1,4 +1,4 @@
-"""What `make mutation` found: for each module of the sample, how many changes of its code a test noticed.
+"""The results of `make mutation`: for each module of the sample, how many changes of its code a test noticed.
 
 python -m tests.mutation        after `mutmut run`, which leaves its results in mutants/
 """
@@ -19,7 +19,7 @@ _NOT_YET = None
 
 
 def outcome(code: int | None) -> str:
-    """What the end of a mutant's tests says; any other end, such as a loop that was stopped, was noticed too."""
+    """Return the outcome of a mutant's tests; any other exit code, such as that of an endless loop, counts as noticed."""
     if code is _NOT_YET:
         return "not tried"
     if code == _SURVIVED:

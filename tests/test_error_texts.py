@@ -185,7 +185,7 @@ WHOLE = [*TABLE, *specs.ROWS, *values.ROWS, *of_settings.ROWS]
 
 
 @pytest.mark.parametrize(("code", "act", "text"), WHOLE, ids=[f"{code}-{text[:20]}" for code, _, text in WHOLE])
-def test_an_error_has_its_code_and_says_what_to_do(code: str, act: Callable[[], object], text: str) -> None:
+def test_an_error_has_its_code_and_advice(code: str, act: Callable[[], object], text: str) -> None:
     with pytest.raises(DormError) as raised:
         act()
     assert (raised.value.code, str(raised.value)) == (code, text)

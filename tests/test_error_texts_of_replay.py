@@ -442,13 +442,13 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("code", "act", "text"), TABLE, ids=[f"{code}-{text[:20]}" for code, _, text in TABLE])
-def test_an_error_has_its_code_and_says_what_to_do(code: str, act: Callable[[], object], text: str) -> None:
+def test_an_error_has_its_code_and_advice(code: str, act: Callable[[], object], text: str) -> None:
     with pytest.raises(DormError) as raised:
         act()
     assert (raised.value.code, str(raised.value)) == (code, text)
 
 
-def test_a_lost_process_of_an_audit_says_what_helps() -> None:
+def test_a_lost_process_of_an_audit_gives_advice() -> None:
     advice = "; with `--jobs 1` there is only one, which takes less memory"
     assert workers._ended(-9) == f"a process of the audit was killed (SIGKILL){advice}"
     assert workers._ended(3) == f"a process of the audit ended with code 3{advice}"

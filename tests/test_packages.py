@@ -1,4 +1,4 @@
-"""A reader finds a module by its package's docstring, which names each of them."""
+"""Each package's docstring names its modules, so a reader finds them."""
 
 from __future__ import annotations
 

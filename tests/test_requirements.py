@@ -1,4 +1,4 @@
-"""The lock files in `requirements/` pin what `pyproject.toml` asks for, every file by its hash."""
+"""The lock files in `requirements/` pin the requirements in `pyproject.toml`, every file by its hash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def text_of(name: str) -> str:
 
 
 def locked(name: str) -> dict[str, list[tuple[Requirement, int]]]:
-    """The pins of a lock file by name (several where Python versions differ), and how many files each allows."""
+    """The pins of a lock file by name (several if Python versions differ), and how many files each allows."""
     found: dict[str, list[tuple[Requirement, int]]] = {}
     for match in _PIN.finditer(text_of(name)):
         pin = Requirement(match["pin"])
@@ -52,7 +52,7 @@ def asked(*parts: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", _ASKED)
-def test_a_lock_file_pins_what_the_project_asks_for(name: str) -> None:
+def test_a_lock_file_pins_all_requirements_of_the_project(name: str) -> None:
     pins = locked(name)
     for requirement in asked(*_ASKED[name]):
         for pin, _ in pins[canonicalize_name(requirement.name)]:

@@ -1,6 +1,6 @@
-"""How often a test tries what has to hold of every seed or example: some tries by default, many in `make test-long`.
+"""How often a test tries a property of every seed or example: some tries by default, many in `make test-long`.
 
-A long run tries more of the same.  What it finds is a seed; no promise is left to it alone.
+A long run tries more of the same.  It finds seeds; no guarantee depends on it alone.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def say(what: str) -> None:
 
 
 async def read(reader: StreamReader) -> Message | None:
-    """Return the next message, None at the end of the connection or for anything that is no message."""
+    """Return the next message, None at the end of the connection or for anything that is not a message."""
     try:
         message = json.loads(await reader.readline() or b"null")
     except (OSError, ValueError):
@@ -273,7 +273,7 @@ async def agent(host: str, command: str) -> int:
 
 
 def become(command: list[str]) -> None:
-    """Become the app's command, where the container would have started it."""
+    """Become the app's command, if the container would have started it."""
     pid = os.getpid()
     with open(os.path.join(os.environ[FOLDER], f"{NOTE}.{pid}.{start_time_of(pid)}"), "w"):
         pass

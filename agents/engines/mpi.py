@@ -2,7 +2,7 @@
 
 The first container runs mpirun under `launcher`, the others its daemons under the same program; mpirun's hostfile names each
 container by its rank.  The app's command runs `processes` times in each container, with that container's own environment and
-limits, and its rank is the container's rank where `processes` is 1.  All output appears in the first container's log.
+limits, and its rank is the container's rank if `processes` is 1.  All output appears in the first container's log.
 
 The names of Open MPI's settings differ between releases: up to 4 `OMPI_MCA_plm_rsh_agent`, from 5 on (PRRTE)
 `PRTE_MCA_plm_ssh_agent`.  Both are set.

@@ -1,8 +1,8 @@
 """The engine `torchrun`: PyTorch's own launcher, or the variables that it would set.
 
 With one process in each container and a static rendezvous no launcher is needed: the variables alone make the container a
-worker (PyTorch, "torchrun: environment variables").  It sees only its own devices, so its local rank is 0, also where a gang
-puts several containers on one node.
+worker (PyTorch, "torchrun: environment variables").  It sees only its own devices, so its local rank is 0, even if a gang puts
+several containers on one node.
 
 With several processes in a container, or with the rendezvous `c10d`, the container runs torchrun around the command.  The
 rendezvous `c10d` lets torchrun start all workers again after one of them failed, up to `restarts` times, without a new
@@ -55,7 +55,7 @@ def _worker(place: Place) -> dict[str, str]:
 def _launcher(place: Place, *rendezvous: str) -> Launch:
     """Run torchrun around the command; it sets the workers' variables itself.
 
-    Where the command names an interpreter, that one runs torchrun's module: it has PyTorch.  A script `torchrun` may be
+    If the command names an interpreter, that one runs torchrun's module: it has PyTorch.  A script `torchrun` may be
     missing, or name the interpreter of the machine that installed it."""
     first = place.command[0]
     torchrun = (first, "-m", "torch.distributed.run") if _PYTHON.fullmatch(first) else ("torchrun",)

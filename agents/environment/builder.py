@@ -92,7 +92,7 @@ def have(folder: str, plan: "dict[str, Any]", lock: int) -> bool:
 
 
 def check_not_failed(folder: str, generation: str) -> None:
-    """Raises Failed where another container of this generation could not build it: this one could not either."""
+    """Raises Failed if another container of this generation could not build it: this one could not either."""
     try:
         with open(os.path.join(folder, "failed")) as file:
             failed = json.load(file)

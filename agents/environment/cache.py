@@ -117,8 +117,8 @@ class Environments:
         return removed
 
     def _size(self, folder: Path) -> int:
-        """Return the bytes of one, measured once where no container can write to it; of one that can't be measured, more than
-        all may have."""
+        """Return the bytes of one, measured once if it is built and no container can write to it; of one that cannot be
+        measured, more than all may have."""
         if folder.name in self._sizes:
             return self._sizes[folder.name]
         last = deque(taken([folder]), maxlen=1)
@@ -126,7 +126,7 @@ class Environments:
         if last and last[0].too_deep:
             size = self._most_bytes + 1
         with _held(folder) as unused:
-            if unused:
+            if unused and os.path.lexists(folder / "ready"):  # One that is about to be built holds no lock yet.
                 self._sizes[folder.name] = size
         return size
 
@@ -146,7 +146,7 @@ class Environments:
 
 
 def _owner_of(folder: Path) -> int:
-    """Return the user of an environment's containers: each tenant has one, where containers are confined."""
+    """Return the user of an environment's containers: each tenant has one, if containers are confined."""
     with contextlib.suppress(OSError):
         return folder.stat(follow_symlinks=False).st_uid
     return -1

@@ -5,6 +5,6 @@
     keys          whose signature under a part counts
     desired_file  the folded state on disk
 
-Start with `follower`.  A node follows its part wherever the leading master writes parts.  Where it does not, as masters before
+Start with `follower`.  A node follows its part wherever the leading master writes parts.  If it does not, as masters before
 0.6.0, the node folds the master's rounds by itself.
 """

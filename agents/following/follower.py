@@ -1,6 +1,6 @@
 """What this node reads, how far it has read, and its folded state on disk, from which a restart continues.
 
-Where the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
+If the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
 rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
 """
 
@@ -117,7 +117,7 @@ class Follower:
                 await asyncio.sleep(_AGAIN_S)
         for name in desired.__struct_fields__:
             setattr(self._desired, name, getattr(desired, name))
-        _log.debug("goes on from what was folded before", node=self._node, seq=desired.seq)
+        _log.debug("continues from the previous fold", node=self._node, seq=desired.seq)
 
     async def follow(
         self, fold: Callable[[list[Record]], Awaitable[None]], take: Callable[[NodePart], Awaitable[None]]
@@ -211,7 +211,7 @@ class Follower:
         """Switch when the leading master begins or stops writing parts, or if they do not reach this node."""
         waited = 0
         while True:
-            await self._until_a_look()
+            await self._until_next_look()
             written = None
             with contextlib.suppress(LogError):
                 written = await self._log.parts.written()
@@ -229,8 +229,8 @@ class Follower:
                 self._changed_over.set()
                 await take(self._part)
 
-    async def _until_a_look(self) -> None:
-        """Wait as usual, or shorter where this node waits for a part, which it may begin to while this waits, or follows the
+    async def _until_next_look(self) -> None:
+        """Wait as usual, or shorter if this node waits for a part, which it may begin to while this waits, or follows the
         rounds and a part has come."""
         for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
             await asyncio.sleep(_HURRIED_LOOK_S)

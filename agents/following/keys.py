@@ -35,7 +35,7 @@ class Keys:
 
     async def believe(self, part: NodePart, signed: Signed, known: Identities | None) -> bool:
         """Return whether a master of the cluster wrote this part.  `known`: what the node knows of the cluster's identities,
-        None where it knows none.  Raises LogUnavailable, LogRefused."""
+        None if it knows none.  Raises LogUnavailable, LogRefused."""
         if part.cluster != self._cluster:
             return False
         if known is not None and _signs(known, part, signed):

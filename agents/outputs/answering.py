@@ -1,6 +1,6 @@
 """Answer questions about files of apps (`events.copying.messages`).
 
-Where a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only
+If a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only
 those who may (`dorm.security.roles`).  An agent therefore need not know users: it answers for apps of this tenant,
 and for apps of another one as for an unknown app.
 """

@@ -3,7 +3,7 @@
     ROOT/APP/                     its checkpoints (`agents.checkpoint_folder`)
     ROOT/.dorm-apps/APP/owner     whose app it is, where no container can write
     ROOT/.dorm-apps/APP/outputs/  its outputs (`DORM_OUTPUTS`), which survive its generations as checkpoints do
-    ROOT/.dorm-apps/APP/origin    the digest of the checkpoint that it started from, where that is another app's
+    ROOT/.dorm-apps/APP/origin    the digest of the checkpoint that it started from, if that is another app's
     ROOT/.dorm-apps/APP/incoming/ uploads that are not complete
 
 The owner's name is on disk so that every agent knows whose files these are: one that never ran the app, and one that has
@@ -72,7 +72,7 @@ def is_app(app: str) -> bool:
 
 
 def owner_of(root: Path, app: str) -> str | None:
-    """Return whose app it is, as noted when it first started; None where nothing is noted.  Raises OSError."""
+    """Return whose app it is, as noted when it first started; None if nothing is noted.  Raises OSError."""
     if not is_app(app):
         return None
     try:

@@ -38,7 +38,7 @@ def names_of(path: str) -> tuple[str, ...]:
     names = tuple(name for name in path.split("/") if name not in ("", "."))
     if path.startswith("/") or ".." in names or "\0" in path:
         raise FilesError(
-            f"{path!r} is no path within the app's folder; name it without a slash at its start and without ..",
+            f"{path!r} is not a path within the app's folder; name it without a slash at its start and without ..",
             code="files.path.outside",
         )
     if len(names) > MOST_NAMES or len(path) > LONGEST_PATH or any(len(os.fsencode(name)) > 255 for name in names):
@@ -70,7 +70,7 @@ def _guarded(path: str) -> Iterator[None]:
             f"{shown} is not there; look at what is with `dorm cp --list APP:FOLDER`", code="files.not_found"
         ) from None
     except NotADirectoryError:
-        raise FilesError(f"{shown}: a part of this path is no folder", code="files.not_found") from None
+        raise FilesError(f"{shown}: a part of this path is not a folder", code="files.not_found") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FilesError(f"{shown} changed while it was opened; try again", code="files.changed") from None
@@ -114,7 +114,7 @@ def _file(name: str, folder: int) -> int:
     file = os.open(name, _FILE, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise FilesError(f"{name} is no regular file, so it can't be copied", code="files.not_regular")
+        raise FilesError(f"{name} is not a regular file, so it can't be copied", code="files.not_regular")
     return file
 
 

@@ -42,7 +42,7 @@ _NOTE = "origin"
 
 def bring(root: Path, app: str, text: str) -> str:
     """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Return the digest of what was
-    copied, by this node or another; "" where none is noted.  Raises Refused, OSError."""
+    copied, by this node or another; "" if none is noted.  Raises Refused, OSError."""
     origin = origin_of(text)
     if origin is None or (root / app).is_dir():
         return _noted(root, app) if origin is not None else ""

@@ -173,7 +173,7 @@ class Reader:
     def _check(self) -> None:
         status, shown = os.fstat(self._file), self._asked.place.path
         if not stat.S_ISREG(status.st_mode):
-            raise FilesError(f"{shown} is no regular file, so it can't be copied", code="files.not_regular")
+            raise FilesError(f"{shown} is not a regular file, so it can't be copied", code="files.not_regular")
         if status.st_size > LARGEST:
             raise FilesError(f"{shown} has more than {LARGEST:,} bytes, so it is not copied", code="files.too_large")
         if (status.st_size, status.st_mtime_ns) != (self._asked.size, self._asked.modified):

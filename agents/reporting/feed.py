@@ -1,7 +1,7 @@
 """Progress on its way to the stream beside the log: of each container only the newest report, and nothing twice.
 
-Nothing waits for it: a report that could not be stored is replaced by the next one.  Where a cluster has no such stream,
-because an earlier release made it, or where the server does not let this node write there, the reports between two marks are
+Nothing waits for it: a report that could not be stored is replaced by the next one.  If a cluster has no such stream,
+because an earlier release made it, or if the server does not let this node write there, the reports between two marks are
 left out: the log has the marks.
 """
 
@@ -42,7 +42,7 @@ class ProgressFeed:
     def put(self, event: AppProgressed) -> None:
         """Hand on a report; an earlier one of the same container that still waits is left out."""
         container = event.id.rpartition(f".{AppProgressed.__name__}.")[0]
-        if not _says_more(event, self._sent.get(container)):
+        if not _has_news(event, self._sent.get(container)):
             return
         self._waiting[container] = event
         self._woken.set()
@@ -82,7 +82,7 @@ class ProgressFeed:
                 del self._sent[next(iter(self._sent))]
 
 
-def _says_more(event: AppProgressed, sent: AppProgressed | None) -> bool:
+def _has_news(event: AppProgressed, sent: AppProgressed | None) -> bool:
     if sent is None:
         return True
     return (event.step, event.loss, event.loss_is, event.samples_per_s, event.noise) != (

@@ -19,7 +19,7 @@ _LIMIT_S = 2.0
 
 
 async def last_words(runtime: Runtime, key: Key) -> str:
-    """Return the last lines that are not empty, in one line; "" where none can be read in time."""
+    """Return the last lines that are not empty, in one line; "" if none can be read in time."""
     output = b""
     with contextlib.suppress(KeyError, OSError, TimeoutError, RuntimeFault):
         async with (

@@ -1,6 +1,6 @@
 """Answer questions for container logs: logs are not events; they stay with the engine and are read from there.
 
-Where a server guards subjects, a question names the tenant whose app it is about, and the server lets ask for a
+If a server guards subjects, a question names the tenant whose app it is about, and the server lets ask for a
 tenant's apps only its own users, readers, operators and admins.  An agent therefore need not know users: it answers
 for an app of this tenant, and for an app of another one as for an unknown app.
 """

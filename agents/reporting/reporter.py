@@ -7,6 +7,7 @@ again, and the log stores it once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,10 @@ class Watched:
         if self._since == -math.inf or membership != self._membership:
             self._membership, self._since = membership, now
 
+    def is_new(self, membership: int) -> bool:
+        """Return whether that membership was announced since the last look."""
+        return membership != self._membership
+
     def hurries(self, now: float) -> bool:
         """Return whether what it reports now may end a change."""
         return now - self._since < _HURRY_S
@@ -122,6 +127,8 @@ class Reporter:
         self._running: list[Key] = []
         """The containers that ran when they were listed last."""
         self._some_run = asyncio.Event()
+        self._some_change = asyncio.Event()
+        """Set when one of them has not been looked at since it was started, or since a membership was announced to it."""
 
     def look(self, seen: list[Seen]) -> None:
         """Note the listed containers before they are acted on."""
@@ -131,6 +138,17 @@ class Reporter:
             self._some_run.set()
         else:
             self._some_run.clear()
+        if any(self._changes(key) for key in self._running):
+            self._some_change.set()
+
+    def _changes(self, key: Key) -> bool:
+        watched = self._progress.get(key)
+        return watched is None or watched.is_new(self._membership(key))
+
+    def _membership(self, key: Key) -> int:
+        """Return the membership that is announced to a container, 0 for one of an app that is not live."""
+        app = self._desired.apps.get(key.app)
+        return app.membership if app is not None else 0
 
     async def asking(self, key: Key) -> None:
         """Note that the container is about to be asked to stop.  A full disk, which can't take the note, must not keep an app
@@ -189,7 +207,7 @@ class Reporter:
         """Report its end; `seen` is None if the engine no longer knows it."""
         await self.progress(key, final=True)
         if seen is None:
-            await self.refused(key, "lost", "the container is gone; somebody or something removed it")
+            await self.refused(key, "lost", "the container is gone; someone or something removed it")
             return
         reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
         if seen.exit_code is None and not seen.out_of_memory:
@@ -200,7 +218,7 @@ class Reporter:
         if seen.lease_ended:
             message = CUT_OFF
         elif seen.interrupted and not await asyncio.to_thread(self._asked_by_this_agent, key):
-            message = "its engine was told to stop it, or was restarted, or the machine was"
+            message = "its engine was asked to stop it, or the engine or the machine was restarted"
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
@@ -270,11 +288,14 @@ class Reporter:
             looks.create_task(self._feed.run())
             while True:
                 await self._some_run.wait()
+                self._some_change.clear()
                 for key in self._running:
                     if key not in looking:
                         looking[key] = None
                         looks.create_task(self._look_at_progress(key, looking))
-                await asyncio.sleep(self._pause_s())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s()):
+                        await self._some_change.wait()
 
     def _pause_s(self) -> float:
         """Return how long to wait before the next look at progress."""
@@ -305,12 +326,11 @@ class Reporter:
             )
             watched = Watched(ProgressFile(key, path, self._config.progress_interval_s, told, live=live), marks)
             self._progress[key] = watched
-        announced = self._desired.apps.get(key.app)
-        watched.note(announced.membership if announced is not None else 0, asyncio.get_running_loop().time())
+        watched.note(self._membership(key), asyncio.get_running_loop().time())
         async with watched.lock:  # so that facts of one container stay in the order of their lines
-            await self._tell_progress(key, watched, final)
+            await self._report_progress(key, watched, final)
 
-    async def _tell_progress(self, key: Key, watched: Watched, final: bool) -> None:
+    async def _report_progress(self, key: Key, watched: Watched, final: bool) -> None:
         facts = await self._read_progress(key, watched, final)
         now = asyncio.get_running_loop().time()
         for fact, on_log in watched.marks.chosen(facts, now, final=final):

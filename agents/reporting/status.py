@@ -70,7 +70,7 @@ async def answer_if_allowed(bus: Bus, subject: str, answerer: StatusAnswerer) ->
     """Serve questions until cancelled.  A server that forbids it, whose permissions are older, or a lost connection, ends
     nothing but this."""
     try:
-        await bus.answer(subject, answerer)
+        await bus.answer_all(subject, answerer)
     except LogError as error:
         _log.warning("questions how this agent is are not answered", reason=str(error))
 

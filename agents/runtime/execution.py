@@ -50,7 +50,7 @@ class End(NamedTuple):
     with_container: bool
     """Whether it was killed because its container ended."""
     refused: str = ""
-    """Why it could not be executed, where an engine finds that out only after its start."""
+    """Why it could not be executed, if an engine finds that out only after its start."""
 
 
 class Execution(Protocol):
@@ -63,7 +63,7 @@ class Execution(Protocol):
 
     async def write(self, data: bytes) -> None:
         """Write to its standard input; return once the system has taken it.  A program that reads no more takes nothing,
-        which is no error."""
+        which is not an error."""
         ...
 
     async def end_input(self) -> None:

@@ -170,7 +170,7 @@ _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 def key_name(key: Key) -> str:
     """Return `app-generation-slot`: a name fit for a folder and for an engine, one-to-one with the key.
 
-    Raises `Refused` ("spec") if the app's name could leave the folder or is no name for an engine.
+    Raises `Refused` ("spec") if the app's name could leave the folder or is not a name for an engine.
     """
     if not _APP.fullmatch(key.app) or key.generation < 0 or key.slot < 0:
         raise Refused("spec", f"no container can be named after {key!r}", code="container.name.malformed")
@@ -300,7 +300,7 @@ class Runtime(Protocol):
 
     async def stop(self, key: Key, grace_s: float) -> bool:
         """Send SIGTERM, after `grace_s` SIGKILL; return once it has exited, and whether it had to be killed.  An unknown or
-        ended key is no error, and was not killed."""
+        ended key is not an error, and was not killed."""
         ...
 
     async def extend_lease(self, seconds: float) -> None:

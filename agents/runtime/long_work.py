@@ -11,19 +11,25 @@ lease, and with it every container of the node.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
+import errno
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
+
+import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _OF_ONE: Final = 2
+_log = structlog.get_logger(__name__)
 
 
 class LongWork:
@@ -36,40 +42,55 @@ class LongWork:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, whose: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, once it was the turn of this party's.  Raises what it raises.  Who gives up waiting does
-        not end it: its turn is over when it has ended."""
+        """Return what `work` returns, once it was the turn of this party's.  Raises what it raises, and OSError where the
+        machine has no thread left.  Who gives up waiting does not end it: its turn is over when it has ended."""
         turn = self._turns.get(whose)
         if turn is None:
             turn = self._turns[whose] = asyncio.Semaphore(self._of_one)
         await turn.acquire()
-        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        inside = partial(contextvars.copy_context().run, work)
+        try:
+            # The loop's own way to threads: a simulated loop has none, and does the work itself, at a moment of its own.
+            ended = loop.run_in_executor(_Threads(self._name, loop), inside)
+        except RuntimeError as error:
+            turn.release()
+            raise OSError(errno.EAGAIN, str(error)) from None
         ended.add_done_callback(lambda _: turn.release())
         # An error that nobody waits for any more is no news.
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-        context = contextvars.copy_context()
-        args = (ended, lambda: context.run(work))
-        threading.Thread(target=_do, args=args, name=self._name, daemon=True).start()
         return await asyncio.shield(ended)
 
 
-def _do(ended: asyncio.Future[T], work: Callable[[], T]) -> None:
-    result: T | None = None
-    failure: BaseException | None = None
-    try:
-        result = work()
-    except BaseException as error:
-        failure = error
+class _Threads(Executor):
+    """A thread for each piece of work.  No process waits for them at its end, as it does for those of a pool."""
 
-    def settle() -> None:
-        if ended.done():
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop`: who waits for the work's end."""
+        self._name = name
+        self._loop = loop
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Raises RuntimeError where the machine has no thread left."""
+        ended: Future[T] = Future()
+        ended.set_running_or_notify_cancel()
+        work = partial(fn, *args, **kwargs)
+        threading.Thread(target=self._do, args=(work, ended), name=self._name, daemon=True).start()
+        return ended
+
+    def _do(self, work: Callable[[], Any], ended: Future[Any]) -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        if self._loop.is_closed():
             return
         if failure is not None:
             ended.set_exception(failure)
         else:
-            ended.set_result(result)  # type: ignore[arg-type]  # `work` has returned it.
-
-    with contextlib.suppress(RuntimeError):  # The loop is closed.
-        ended.get_loop().call_soon_threadsafe(settle)
+            ended.set_result(result)
 
 
 class Remains:
@@ -89,7 +110,11 @@ class Remains:
             if self._working:
                 return
             self._working = True
-        threading.Thread(target=self._remove_all, name="remains", daemon=True).start()
+        try:
+            threading.Thread(target=self._remove_all, name="remains", daemon=True).start()
+        except RuntimeError:  # The machine has no thread left; the next folder asks for one again.
+            with self._lock:
+                self._working = False
 
     def _remove_all(self) -> None:
         while True:
@@ -98,5 +123,9 @@ class Remains:
                     self._working = False
                     return
                 folder = self._folders.popleft()
-            with contextlib.suppress(OSError):
+            try:
                 self._delete(folder)
+            except OSError as error:
+                _log.warning("what remains of an app can't be removed", folder=str(folder), reason=str(error))
+            except Exception:
+                _log.exception("what remains of an app can't be removed; please report this", folder=str(folder))

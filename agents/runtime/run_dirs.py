@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
 from agents.runtime.long_work import LongWork, Remains
-from agents.runtime.workdir.cache import FOLDER, BlobCache
+from agents.runtime.workdir.cache import FOLDER, BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place
 from events.workdir import ManifestError
 
@@ -212,11 +212,12 @@ class RunDirs:
         files: Mapping[str, str] | None = None,
         owner: tuple[int, int] | None = None,
         workdir: str = "",
+        tenant: str = "",
     ) -> bool:
         """Create one container's folder with `files` in its private directory, let `fill` put records in it, lay out the
-        shipped folder with the hash `workdir`, then make it visible.  The directories are `owner`'s (uid, gid), None for the
-        agent's own user; any other requires root.  Return False if it existed.  Raises OSError, and Refused ("spec") for a
-        shipped folder that can't be laid out."""
+        shipped folder of `tenant` with the hash `workdir`, then make it visible.  The directories are `owner`'s (uid, gid),
+        None for the agent's own user; any other requires root.  Return False if it existed.  Raises OSError, and Refused
+        ("spec") for a shipped folder that can't be laid out."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
@@ -224,7 +225,7 @@ class RunDirs:
         try:
             _make_run(new / "run", files or {}, owner or _own())
             if workdir:
-                _place(self.blobs, workdir, new / "work", owner or _own())
+                _place(self.blobs.of(tenant), workdir, new / "work", owner or _own())
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
@@ -266,7 +267,7 @@ class RunDirs:
             os.close(folder)
 
     def remove(self, key: Key) -> None:
-        """Delete one container's folder; a missing one is no error.  What the app has written is removed later."""
+        """Delete one container's folder; a missing one is not an error.  What the app has written is removed later."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
@@ -315,7 +316,7 @@ def _give(path: Path, owner: tuple[int, int]) -> None:
         os.chown(path, *owner)
 
 
-def _place(blobs: BlobCache, workdir: str, target: Path, owner: tuple[int, int]) -> None:
+def _place(blobs: TenantBlobs, workdir: str, target: Path, owner: tuple[int, int]) -> None:
     try:
         place(blobs, workdir, target, owner)
     except ManifestError as error:

@@ -62,7 +62,7 @@ def _read(folder: Path, user: str, name: str) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-                raise _missing(path, f"it is no file of at most {LARGEST:,} bytes")
+                raise _missing(path, f"it is not a file of at most {LARGEST:,} bytes")
             return file.read(LARGEST)
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror or type(error).__name__

@@ -83,7 +83,7 @@ def checked(name: str, path: str, *, writable: bool = False, tenants: Iterable[s
     allowed = tuple(tenants)
     for tenant in allowed:
         if not _TENANT.fullmatch(tenant):
-            raise WrongVolume(f"volume {name}: {tenant[:60]!r} is no tenant; write {_FORM}")
+            raise WrongVolume(f"volume {name}: {tenant[:60]!r} is not a tenant; write {_FORM}")
     return OfferedVolume(folder, writable, allowed)
 
 

@@ -29,7 +29,7 @@ _PATIENCE_S = 2.0
 
 
 class Offers:
-    """What one node offers: volumes by name, and versions of Python where its containers have no other."""
+    """What one node offers: volumes by name, and versions of Python if its containers have no other."""
 
     def __init__(self, volumes: Mapping[str, OfferedVolume], node: str, pythons: Sequence[str] = ()) -> None:
         self._volumes = volumes
@@ -61,8 +61,8 @@ class Offers:
         return self._found() != self._announced
 
     def mounts(self, spec: AppSpec, folder: str) -> tuple[Mount, ...]:
-        """Return what a container of an app gets, without a look at the folders.  `folder` is its private directory where a
-        container can't see a volume at the path that its spec names, "" where it can."""
+        """Return what a container of an app gets, without a look at the folders.  `folder` is its private directory if a
+        container can't see a volume at the path that its spec names, "" if it can."""
         return tuple(
             Mount(
                 name=volume.name,

@@ -4,20 +4,20 @@
     logistic_ps, logistic_tf, logistic_mpi   the first of them for the engines `ps`, `tensorflow` and `mpi`
     logistic_batch  the first of them, with the batch size that Dorm chooses
     elastic_mlp  a network that is resized while it trains, by `dorm.elastic`
-    elastic_cocoa  logistic regression by CoCoA that asks for fewer workers when they would do
+    elastic_cocoa  logistic regression by CoCoA that asks for fewer workers when these suffice
     torch_mlp    a PyTorch program for the engine `torchrun`, in one file
-    starters/    further programs in one file each, to copy: Lightning, transformers, scikit-learn, a shell script
+    starters/    further programs to copy, each in one file: Lightning, transformers, scikit-learn, a shell script
 
     learning/    training, as all three do it: the loop, data, checkpoints, command line
     ring/        the ring that sums over workers;  served/: parameter servers and their workers
     worker/      what any worker needs: the contract with Dorm, signals, progress, exit codes
 
-Copy a program and its spec to write one of your own; the packages are the machinery that it imports. Python and NumPy are
-all they need, but for `logistic_mpi` (mpi4py), `elastic_mlp` and `elastic_cocoa` (dorm-elastic), and `torch_mlp` (PyTorch).
-They run under any cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
+Copy a program and its spec to write your own; the packages are the machinery that it imports. They need only Python and NumPy,
+except for `logistic_mpi` (mpi4py), `elastic_mlp` and `elastic_cocoa` (dorm-elastic), and `torch_mlp` (PyTorch). They run under
+any cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
 
 **What makes a resize harmless.**  The samples of a step are a function of seed and step.  They are cut into 24 shards whose
-number never changes.  A worker computes a contiguous run of them, and a sum travels the workers in rank order, to which each
+number never changes.  A worker computes a contiguous run of them, and a sum travels through the workers in rank order; each
 adds its shards one by one.  So the additions happen in the same order for any number of workers, and the loss after K steps
 does not depend on how often, and to what size, the app was resized.
 

@@ -1,10 +1,10 @@
-"""Logistic regression by CoCoA that asks for fewer workers once they would do.
+"""Logistic regression by CoCoA that asks for fewer workers once these suffice.
 
 python3 -m compose.apps.elastic_cocoa --gap 1e-3 [--pace SECONDS]
 
-It tells small handwritten digits (below 5) from large ones.  Early on the duality gap falls fastest with many workers, late
-with few, so the job asks its cluster for half of them when the gap falls more slowly than before.  Under an app with
-`elastic: live` the others train on while workers leave.  It needs the distribution `dorm-elastic`.
+It distinguishes small handwritten digits (below 5) from large ones.  Early on the duality gap falls fastest with many workers,
+late with few, so the job asks its cluster for half of them when the gap falls more slowly than before.  Under an app with
+`elastic: live` the others continue to train while workers leave.  It needs the distribution `dorm-elastic`.
 """
 
 from __future__ import annotations

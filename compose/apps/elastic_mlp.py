@@ -2,7 +2,7 @@
 
 python3 -m compose.apps.elastic_mlp --epochs 60 --hidden 64 [--pace SECONDS]
 
-Alone it trains to the end; under an app with `elastic: live` workers join and leave between two steps.  It needs the
+Alone, it trains to the end; under an app with `elastic: live` workers join and leave between two steps.  It needs the
 distribution `dorm-elastic`.  Started again, it continues from its newest checkpoint.
 """
 

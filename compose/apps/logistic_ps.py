@@ -17,7 +17,7 @@ from compose.apps import logistic
 from compose.apps.served import program
 
 PROGRAM = replace(logistic.PROGRAM, summary="Multinomial logistic regression on parameter servers.")
-"""The name is the same: the two programs can resume each other's checkpoints."""
+"""The same name, so that the two programs can resume each other's checkpoints."""
 
 if __name__ == "__main__":
     sys.exit(program.main(PROGRAM, stop))

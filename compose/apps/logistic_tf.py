@@ -1,4 +1,4 @@
-"""The logistic regression of `logistic`, for the engine `tensorflow`: it takes its place from TF_CONFIG.
+"""The logistic regression of `logistic`, for the engine `tensorflow`: it reads its place from TF_CONFIG.
 
 python3 -m compose.apps.logistic_tf --steps 400 [--resume]
 

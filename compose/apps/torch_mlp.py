@@ -52,7 +52,7 @@ def main() -> NoReturn:
         step += 1
         rows = _rows(step, len(inputs))
         mine = rows[BATCH * rank // size : BATCH * (rank + 1) // size]
-        # The mean over all workers' losses, which DDP forms, is the mean over the batch, however it is cut.
+        # The mean over all workers' losses, which DDP computes, is the mean over the batch, however it is divided.
         loss = nn.functional.cross_entropy(model(inputs[mine]), labels[mine], reduction="sum") * size / BATCH
         optimizer.zero_grad()
         loss.backward()
@@ -72,8 +72,8 @@ def main() -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; where a thread
-    needs it to release a tensor, the process never ends (PyTorch's issue 56297)."""
+    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; if a thread needs
+    it to release a tensor, the process never ends (PyTorch's issue 56297)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -82,7 +82,7 @@ def _leave(code: int) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=400, help="stop after this many (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in DORM_CHECKPOINT_DIR")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DORM_CHECKPOINT_DIR")
     parser.add_argument(
         "--pace", type=float, default=0.0, help="least seconds of a step by one worker; stands for a heavier model"
     )
@@ -102,7 +102,8 @@ def _agreed(loss: Tensor, *, stop: bool) -> tuple[float, bool]:
 
 
 def _save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Save on rank 0, whole or not at all, and say so once it is on the disk; the others wait, so none leaves early."""
+    """Save on rank 0, completely or not at all, and report it once it is on the disk; the others wait, so none leaves
+    early."""
     folder = os.environ.get("DORM_CHECKPOINT_DIR")
     if dist.get_rank() == 0 and folder:
         partial = Path(folder) / "torch.pt.partial"

@@ -1,7 +1,7 @@
-"""The reference of error codes: every code in the source, with what it means and how a command ends that reports it.
+"""The reference of error codes: every code in the source, with its meaning and the exit code of a command that reports it.
 
-The source is read, not run: a code is found where a class declares it, where a `raise` passes it, and where a table of rules
-lists it.  A part that is filled in at run time, such as the name of a field, is written as `*`.
+The source is read, not run: a code is declared by a class, passed by a `raise`, or listed in a table of rules.  A part that is
+filled in at run time, such as the name of a field, is written as `*`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Found(NamedTuple):
     code: str
     meaning: str
     exit_code: int | None
-    """None where the place does not determine it."""
+    """None if the place does not determine it."""
     general: bool = False
     """Whether the meaning is that of a whole class of errors."""
 

@@ -41,7 +41,7 @@ def page() -> str:
 
 
 def writers() -> dict[str, list[str]]:
-    """Who writes which kinds: as the module's own docstring has it."""
+    """Return who writes which kinds, from the module's own docstring."""
     found = _SECTIONS.findall(events.kinds.__doc__ or "")
     return {writer: _INLINE.findall(kinds) for writer, kinds in found}
 
@@ -69,7 +69,7 @@ def _section(struct: type[msgspec.Struct], *, inherited: bool = False) -> str:
 
 
 def _documented(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What the string below each field says."""
+    """Return the string below each field."""
     (definition,) = ast.parse(inspect.getsource(struct)).body
     assert isinstance(definition, ast.ClassDef)
     said = {}
@@ -95,7 +95,7 @@ def _type(annotation: Any) -> str:
 
 
 def _shown(kind: msgspec.inspect.Type) -> str:
-    """A type in words of JSON, with its bounds."""
+    """Return a type in JSON's terms, with its bounds."""
     match kind:
         case msgspec.inspect.Metadata():
             return _shown(kind.type)

@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def _rows(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """A row for each field, those of nested objects under their full name."""
+    """Return a row for each field; fields of nested objects have their full names."""
     for name, field in schema["properties"].items():
         full = prefix + name
         inner = _resolved(field, root)

@@ -20,7 +20,7 @@ _LEVEL = 3
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One answer, ready to be sent."""
+    """An answer, ready to send."""
 
     body: bytes
     position: str
@@ -61,7 +61,7 @@ def packs(request: web.Request) -> bool:
 
 
 class Kept:
-    """The latest answers, as many as fit."""
+    """The latest answers, up to a size."""
 
     def __init__(self, room: int) -> None:
         """`room` in bytes."""

@@ -1,4 +1,4 @@
-"""One connection: limits of each address, and what cannot be read as HTTP is answered with a problem document too.
+"""One connection: limits per address, and a problem document for what cannot be read as HTTP.
 
 The library closes a connection that sends no whole request in time, and bounds the request line and headers.
 """
@@ -48,8 +48,8 @@ class Addresses:
 
     @contextlib.contextmanager
     def stream(self, address: str, user: str = "") -> Any:
-        """Count a stream for the length of the block.  Of those of an address, which may be a proxy's, a user whom the cluster
-        knows has at most as many as are left for others.  Raises TooMany, Unavailable."""
+        """Count a stream for the length of the block. An address may be a proxy's, so a known user never gets more of its
+        streams than remain for others.  Raises TooMany, Unavailable."""
         if self._streams.total() >= self._limits.streams:
             raise Unavailable("the API has as many streams as it takes", code="api.streams.too_many")
         if self._streams[address] >= self._limits.streams_per_address:
@@ -138,7 +138,7 @@ def address_of(transport: asyncio.BaseTransport | None) -> str:
 
 
 def give_up(transport: asyncio.Transport) -> None:
-    """Let the system give up a peer that takes nothing and says nothing."""
+    """Let the system give up a peer that neither reads nor answers."""
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Errors of the API, beside those of the packages below it.  `dorm.api.problems` turns all of them into documents.
+"""Errors of the API, besides those of the packages below it.  `dorm.api.problems` turns all of them into documents.
 
 ApiError
 ├── Malformed        400  the request cannot be read
-├── Unauthorized     401  nobody knows who makes it
+├── Unauthorized     401  it does not prove who makes it
 ├── Forbidden        403  it is understood and refused
 ├── Missing          404  there is no such thing
 ├── NotAllowed       405  the path exists and not with this method

@@ -63,7 +63,7 @@ class Hosts:
 
 
 def check_origin(request: web.Request) -> None:
-    """Refuse requests that change something where a page of another origin makes them.  Raises Forbidden."""
+    """Refuse requests that change something if a page of another origin makes them.  Raises Forbidden."""
     if request.method not in _WRITES:
         return
     origin = request.headers.get("Origin")

@@ -2,7 +2,7 @@
 
 On an open cluster a request may name a user in the header `Dorm-User`, as `dorm --user` does; nothing proves it, as nothing
 proves that option.  Without one it is the user who runs the process.  So everyone who reaches the API can do all that it can
-do, in any name.  That is why it listens on loopback unless it is told otherwise.
+do, in any name.  That is why it listens on loopback by default.
 
 On a cluster that knows its users (`events.identities`) every request proves who makes it:
 
@@ -11,11 +11,11 @@ On a cluster that knows its users (`events.identities`) every request proves who
     a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.session`)
     a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
 
-The log holds a digest of each token rather than the API a file of its own: so all processes of the API take the same ones, a
-removed token ends everywhere at once, and who had access is known of every moment.
+The log, not a file of the API, holds a digest of each token: so all processes of the API accept the same ones, a removed token
+ends everywhere at once, and the log shows who had access at every moment.
 
-What a route needs is in `ACCESS`.  A route that is not there is one that reads or changes anything, so nothing is open by an
-oversight.  Whether a change is allowed is the fold's own rule, which the client asks before it publishes
+What a route needs is in `ACCESS`.  A route that is missing there requires a user, so nothing is open by oversight.
+Whether a change is allowed is the fold's own rule, which the client asks before it publishes
 (`dorm.client.Client.check_authority`).
 """
 
@@ -258,7 +258,7 @@ class Codes:
         return code
 
     def take(self, code: str) -> str:
-        """Return the secret of a code, which is good no more; "" for one that is unknown or too old."""
+        """Return the secret of a code, which is then used up; "" for one that is unknown or too old."""
         secret, ends = self._open.pop(digest_of(code), ("", 0))
         return secret if ends > self._clock() else ""
 
@@ -269,7 +269,7 @@ def cookie_of(request: web.Request) -> str:
 
 
 def _session_of(request: web.Request) -> tuple[str, str] | None:
-    """Return a session's secret.  A browser sends it along whatever page asks, so what changes something has to name its
+    """Return a session's secret.  A browser sends it for any page that asks, so a request that changes something must name its
     origin, which `dorm.api.guards` compares.  Raises Forbidden."""
     secret = request.cookies.get(cookie_of(request))
     if not secret:

@@ -27,7 +27,7 @@ class EventItem(msgspec.Struct, frozen=True):
     by: str
     """Who published it."""
     cause: str
-    """The position or id of what led to it; "" where it does not say."""
+    """The position or id of what led to it; "" if it does not say."""
     app: str | None
     """The id (in some requests the name) of the app that it names."""
     node: str | None

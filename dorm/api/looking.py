@@ -86,9 +86,8 @@ async def seen(
     turn: int = 0,
 ) -> Answer:
     """Return the answer that `build` makes of the state; it runs in a thread and returns what can be encoded, or an `Answer`
-    with headers of its own.  For a moment of
-    the past, `prepare` looks up beside that state what the log has to say, and returns what builds the answer.  `turn` counts
-    the changes of what the answer shows of the present beside the state."""
+    with headers of its own.  For a moment of the past, `prepare` looks up what the log adds to that state, and returns what
+    builds the answer. `turn` counts the changes of what the answer shows besides the state."""
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
@@ -125,7 +124,7 @@ async def seen(
 
 
 async def _whole(found: Answer, *, pack: bool) -> Answer:
-    """Return an answer with what it is for a client that takes gzip; not in the state's thread, for which others wait."""
+    """Return an answer, also compressed for clients that take gzip; not in the state's thread, for which others wait."""
     if not pack:
         return found
     body = found.body

@@ -59,13 +59,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     """0 takes any free one."""
     allow_hosts: tuple[str, ...] = ()
-    """Further host names in requests, such as the name of a reverse proxy."""
+    """Further accepted host names, such as the name of a reverse proxy."""
     user: str | None = None
     """Who makes requests that name no user; None for the login name of the process."""
     certificate: Path | None = None
     """PEM file of the server's certificate; None for connections that are not encrypted."""
     key: Path | None = None
-    """PEM file of its key; None where the certificate's file holds it."""
+    """PEM file of its key; None if the certificate's file holds it."""
     clients: Path | None = None
     """PEM file of the authority whose certificates name users."""
     pseudonyms: bytes = b""
@@ -73,7 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     apps alike.  Without it they are drawn at random."""
     limits: Limits = Limits()
     archive: str = ""
-    """The name of the archive that is served in the place of a cluster; the page then offers nothing to do."""
+    """The name of the archive that is served instead of a cluster; the page then offers no actions."""
 
     @property
     def loopback(self) -> bool:

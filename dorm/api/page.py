@@ -50,7 +50,7 @@ class Page:
 
     @classmethod
     def load(cls, archive: str = "") -> Page:
-        """Read the package; without it, or without files in it, there is no page.  The page of an archive says its name."""
+        """Read the package; without it, or without its files, there is no page. The page of an archive shows its name."""
         try:
             root = resources.files(PACKAGE) / "page"
         except ModuleNotFoundError:
@@ -102,7 +102,7 @@ class Page:
 
 
 def policy(text: str) -> str:
-    """Return the Content-Security-Policy of a page: nothing from elsewhere, no inline script but those that it has (an import
+    """Return the Content-Security-Policy of a page: nothing from elsewhere, and no inline scripts except its own (an import
     map is one)."""
     scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _INLINE.findall(text)]
     hashes = "".join(f" 'sha256-{one}'" for one in scripts)

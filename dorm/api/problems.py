@@ -4,7 +4,7 @@
      "detail": "there is no app 'digit'; did you mean digits?"}
 
 `code` is the stable code of the error (the reference of error codes lists them), `detail` is one line for people.  The status
-follows from the code where one is named below, else from the class.  An error that nothing here expects is a 500 without
+follows from the code if one is named below, else from the class.  An error that nothing here expects is a 500 without
 details, which are in the log of the process.
 """
 

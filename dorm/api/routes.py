@@ -1,4 +1,5 @@
-"""What a route is: its parameters, body and answer by their types, from which requests are read and described alike.
+"""What a route is: its parameters, body and answer by their types, which both the reading of requests and their description
+use.
 
     Route("GET", "/v1/apps", list_apps, "List apps", query=AppsQuery, answer=Page[AppItem])
 
@@ -107,7 +108,7 @@ class Route(msgspec.Struct, frozen=True):
     long: bool = False
     """Whether the answer may take long to compute."""
     problems: tuple[int, ...] = ()
-    """Statuses of problems beside those that any route has."""
+    """Statuses of problems besides those that any route has."""
     links: tuple[Link, ...] = ()
     headers: tuple[Header, ...] = ()
     """Request headers that it reads."""
@@ -189,7 +190,7 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
 
 @cache
 def _parameters(kind: type[Parameters]) -> dict[str, tuple[str, Any]]:
-    """Return field and type of each parameter by its name.  What is given is never null, so `int | None` is `int`."""
+    """Return field and type of each parameter by its name. A given value is never null, so `int | None` is `int`."""
     hints = get_type_hints(kind, include_extras=True)
     return {one.encode_name: (one.name, _without_none(hints[one.name])) for one in msgspec.structs.fields(kind)}
 

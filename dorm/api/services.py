@@ -68,7 +68,7 @@ class Services:
         beside: Services | None = None,
         tenant: str = "",
     ) -> None:
-        """`beside`: the services of the whole log, where these are of one tenant's view.  Who may do what, and the bounds on
+        """`beside`: the services of the whole log, if these are of one tenant's view.  Who may do what, and the bounds on
         expensive work, are theirs."""
         limits = options.limits
         self.options = options
@@ -103,7 +103,7 @@ class Services:
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes: Turns = (
-            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=limits.writes // 2)
+            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=max(1, limits.writes // 2))
         )
         self._beside = beside
         self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear, self.pasts.forget]
@@ -131,7 +131,7 @@ class Tenants:
     """The services of each tenant."""
 
     def __init__(self, services: Services) -> None:
-        """`services` are those of who may read all."""
+        """`services` are those of users who may read everything."""
         self._services = services
         self._views = Views(services.connection.log, key_of(services.options.pseudonyms or secrets.token_bytes(32)))
         self._viewing: asyncio.Task[None] | None = None

@@ -208,7 +208,7 @@ def _middleware(services: Services) -> Any:
 
 
 async def _signed_in(request: web.Request, services: Services) -> bool:
-    """Return whether the dashboard opens for this browser, or asks it first whose it is.  Raises Forbidden."""
+    """Return whether the dashboard opens for this browser, or asks for a sign-in first.  Raises Forbidden."""
     if services.door.closed:
         try:
             await services.door.admit(request, _PAGE)

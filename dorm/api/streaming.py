@@ -1,4 +1,4 @@
-"""Answers that are streams: opened, counted, and ended with a problem where something fails after they began."""
+"""Answers that are streams: opened, counted, and ended with a problem if something fails after they began."""
 
 from __future__ import annotations
 

@@ -4,20 +4,20 @@
     codec        µs per event: encode, decode, fold
     submit       from a submission to its running container
     run          from `dorm run` to the first line of output, with a project that is shipped
-    exec         from `dorm exec APP -- true` to its end, beside the same command without Dorm
-    trust        the same on a cluster that knows its users, beside an open one
+    exec         `dorm exec APP -- true`, compared with the same command without Dorm
+    trust        the same on a cluster that knows its users, compared with an open one
     resize       from a decision to the complete new generation, phase by phase
-    pause        the pause that is shown for a resize, beside the app's own clock
+    pause        the pause that is shown for a resize, compared with the app's own clock
     simulate     a month of a real cluster in virtual time
-    calibration  real adjustments and completion times beside simulated ones
+    calibration  real and simulated adjustments and completion times, compared
     optimizer/   one round of a policy: CPU time, distance from the best answer, changed apps
     replay/      folds from archives and servers, the state at a moment, decisions verified
     api/         the HTTP API: reads, submissions, a thousand readers, any moment of a long log
-    elastic/     live resizing: pauses, convergence, balance, what a partition costs, each sample's fate
-    scale/       what clusters of some sizes ask of their control plane
-    oasis/       admission by prices, beside other schedulers and the optimum
-    evaluation/  Dorm beside other policies, simulated, as a report
-    year/        a log that grows and is rotated all along: start-up, memory, any moment, disk
+    elastic/     live resizing: pauses, convergence, balance, the cost of a partition, the use of each sample
+    scale/       the load that clusters of several sizes put on their control plane
+    oasis/       admission by prices, compared with other schedulers and the optimum
+    evaluation/  Dorm and other policies, simulated, as a report
+    year/        a log that grows and is rotated again and again: start-up, memory, any moment, disk
     page         the dashboard of a large cluster in a browser: frame times, load, size
 
     cluster      a cluster of real parts for one benchmark, removed afterwards
@@ -32,9 +32,9 @@ A result is one object:
      "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
 
 A figure's name is in snake case and ends with its unit (a count starts with what is counted).  Only some figures have a goal;
-missing one is no failure, since machines differ.  A failed measurement raises: no figure is invented or left at zero.
+missing one is not a failure, since machines differ.  A failed measurement raises: no figure is invented or left at zero.
 
-    BenchError    it could not be measured; the message says why
+    BenchError    the measurement failed; the message says why
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ from events.errors import DormError
 
 
 class BenchError(DormError):
-    """The measurement failed; one line for people."""
+    """The measurement failed; the message is one line for users."""
 
     code = "bench.failed"

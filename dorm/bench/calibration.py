@@ -1,15 +1,15 @@
-"""How accurate the simulator is: real adjustments and completions beside simulated ones.
+"""How accurate the simulator is: real and simulated adjustments and completions, compared.
 
 Three runs for each runtime, on clusters of real parts:
 
     resizes      the NumPy sample app is resized back and forth.  Timings are fitted from every second turn through all sizes,
                  and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings`
-                 defines the phases).  In turns, since other load on a machine changes within minutes
+                 defines the phases).  They alternate, because other load on a machine changes within minutes
     first        three sample apps contend until all are completed
     second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
                  speeds that are fitted from the other, and completion times are compared
 
-A simulation is given what was submitted or requested, and when, and nothing of the outcome
+A simulation is given what was submitted or requested, and when, but nothing about the outcome
 (`replay.simulator.forks.rehearsal`).  All times are the log's own.
 """
 
@@ -131,8 +131,8 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
 
 
 def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], bool]:
-    """Return timings from every second turn of resizes, the turns between beside their simulation, and whether all sizes are
-    equal.  Raises BenchError, SimulationError."""
+    """Return timings from every second turn of resizes, the turns between them compared with their simulation, and whether
+    all sizes are equal.  Raises BenchError, SimulationError."""
     whole = _told(records)
     phases = whole.history.phases.phases
     numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
@@ -156,8 +156,8 @@ def _restarts(phases: Sequence[Phases]) -> list[Phases]:
 
 
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
-    """Return completion times of the second run beside its simulation with what the first one gives, and for how many apps the
-    sequence of sizes is equal.  Raises BenchError, SimulationError."""
+    """Return completion times of the second run, compared with its simulation by the first one's timings and speeds, and for
+    how many apps the sequence of sizes is equal.  Raises BenchError, SimulationError."""
     known, really = _told(first), _told(second)
     said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
     rows = completion_rows(completions(really.state), said.completions)

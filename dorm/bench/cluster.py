@@ -1,7 +1,7 @@
 """A cluster of real parts for one bench: server, master, agents, on Docker or on processes, removed afterwards.
 
 Its data lies where `dorm up` keeps its own, so the log is synced to the same kind of disk; folder, containers and server are
-removed when the bench ends, however it ends.
+removed when the bench ends, even after an error.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 """Of each node, as in the demo."""
 _START_S = 60.0
 _LOWEST_PORT, _PORTS = 21_000, 300
-"""Apps listen on random ports here, so a bench beside `dorm up`, or beside another bench, does not conflict with it."""
+"""Apps listen on random ports here, so a bench does not conflict with `dorm up` or another bench."""
 
 
 async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
-    """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker where an engine answers.
-    Raises BenchError, EngineError."""
+    """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker if an engine answers. Raises
+    BenchError, EngineError."""
     if wanted == "process":
         return ["process"]
     try:
@@ -69,7 +69,7 @@ async def bench_cluster(
     runtime: RuntimeName, docker_url: str | None, *, trust: bool = False, progress_s: float = 0.5
 ) -> AsyncIterator[LocalCluster]:
     """Start `NODES` nodes on this machine; with `trust`, of a cluster that knows its users.
-    Of an app's progress at most one report goes out in `progress_s`."""
+    Of each app, at most one report of progress is published in `progress_s`."""
     name = f"bench-{secrets.token_hex(4)}"
     data = home() / name
     low = _LOWEST_PORT + _PORTS * secrets.randbelow((HIGHEST_PORT - _LOWEST_PORT) // _PORTS)
@@ -128,7 +128,7 @@ class Watch:
 
     async def until(self, holds: Callable[[State, Event], bool], what: str, *, timeout: float) -> None:
         """Fold until `holds` returns true for the state and the record just folded.  Raises BenchError if that takes longer
-        than `timeout` seconds, or if an app fails meanwhile: then nothing can be measured."""
+        than `timeout` seconds, or if an app fails meanwhile, because nothing can be measured then."""
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -1,9 +1,9 @@
 """The cost to encode, to decode, and to decode and fold one event, in CPU time of one core.
 
 An event is one record of the log; a master's round counts as one, however many facts it holds.  The log is the demo's
-(`demo_log`), copied so often that its bodies lie all over memory, as those of a long log do; each copy is folded into a state
+(`demo_log`), copied often enough to spread its bodies over memory, as in a long log; each copy is folded into a state
 of its own.  CPU time of the measuring thread, not wall time, so waiting for a core does not count; other processes' effects on
-caches and clock rates do, so the best of several passes is reported beside the median.  Goals are compared with the best, the
+caches and clock rates do, so the best of several passes is reported next to the median.  Goals are compared with the best, the
 closest to an undisturbed core.
 
 `msgpack_unpack_us` is the yardstick in the same run: `msgpack.unpackb` to plain dicts, without types or checks.
@@ -38,7 +38,7 @@ GOAL = ">= 700000"
 
 def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] | None = None) -> Report:
     """Measure about `events` records in each pass.  `log` replaces the demo's: all of it, from sequence 1.
-    Raises BenchError if it holds records that this build can't read, as their cost differs."""
+    Raises BenchError if it holds records that this build can't read, because their cost differs."""
     machine = this_machine()
     if log is None:
         tell("writing the demo's log")

@@ -1,4 +1,4 @@
-"""The demo's log without the demo: three nodes, three training apps that contend, in virtual time.
+"""The demo's log without the demo: three nodes and three contending training apps, in virtual time.
 
 The core itself is the master, so decisions are real and follow the schema of this build; agents are simulated here, with the
 ids, pace and order of real ones.  The apps are those of `compose/apps`, at the speed that their pace allows.  So kinds, sizes
@@ -44,7 +44,7 @@ _LATER = 3600 * SECOND
 
 
 def demo_log() -> list[Record]:
-    """Return the demo's records; equal every time, except where another solver version makes other decisions."""
+    """Return the demo's records; equal every time, unless another solver version makes other decisions."""
     demo = _Demo()
     demo.elect()
     for index in range(_NODES):

@@ -1,11 +1,11 @@
-"""How long `dorm exec APP -- true` takes, on processes and on Docker, beside the same command without Dorm.
+"""How long `dorm exec APP -- true` takes, on processes and on Docker, compared with the same command without Dorm.
 
     direct   the command as a child of this process; in Docker an exec over the engine's own API
     exec     the same as a session of a client that is connected: found on the log, started, ended, and both on the log
-    command  `dorm exec` as a person types it, so with Python's start, imports and connection
+    command  `dorm exec` as a user types it, with Python's start, imports and connection
     python   `python -c pass`, which is the part of that which any command in Python takes
 
-They take turns in each round, so that other load meets all of them.
+They take turns in each round, so other load affects all of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SPEC: dict[str, Any] = {
 _DORM = (sys.executable, "-c", "from dorm.cli.main import main; main()")
 _LONGEST_S = 60.0
 _NOT_COUNTED = 3
-"""Rounds before, while caches fill."""
+"""Rounds before measuring, while caches fill."""
 
 
 async def bench_exec(*, runs: int, commands: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
@@ -87,7 +87,7 @@ async def _measure(
     commands: int,
     tell: Tell,
 ) -> dict[str, list[float]]:
-    """Return seconds by what was measured."""
+    """Return seconds by kind of measurement."""
     await _started(cluster)
 
     async def session() -> None:
@@ -133,7 +133,7 @@ async def _timed(work: Callable[[], Awaitable[None]]) -> float:
 
 
 async def _session(cluster: LocalCluster) -> None:
-    """Run the command in the app's container, as a client that is connected.  Raises BenchError where it fails."""
+    """Run the command in the app's container, as a client that is connected.  Raises BenchError if it fails."""
     session = Session(cluster.client, running_place(await cluster.client.app(_APP)), "exec", [_COMMAND])
     async with contextlib.aclosing(session.answers()) as answers:
         async for answer in answers:
@@ -142,7 +142,7 @@ async def _session(cluster: LocalCluster) -> None:
 
 
 async def _child(command: tuple[str, ...], env: dict[str, str] | None = None) -> None:
-    """Run a command here.  Raises BenchError where it fails."""
+    """Run a command here.  Raises BenchError if it fails."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=env,
@@ -167,7 +167,7 @@ async def _child(command: tuple[str, ...], env: dict[str, str] | None = None) ->
 async def _direct(
     runtime: RuntimeName, docker_url: str | None, cluster: LocalCluster
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Yield what runs the command without Dorm."""
+    """Yield a function that runs the command without Dorm."""
     if runtime == "process":
         yield lambda: _child((_COMMAND,))
         return

@@ -3,8 +3,8 @@
     found = await measure(folder)
 
 The cluster is made up: 2,000 apps on 10,000 nodes in 100 racks, every node used, and changes of some apps that follow each
-other.  The page draws it while it is zoomed and moved, and while the moment changes.  Frame times are those of the page's own
-drawing, per canvas; the compositor of a headless browser without a GPU is not measured.
+other.  The page draws it while a pointer zooms and moves it, and while the moment changes.  Frame times are those of the
+page's own drawing, per canvas; the compositor of a headless browser without a GPU is not measured.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How true the pause is that Dorm shows for a resize: beside what the app's own clock says.
+"""The accuracy of the pause that Dorm shows for a resize, compared with the app's own clock.
 
 An app that loads for a while and then makes steps at a constant rate is resized up and down.  Its worker of rank 0 prints
-the time at which it begins its first step.  What Dorm shows is taken from the log, as `describe`, stories and prices take it:
+the time at which it begins its first step.  Dorm's figures are taken from the log, as in `describe`, stories and prices:
 
     real         from the decision to the beginning of the first step, by the app's clock
     shown        the same as `dorm describe` shows it: `total_s` of the adjustment
     error        |shown - real| / real
-    priced       the pause in what an adjustment counts as, without repeated work, beside the real one from the end of the
+    priced       the pause as an adjustment is priced, without repeated work, compared with the real one from the end of the
                  preparation
 
-The app reports every step, or seldom (`every`), since the time of the first step follows from the first report.  All on one
-machine, so that both clocks are one.
+The app reports every step, or seldom (`every`), since the time of the first step follows from the first report.  Everything
+runs on one machine, so there is one clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SMALL, LARGE = 2, 4
 STEP_S = 0.2
 """Seconds of a step by one worker; n of them are n ** `scaling` times as fast."""
 _WORKS_S = 4.0
-"""How long the app works between two resizes: beyond the first marks on the log, from which its pace follows."""
+"""How long the app works between two resizes: until after the first marks on the log, which determine its pace."""
 _LONGEST_S = 60.0
 _PROGRAM = """\
 import json, os, signal, sys, time

@@ -92,7 +92,7 @@ def figure(value: float, unit: str, goal: str | None = None) -> Figure:
 
 def percentile(samples: Sequence[float], percent: float) -> float:
     """Return a percentile, linear between the closest ranks (type 7 of Hyndman and Fan, Sample Quantiles in Statistical
-    Packages, 1996).  Raises BenchError where there are no samples."""
+    Packages, 1996).  Raises BenchError if there are no samples."""
     if not samples:
         raise BenchError("there is not a single sample", code="bench.nothing_measured")
     ordered = sorted(samples)

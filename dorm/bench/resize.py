@@ -1,7 +1,8 @@
 """How long a resize by checkpoint and restart takes, phase by phase, of the NumPy sample app while it trains.
 
 The app (`compose/apps/logistic.yaml`, changed to run without end and to report every step) is resized up and down by changing
-its n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one clock:
+its n_max; each time, it trains again before the next resize.  Times are the log's own (JetStream's, at storing), from one
+clock:
 
     decision    Resized
     prepare     → the last ContainersPrepared: images and containers of the new generation, while the old one works on

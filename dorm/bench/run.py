@@ -1,8 +1,8 @@
 """From `dorm run` to the first line of the program's output: a project of many files, shipped to a cluster of processes.
 
-Each run is a command of its own, as a person types it, so its start, its imports and its connection count.  Beside it, the
-same program is run by Python alone: what `dorm run` adds is the difference of the medians.  The first run ships the project;
-the others find it there, and have to send nothing.
+Each run is a separate command, as a user types it, so its start, its imports and its connection count.  For comparison,
+Python alone runs the same program: `dorm run` adds the difference of the medians.  The first run ships the project; the
+others have nothing to send.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Ran(NamedTuple):
 
 
 async def bench_run(*, files: int, runs: int, tell: Tell) -> Report:
-    """Measure `runs` runs of a project of so many files.  Raises BenchError and what a cluster raises that can't start."""
+    """Measure `runs` runs of a project of this many files.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         project = Path(folder)

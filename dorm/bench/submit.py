@@ -1,6 +1,6 @@
 """The time from a submission to its running container, on an idle cluster: small apps, one after the other.
 
-Each app is one container that sleeps; once it has started it is cancelled, and the next one comes when it is gone and the
+Each app is one container that sleeps; once it has started, it is cancelled, and the next one follows when it is gone and the
 master's quiet time has passed.  All times are the log's own (JetStream's, at storing), from one clock:
 
     submitted   AppSubmitted is stored, which is just before its acknowledgement, so figures are a little too long

@@ -1,6 +1,6 @@
-"""What keys and signatures cost: submission to running container on a cluster that knows its users, beside an open one.
+"""The cost of keys and signatures: submission to running container on a cluster that knows its users and on an open one.
 
-Both clusters run at once, and each gets the next app in turn, so whatever else the machine does falls on both alike.  On the
+Both clusters run at once, and each gets the next app in turn, so other load affects both alike.  On the
 one that knows its users, connections prove who they are, servers check subjects, ids of messages are keyed, the fold checks
 authors, and the master signs each round, which agents verify.
 """
@@ -32,7 +32,7 @@ async def bench_trust(*, apps: int, runtime: RuntimeName, docker_url: str | None
         bench_cluster(runtime, docker_url) as without,
         bench_cluster(runtime, docker_url, trust=True) as known,
     ):
-        submitting = _submit_by_turns({"open": without, "known": known}, apps, tell)
+        submitting = _submit_in_turns({"open": without, "known": known}, apps, tell)
         seconds = await attended(without, attended(known, submitting))
     slower = 100 * (median(seconds["known"]) / median(seconds["open"]) - 1)
     return Report(
@@ -53,7 +53,7 @@ async def bench_trust(*, apps: int, runtime: RuntimeName, docker_url: str | None
     )
 
 
-async def _submit_by_turns(clusters: dict[str, LocalCluster], apps: int, tell: Tell) -> dict[str, list[float]]:
+async def _submit_in_turns(clusters: dict[str, LocalCluster], apps: int, tell: Tell) -> dict[str, list[float]]:
     """Return the seconds from submission to start on each cluster."""
     found: dict[str, list[float]] = {name: [] for name in clusters}
     async with contextlib.AsyncExitStack() as stack:
@@ -63,7 +63,7 @@ async def _submit_by_turns(clusters: dict[str, LocalCluster], apps: int, tell: T
         }
         for number in range(-1, apps):
             tell("warming up" if number < 0 else f"app {number + 1} of {apps}")
-            # Which one comes first alternates, too.
+            # The first cluster alternates, too.
             for name in sorted(clusters, reverse=bool(number % 2)):
                 sample = await submit_one(clusters[name], watches[name], f"bench-{number + 1}")
                 if number >= 0:

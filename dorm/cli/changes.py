@@ -11,9 +11,9 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.in_force import CHECKPOINTS, POLICY, RETENTION, SHARES, TIMES, in_force, words
+from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, RETENTION, SHARES, TIMES, in_force, words
 from dorm.core.query.planning.assumed_settings import settings_of
-from dorm.core.settings import WEIGHTS, policy_after
+from dorm.core.settings import TENANT_APPS, WEIGHTS, policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse
 from dorm.policies.registry import built_in, installed, policy
@@ -60,6 +60,8 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
         change["checkpoints"] = _folder(given.pop(CHECKPOINTS))
     if SHARES in given:
         change[SHARES] = _counted(given.pop(SHARES))
+    if APPS in given:
+        change[APPS] = _apps(given.pop(APPS))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -76,7 +78,7 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
 def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> None:
     try:
         name, params = policy_after(settings, change, plugins)
-        if not built_in(name) and installed(name):  # A plug-in's parameters can only be checked where it is installed.
+        if not built_in(name) and installed(name):  # A plug-in's parameters can only be checked if it is installed.
             policy(name).check_params(params)
     except SettingRefused as error:
         if error.code == "policy.unknown" and change.policy is not None and installed(change.policy):
@@ -132,6 +134,17 @@ def _counted(text: str) -> str:
             f"weights: {text[:80]!r} is not one of {' and '.join(WEIGHTS)}", code="settings.weights.unknown"
         )
     return value
+
+
+def _apps(text: str) -> int:
+    """Return how many apps a tenant may have.  Raises SpecError."""
+    if text == DEFAULT:
+        return TENANT_APPS
+    low, high, _ = _range(APPS)
+    if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+        reason = f"{APPS}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
+        raise SpecError(reason, code="settings.tenant_apps.malformed")
+    return int(text)
 
 
 def _retention(text: str) -> float | None:

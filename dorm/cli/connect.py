@@ -216,7 +216,7 @@ async def client(
         credentials=mine,
         archives=archives_place(),
     )
-    connected.tell_outages(lambda lost: _tell_outage(found.url, lost))
+    connected.report_outages(lambda lost: _report_outage(found.url, lost))
     try:
         yield connected
     finally:
@@ -236,7 +236,7 @@ def _without_websockets(url: str) -> Iterator[None]:
         del sys.modules["aiohttp"]
 
 
-def _tell_outage(url: str, lost: bool) -> None:
+def _report_outage(url: str, lost: bool) -> None:
     words = (
         f"the connection to {shown(url)} is lost; trying to reach it again, Ctrl-C ends this"
         if lost

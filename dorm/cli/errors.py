@@ -75,7 +75,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return asyncio.run(_then_end_plugins(work))
     except BrokenPipeError:
-        # `dorm events | head`: the reader has closed the pipe, which is no error.
+        # `dorm events | head`: the reader has closed the pipe, which is not an error.
         _read_no_more()
         raise typer.Exit(DONE) from None
 
@@ -128,7 +128,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _report(message: str, code: str, exit_code: int) -> str:
-    """Return an error as one line: text with the code after it, or JSON where the command's documents or logs are JSON."""
+    """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON."""
     if wants_json():
         return json_line(message, code=code)
     if wants_document():

@@ -107,7 +107,7 @@ async def first_of(work: Coroutine[Any, Any, Any], stop: Coroutine[Any, Any, Any
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-def end_beside_threads() -> NoReturn:
+def exit_despite_threads() -> NoReturn:
     """End the program with success while a thread computes: nothing can end the thread, and the interpreter would wait for it."""
     sys.stdout.flush()
     sys.stderr.flush()

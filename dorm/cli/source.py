@@ -71,7 +71,7 @@ File = Annotated[
 
 async def own_app(name: str, file: Path | None, url: str | None, cluster: str | None) -> str:
     """Return what a command about an app or a node looks for: where several tenants of a cluster share the name, the id of the
-    user's own app.  Raises NotFound where none of them is the user's."""
+    user's own app.  Raises NotFound if none of them is the user's."""
     if file is not None or not target(url, cluster).credentials:
         return name
     from dorm.client.finding import find_app
@@ -174,7 +174,7 @@ async def _readable(archive: Archive, damages: list[Damage], file: Path, *, salv
     return ReadablePart(archive, end, _in_words((lost or damages)[0], file))
 
 
-def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
+def report_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
     """Report on standard error that nothing in records `first` to `last` matched (by option): silence would look like a
     failure."""
     if last < first:

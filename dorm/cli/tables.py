@@ -55,7 +55,7 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
             **row,
             "size": f"{row['containers']}/{row['n_max']}",
             "age": ago(row["age_s"]),
-            "step": row["step"] if row["step"] or row["loss_is"] or row["loss"] is not None else None,
+            "step": reported_step(row["step"], row["loss"], row["loss_is"]),
             "loss": row["loss_is"] or row["loss"],
             "progress": f"{ago(row['progress_age_s'])} ago" if row["progress_age_s"] is not None else None,
         }
@@ -69,6 +69,11 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
         for row in sweeps
     ]  # fmt: skip
     show(plain, _APPS, output, wide=_APPS_WIDE, note=_NOTE)
+
+
+def reported_step(step: int, loss: float | None, loss_is: str) -> int | None:
+    """Return the step of an app, None if it has reported no progress."""
+    return step if step or loss_is or loss is not None else None
 
 
 def phases_of(row: SweepRow) -> str:

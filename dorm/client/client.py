@@ -114,9 +114,9 @@ class Client:
         self._beginning = asyncio.Lock()
         self._outages = 0
         self.output = Output(bus, log, cluster, connection, lambda: self._outages)
-        self._tell_outage: Callable[[bool], None] = lambda _: None
+        self._report_outage: Callable[[bool], None] = lambda _: None
         if connection is not None:
-            connection.tell_outages(self._on_outage)
+            connection.report_outages(self._on_outage)
 
     @classmethod
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
@@ -134,13 +134,13 @@ class Client:
         """The lease of the cluster's masters; None for a client that was made from a log without a connection."""
         return self._connection.leadership if self._connection is not None else None
 
-    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+    def report_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
-        self._tell_outage = tell
+        self._report_outage = tell
 
     def _on_outage(self, lost: bool) -> None:
         self._outages += lost
-        self._tell_outage(lost)
+        self._report_outage(lost)
 
     async def __aenter__(self) -> Self:
         return self
@@ -217,7 +217,7 @@ class Client:
         generator, or close it (`contextlib.aclosing`).
 
         Raises ValueError for an invalid position or kind or a time without a zone, LogDamaged where the log ends before
-        `after`, and LogUnavailable where the log is unavailable (with `follow`: only once the client is closed).
+        `after`, and LogUnavailable if the log is unavailable (with `follow`: only once the client is closed).
         """
         wanted = tail.Filter(kinds=tuple(kinds), apps=tuple(apps), users=tuple(users), nodes=tuple(nodes))
         tail.check_kinds(wanted.kinds)
@@ -277,7 +277,7 @@ class Client:
         return id
 
     async def check_authority(self, event: Event) -> None:
-        """Raises Refused where this user may not publish this event, as far as the log shows: its record would change
+        """Raises Refused if this user may not publish this event, as far as the log shows: its record would change
         nothing."""
         refused = await self.glance(lambda state: forbidden(state, event, self.user))
         if refused is not None:
@@ -306,7 +306,7 @@ class Client:
             ) from None
 
     async def _check_own(self, submission: AppSubmitted, stored: int, answered: int) -> None:
-        """Raises Refused where the master answered another submission than this one, which is stored at `stored`: another
+        """Raises Refused if the master answered another submission than this one, which is stored at `stored`: another
         submission had used its id first, and the first one counts."""
         subject = subjects.fact(self.cluster, AppSubmitted.__name__, self.user)
         if answered != stored and not await is_stored_at(self.log, answered, subject, submission):
@@ -375,7 +375,7 @@ class Client:
         """Change settings of the cluster from the next round on; return the settings once the change is folded.
 
         Raises Refused before anything is published for an invalid policy or parameters, for harmful times and for a folder
-        of checkpoints that no node has; and afterwards where the fold refuses the change because another client changed the
+        of checkpoints that no node has; and afterwards if the fold refuses the change because another client changed the
         settings meanwhile."""
 
         def check(state: State) -> None:
@@ -395,7 +395,7 @@ class Client:
         with _stored("the change"):
             refused, settings = await self.look(outcome)
             if refused is not None:
-                text = f"somebody else changed the settings at the same moment: {refused.reason}"
+                text = f"someone else changed the settings at the same moment: {refused.reason}"
                 raise Refused(text, code=refused.code)
             return settings
         raise AssertionError("it returns or raises")
@@ -460,8 +460,8 @@ class Client:
         """Yield the output of one container (the first slot unless `slot` is given) of the latest generation that started,
         or of the one with this number.
 
-        With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only
-        where a `tail` was requested.  Raises NotFound if nothing has started yet, and the bus's LogUnavailable and
+        With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only if a `tail`
+        was requested.  Raises NotFound if nothing has started yet, and the bus's LogUnavailable and
         LogRefused.
         """
         app = await self.app(name_or_id)

@@ -15,7 +15,7 @@ _MOST = 5
 
 def find_app(state: State, name_or_id: str, user: str = "") -> App:
     """Return an app by name or id, of several of one name that of this user's tenant.  Raises NotFound, with similar names, or
-    with all apps of this name where other tenants share it."""
+    with all apps of this name if other tenants share it."""
     tenant = state.known.tenant_of(user) if state.known is not None else ""
     app = state.find_app(name_or_id, tenant)
     if app is None:
@@ -44,7 +44,7 @@ def no_rank(app: App, where: str, rank: int, count: int) -> NotFound:
 
 
 def check_one(state: State, name: str) -> None:
-    """Raises NotFound where several tenants have an app of this name."""
+    """Raises NotFound if several tenants have an app of this name."""
     found = state.namesakes(name)
     if len(found) > 1:
         named = ", ".join(f"{app.id} of {app.tenant}" for app in found[:_MOST])

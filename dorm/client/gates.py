@@ -34,7 +34,7 @@ async def hold(client: Client, name_or_id: str, reason: str = "") -> App:
 
 
 async def release(client: Client, name_or_id: str, reason: str = "") -> App:
-    """Let an app go on that is held.  Raises NotFound, Refused."""
+    """Let a held app continue.  Raises NotFound, Refused."""
     app = await client.app(name_or_id)
     _check_lives(app)
     if hold_of(app) is None:

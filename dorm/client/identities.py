@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 async def change(client: Client, event: OfIdentities) -> None:
-    """Publish an event about identities, and wait until it is folded.  Raises Refused where this user may not publish it, or
-    where another change came first; and the log's errors."""
+    """Publish an event about identities, and wait until it is folded.  Raises Refused if this user may not publish it, or if
+    another change came first; and the log's errors."""
     said: Any = msgspec.structs.replace(
         event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user
     )

@@ -31,13 +31,13 @@ class MasterRow(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     lag: int | None
-    """Records of the log that it has yet to fold; None where the log did not tell it."""
+    """Records of the log that it has yet to fold; None if the log did not tell it."""
     lease_left_s: float
     """Seconds for which it surely leads; 0 while it follows."""
 
 
 async def answering(connection: Connection, *, wait_s: float = ANSWER_S) -> list[MasterRow] | None:
-    """Ask all masters how they are; None where this identity may not, or the server has older permissions."""
+    """Ask all masters how they are; None if this identity may not, or the server has older permissions."""
     try:
         said = await connection.everyone(subjects.ask_masters(connection.cluster), wait_s=wait_s)
     except LogError:
@@ -92,7 +92,7 @@ class Leader(msgspec.Struct, frozen=True):
     danger: str = ""
     """What threatens the log's copies, and what to do; "" for no known danger."""
     masters: list[MasterRow] | None = None
-    """All masters that answer, the leader first; None where they may not be asked."""
+    """All masters that answer, the leader first; None if they may not be asked."""
     paused: str = ""
     """Who paused scheduling and why; "" while decisions are made."""
 

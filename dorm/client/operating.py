@@ -1,7 +1,7 @@
 """Requests of operators that concern the cluster, a node, or an app that pauses.
 
 Each is checked against the state before it is published, so that its author hears at once what is wrong, and again once it
-is folded: somebody else may have been first.
+is folded: someone else may have been first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _may_run(state: State, node: str) -> str:
 
 
 async def pause(client: Client, reason: str = "") -> None:
-    """Pause scheduling.  Raises Refused where it is paused."""
+    """Pause scheduling.  Raises Refused if it is paused."""
 
     def check(state: State) -> None:
         if state.paused is not None:
@@ -53,7 +53,7 @@ async def pause(client: Client, reason: str = "") -> None:
 
 
 async def resume(client: Client, reason: str = "") -> None:
-    """Resume scheduling.  Raises Refused where it is not paused."""
+    """Resume scheduling.  Raises Refused if it is not paused."""
 
     def check(state: State) -> None:
         if state.paused is None:

@@ -41,7 +41,7 @@ STAMP = len("2026-11-21T09:00:00.000Z")
 
 
 def stamp(time: int) -> str:
-    """Return the time of a line (UTC ns) as text, in milliseconds; `-` where it is not known."""
+    """Return the time of a line (UTC ns) as text, in milliseconds; `-` if it is not known."""
     return rfc3339(time)[: STAMP - 1] + "Z" if time else "-".ljust(STAMP)
 
 
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
     text: bytes
     time: int | None = None
-    """UTC ns, 0 where it is not known; None where it was not asked for."""
+    """UTC ns, 0 if it is not known; None if it was not asked for."""
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
@@ -135,7 +135,7 @@ class Output:
 
         The state forgets a generation once the next one is released; its nodes then come from the starts and ends of its
         containers, which the log is read for from the app's submission on.  Agents keep the output itself for the retention
-        of ended apps.  Raises NotFound where it has not started."""
+        of ended apps.  Raises NotFound if it has not started."""
         known = {generation.number: generation for generation in started(app)}
         latest = max(known, default=0)
         if previous:
@@ -234,7 +234,7 @@ class Output:
         that are surely older.
 
         An answer that a lost connection, or a long pause of the reader, interrupts goes on behind its last piece.  Raises
-        NotFound where the node's agent is of a release without times."""
+        NotFound if the node's agent is of a release without times."""
         question = LogQuestion(
             app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail, since=since, timed=True
         )

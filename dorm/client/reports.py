@@ -20,7 +20,7 @@ _PATIENCE_S = 3.0
 
 
 async def newest(log: ReadableLog, app: str = EVERY) -> Newest:
-    """Return the newest report of each app, or of one by its id.  Empty where the stream can't be read: then the log's marks
+    """Return the newest report of each app, or of one by its id.  Empty if the stream can't be read: then the log's marks
     are the newest, about a minute old at most."""
     with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
@@ -30,7 +30,7 @@ async def newest(log: ReadableLog, app: str = EVERY) -> Newest:
 
 async def followed(log: ReadableLog) -> AsyncGenerator[Newest, None]:
     """Yield the newest reports, first as they are now and then with each further one, until the connection is closed; end at
-    once where the stream can't be read."""
+    once if the stream can't be read."""
     with contextlib.suppress(LogUnavailable, LogRefused):
         end, found = await log.progress.end(), await newest(log)
         yield found

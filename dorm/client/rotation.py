@@ -25,7 +25,7 @@ async def rotate(
 ) -> AsyncGenerator[LogRotated, None]:
     """Request a rotation; yield the cut of each archive.  `timeout` bounds the time until the next one, in seconds.
 
-    Raises Refused where this user may not ask, or the master says why nothing moved; NoAnswer; and the log's errors."""
+    Raises Refused if this user may not ask, or the master says why nothing moved; NoAnswer; and the log's errors."""
     request = RotationRequested(
         id=f"{client.user}.{secrets.token_hex(8)}",
         at=time.time_ns(),

@@ -1,7 +1,7 @@
 """Edits and restarts of an app: published, and answered by the master.
 
 Each is checked against the state before it is published, so that its author hears at once what is wrong, and again by the
-master: somebody else may have been first.
+master: someone else may have been first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def edit(
     """Give an app another spec, and wait for the master's answer.
 
     `made_from` is what the app had when the edit was made (`App.owners_spec`), or its fingerprint; without it the edit
-    replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` where somebody else has changed the spec since;
+    replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` if someone else has changed the spec since;
     NoAnswer; Unsettled; the log's errors."""
     app = await client.app(name_or_id)
     document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec

@@ -110,7 +110,7 @@ class Tail:
             self.position = msgspec.structs.replace(position, beside=self.position.beside)
 
     async def _pieces(self, concerns: Concerns, first: int) -> AsyncGenerator[Piece, None]:
-        """Yield records of the log after a sequence, with the progress beside it where the filter can want any."""
+        """Yield records of the log after a sequence, with the progress beside it if the filter can want any."""
         subjects = concerns.subjects(self._cluster)
         beside = await self._beside()
         if beside is None:
@@ -184,7 +184,7 @@ async def before_last(
     log: ReadableLog, cluster: str, wanted: Filter, count: int, end: int, latest: int | None = None
 ) -> Position:
     """Return the position after which there are `count` matching events up to the sequence `end` (`latest` as for `Tail`); the
-    start of the log where there are fewer.  Reads backwards in growing windows, so the last few of a long log are found
+    start of the log if there are fewer.  Reads backwards in growing windows, so the last few of a long log are found
     fast."""
     begin = await log.start()
     window = max(_WINDOW, count)
@@ -225,7 +225,7 @@ async def at_time(log: ReadableLog, time: int) -> Position:
 
 
 async def time_of(log: ReadableLog, seq: int) -> int:
-    """Return the log time of a record, 0 where there is none."""
+    """Return the log time of a record, 0 if there is none."""
     if seq > await log.start():
         async with aclosing(log.read(after=seq - 1)) as batches:
             async for batch in batches:

@@ -89,7 +89,7 @@ class SizeRequest(msgspec.Struct, frozen=True, gc=False):
     lowered_at: int
     """When a request last lowered what the app may get."""
     before: int = 0
-    """What counts for a while where `containers` is higher; 0 where `containers` counts."""
+    """What counts for a while if `containers` is higher; 0 if `containers` counts."""
     before_reason: str = ""
 
 
@@ -105,10 +105,14 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     """Its log time (UTC ns)."""
 
 
+TENANTS = "//"
+"""What follows the tenant in the key of a name; no name of an app or a tenant has it."""
+
+
 def name_key(name: str, submission: str) -> str:
     """Return the key of an app's name in `State.names`: each tenant has its own names."""
     tenant = tenant_in(submission)
-    return f"{tenant}//{name}" if tenant else name
+    return f"{tenant}{TENANTS}{name}" if tenant else name
 
 
 class SkippedLines(msgspec.Struct, gc=False):
@@ -191,7 +195,7 @@ class App(msgspec.Struct):
     step: int = 0
     loss: float | None = None
     loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET
-    """Where the last loss is no finite number, which one it is.  Unset elsewhere, as for `kill`."""
+    """If the last loss is not a finite number, which one it is.  Unset elsewhere, as for `kill`."""
     skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
     """What its last generation that wrote unusable lines wrote; unset while none did."""
     samples_per_s: float | None = None
@@ -240,14 +244,14 @@ class App(msgspec.Struct):
     """A restart that its owner asked for, until the generation that satisfies it is released."""
 
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Of the files that it started from, where `from` of its spec names another app's checkpoint.  Unset for all others."""
+    """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
     otherwise."""
 
     @property
     def tenant(self) -> str:
-        """Who owns it: the tenant of its submission, or its user where the cluster was open then."""
+        """Who owns it: the tenant of its submission, or its user if the cluster was open then."""
         return tenant_in(self.submission) or self.user
 
     @property

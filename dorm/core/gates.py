@@ -46,7 +46,7 @@ class Awaited(msgspec.Struct, frozen=True, gc=False):
 
 
 class Gates(msgspec.Struct):
-    """The gates of an app.  While one is closed, the app has and gets no containers, and is no demand for any policy."""
+    """The gates of an app.  While one is closed, the app has and gets no containers, and is not a demand for any policy."""
 
     hold: Hold | None = None
     """None while it is not held."""

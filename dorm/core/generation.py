@@ -113,7 +113,7 @@ class Generation(msgspec.Struct):
     """The committed membership that agents do not know yet, 0 for none."""
     change: LiveChange | None = None
     leaving: dict[int, Container] = {}
-    """By slot, containers that are no members any more and may still run."""
+    """By slot, containers that are no longer members and may still run."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
     prepare_until: int = 0
@@ -123,11 +123,11 @@ class Generation(msgspec.Struct):
     prepared_at: int = 0
     """When the last of them had."""
     environment_s: float | msgspec.UnsetType = msgspec.UNSET
-    """The longest time, in seconds, that one of its containers built its environment; unset where none had to."""
+    """The longest time, in seconds, that one of its containers built its environment; unset if none had to."""
     rests_until: int = 0
     """It is not resized before this time, because members of it failed."""
     revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Which revision of the spec it was started with; unset where the app has never been edited."""
+    """Which revision of the spec it was started with; unset if the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
     """Of a live app: the slots of its first membership.  Unset for others, whose members never change."""
 

@@ -137,7 +137,7 @@ def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
 
 
 def _membership(app: App, generation: Generation) -> Iterator[str]:
-    """Who joins and leaves while a generation goes on."""
+    """Who joins and leaves during a generation."""
     change, leaving = generation.change, generation.leaving
     if (change is not None or generation.accused) and (not generation.released or generation.failed or app.ended):
         yield "changes its members though it does not go on"
@@ -203,7 +203,7 @@ def _names(state: State) -> Iterator[str]:
 
 
 def _groups(state: State) -> Iterator[str]:
-    """No more apps of a group have a place than may, where all of them state the same limit, which no edit has changed."""
+    """No more apps of a group have a place than may, if all of them state the same limit, which no edit has changed."""
     holding: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], set[int]] = {}
     for app in state.apps.values():

@@ -3,7 +3,7 @@
 The shape is that of etcd's raft library.  A shell feeds in what happens and carries out what comes back:
 
     folded      the state was brought further by records
-    step        time has passed: what is to be done now, and when to step again
+    step        time has passed: what to do now, and when to step again
     computed    the allocation that a step asked for
     overtaken   a round was not stored, since another record of ours or another master's round came first
 
@@ -69,13 +69,13 @@ class Compute(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What is to be done; see the module."""
+    """What to do; see the module."""
 
     ask: tuple[str, ...] = ()
     publish: Publish | None = None
     compute: Compute | None = None
     wake: int | None = None
-    """When to step again at the latest (monotonic ns); None where only records bring anything new."""
+    """When to step again at the latest (monotonic ns); None if only records bring anything new."""
 
 
 class Detector(Protocol):
@@ -173,7 +173,7 @@ class Leader:
         self._news |= news
 
     def step(self, moment: Moment) -> Ready:
-        """What is to be done now."""
+        """Return what to do now."""
         if (look := self._look(moment)) is not None:
             return look
         due_at = self.due_at(moment)
@@ -207,7 +207,7 @@ class Leader:
     # --- silence --------------------------------------------------------------------------------------------------------
 
     def _look(self, moment: Moment) -> Ready | None:
-        """What follows from silence, None where nothing does or it is not time to look."""
+        """What follows from silence, None if nothing does or it is not time to look."""
         look_at = self._detector.look_at()
         if look_at is None or look_at > moment.at:
             return None
@@ -224,7 +224,7 @@ class Leader:
         return Ready(publish=self.round(first_that_fit(facts), moment.now)) if facts else None
 
     def give_up_look(self, at: int) -> None:
-        """Until the next one: for example where the stored heartbeats that a step asked for cannot be read."""
+        """Until the next one: for example if the stored heartbeats that a step asked for cannot be read."""
         self._asked.clear()
         self._detector.looked(at)
 
@@ -271,7 +271,7 @@ def settle(
     allocate: bool = True,
     most: int = 1000,
 ) -> None:
-    """Drive `leader` until nothing more follows at this moment, where rounds are stored at once.  `publish` stores and folds a
+    """Drive `leader` until nothing more follows at this moment, if rounds are stored at once.  `publish` stores and folds a
     round; `allocate` says whether allocations are computed, in line."""
     for _ in range(most):
         ready = leader.step(moment())

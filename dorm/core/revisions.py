@@ -40,7 +40,7 @@ class Revisions(msgspec.Struct):
     in_force: int
     """The revision that `App.spec` is of."""
     pending: AppSpec | None = None
-    """The latest spec, where the app runs and needs a restart for it: its next generation starts with it."""
+    """The latest spec, if the app runs and needs a restart for it: its next generation starts with it."""
     earlier: Earlier | None = None
     history: list[Revision] = []
     """The latest edits, at most `MOST_REVISIONS`."""

@@ -85,7 +85,7 @@ def changes_that_fit(
 
 
 class _Room:
-    """Free room by node and resource, less than none where an app in the middle of an adjustment holds too much."""
+    """Free room by node and resource, less than none if an app in the middle of an adjustment holds too much."""
 
     def __init__(self, problem: Problem, answer: Allocation, changing: Collection[str]) -> None:
         self._free = {node.id: dict(node.capacity) for node in problem.nodes}

@@ -64,6 +64,22 @@ def weights_after(settings: Settings, change: PolicyChanged) -> str | msgspec.Un
     return msgspec.UNSET if change.weights == WEIGHTS[0] else change.weights
 
 
+TENANT_APPS = 10_000
+"""How many apps a tenant may have that have not ended, unless a change says otherwise."""
+
+
+def most_apps(settings: Settings) -> int:
+    """Return how many apps a tenant may have that have not ended."""
+    return TENANT_APPS if isinstance(settings.tenant_apps, msgspec.UnsetType) else settings.tenant_apps
+
+
+def tenant_apps_after(settings: Settings, change: PolicyChanged) -> int | msgspec.UnsetType:
+    """Return `Settings.tenant_apps` once the change is folded."""
+    if change.tenant_apps is None:
+        return settings.tenant_apps
+    return msgspec.UNSET if change.tenant_apps == TENANT_APPS else change.tenant_apps
+
+
 def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
     """Return `Settings.tenant_retention_s` once the change is folded."""
     return retentions_after(retentions_of(settings), change) or msgspec.UNSET
@@ -72,7 +88,7 @@ def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[st
 def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> tuple[str, dict[str, Any]]:
     """Policy and parameters (those that were set; others are at their defaults) once the change is folded.
 
-    Raises SettingRefused where neither this build nor the leading master has such a policy, or the policy refuses the
+    Raises SettingRefused if neither this build nor the leading master has such a policy, or the policy refuses the
     parameters.  Those of a plug-in are not checked: it need not be installed where the log is folded.  Changes nothing.
     """
     chosen = change.policy if change.policy is not None else settings.policy
@@ -100,21 +116,21 @@ def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _
 
 
 def all_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> Settings:
-    """All settings once the change is folded, as a copy.  Raises SettingRefused as `policy_after` does, and HarmfulTimes
-    where the times that it leads to would do harm."""
+    """All settings once the change is folded, as a copy.  Raises SettingRefused as `policy_after` does, and HarmfulTimes if
+    the times that it leads to would do harm."""
     times_after(times_of(settings), change)
     return asked_of(settings, change, plugins)
 
 
 def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> Settings:
-    """What a change asks for where its times are refused; else as `all_after`.  Raises SettingRefused for its policy."""
+    """What a change asks for if its times are refused; else as `all_after`.  Raises SettingRefused for its policy."""
     chosen, params = policy_after(settings, change, plugins)
     folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
     known = msgspec.structs.asdict(asked(times_of(settings), change))
     kept = tenant_retention_after(settings, change)
     return msgspec.structs.replace(
         settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept,
-        weights=weights_after(settings, change), **known,
+        weights=weights_after(settings, change), tenant_apps=tenant_apps_after(settings, change), **known,
     )  # fmt: skip
 
 

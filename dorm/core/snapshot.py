@@ -3,7 +3,7 @@
     copy     the current state: fast, for the owner, who continues to fold
     restore  a state of its own from a copy of this process
     pack     checked, compressed, and described: may take its time in a thread
-    load     the state again, or None where this build would not have folded the same
+    load     the state again, or None if this build would not have folded the same
 
 A state that was loaded has the digest of the one that was dumped, and every record after it does the same to both.  The
 second needs more than the first: a map in a field of unknown type is a map again, in the same order, whole numbers stay
@@ -54,8 +54,8 @@ def restore(taken: Copy) -> State:
 
 
 def pack(taken: Copy, *, build: str, chain: str = "", record: str = "") -> tuple[SnapshotInfo, bytes]:
-    """What to put into a store.  `chain` is the log's hash chain after the copy's sequence, where it is known, and `record`
-    the identity of the record there, where the store may outlive its log."""
+    """What to put into a store.  `chain` is the log's hash chain after the copy's sequence, if it is known, and `record`
+    the identity of the record there, if the store may outlive its log."""
     body = zstandard.ZstdCompressor(level=_LEVEL).compress(taken.encoded)
     info = SnapshotInfo(
         seq=taken.seq,

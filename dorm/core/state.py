@@ -76,10 +76,12 @@ class Settings(msgspec.Struct):
     checkpoints: str = ""
     """The folder that an operator named, "" if none did."""
     tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    """The retention of tenants that have their own.  Unset where none has, as for `App.kill`."""
+    """The retention of tenants that have their own. Unset if none has, as for `App.kill`."""
     weights: str | msgspec.UnsetType = msgspec.UNSET
     """`tenants` if weights divide a tenant's share (`dorm.core.decide.weighing`). Unset if they count against all
     apps."""
+    tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
+    """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
@@ -147,7 +149,7 @@ class Submission(msgspec.Struct):
     spec: Any
     size: int
     refused: str = ""
-    """Why it is refused already: set where the body was unreadable or the request invalid."""
+    """Why it is refused already: set if the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
     """The app of a refused update, or of what is asked; "" for a submission."""

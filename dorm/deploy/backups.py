@@ -1,6 +1,6 @@
-"""Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one goes.
+"""Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one is removed.
 
-lab-20260314T030007.512Z.dorm    the log of cluster lab as it was then, in UTC; beside it its shipped folders (`folders`)
+lab-20260314T030007.512Z.dorm    the log of cluster lab at that time, in UTC; next to it its shipped folders (`folders`)
 
 BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
 """
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
 from dorm.deploy.folders import Copied, FoldersError, copy_folders, prune_folders
+from events.archive.files import share
 from events.archive.opening import open_archive
 from events.errors import DormError
 from events.log.records import LogRefused
@@ -40,16 +41,16 @@ class BackupError(DormError):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A new backup, and what went for it."""
+    """A new backup, and what was removed for it."""
 
     file: str
     records: int
     bytes: int
     digest: str
-    """Of the state at its end, as the copy gives it."""
+    """The digest of the state at its end, from the copy."""
     removed: list[str]
     shipped: Copied | None = None
-    """Of shipped folders; None where they were left out."""
+    """Of shipped folders; None if they were left out."""
 
 
 async def back_up(
@@ -63,7 +64,7 @@ async def back_up(
     progress: Progress | None = None,
 ) -> Kept:
     """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `files`: the shipped
-    folders, which are copied beside it.  `now`: UTC ns.
+    folders, which are copied next to it.  `now`: UTC ns.
 
     Raises BackupError, FoldersError, the errors of `replay.export.export`, and the log's."""
     stamp = f"{datetime.fromtimestamp(now // 10**9, UTC):{_STAMP}}.{now // 10**6 % 1000:03d}Z"
@@ -71,6 +72,7 @@ async def back_up(
     if not await asyncio.to_thread(folder.is_dir):
         raise BackupError(f"there is no folder {folder}; make it, or mount it", code="backup.no_folder")
     done = await export(log, target, progress=progress)
+    await asyncio.to_thread(_share, target)
     try:
         found = await _read_back(target, done.last)
     except DormError:
@@ -93,7 +95,7 @@ async def _copy_folders(files: Files, target: Path, cluster: str, progress: Prog
 
 
 async def _read_back(file: Path, end: int) -> str:
-    """Return the digest of the state that a copy gives.  Raises BackupError if it is not what was copied."""
+    """Return the digest of the state that a copy gives.  Raises BackupError if it differs from what was copied."""
     archive = await open_archive(file)
     try:
         damages = await archive.damages()
@@ -106,6 +108,11 @@ async def _read_back(file: Path, end: int) -> str:
         return digest(await state_at(archive))
     finally:
         await archive.close()
+
+
+def _share(target: Path) -> None:
+    with target.open("rb") as file:
+        share(file, target.parent)
 
 
 def report(done: Kept, cluster: str, now: int, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a machine lacks for its files, before any is written: a unit with a wrong path fails at night and says little."""
+"""What a machine lacks, checked before any file is written: a unit with a wrong path fails later, and says little."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Shipped folders beside copies of a log: each part once, however many copies need it.
+"""Shipped folders next to copies of a log: each part once, for all copies that need it.
 
     lab-files/3f/3f2a91c0…             a part, compressed, under the SHA-256 of what it holds
     lab-20260314T030007.512Z.files.json   which parts belong to that copy, of which tenant; and the cluster's limits
 
-A part counts if it has the content that its name says, when it is copied and when it is restored.  What another program has
-put into the store under a wrong name is in no folder that could start, so it is left out.
+A part is valid if its content matches its name, both when it is copied and when it is restored. A part that another program
+has stored under a wrong name belongs to no folder that an app could start with, so it is skipped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.archive.files import create, make_folder
 from events.errors import DormError
 from events.workdir import Limits, open_blob
 from events.workdir.limits import UNPACKED_MANIFEST
@@ -63,8 +64,8 @@ def list_beside(archive: Path) -> Path:
 async def copy_folders(
     files: Files, archive: Path, cluster: str, progress: Callable[[int, int], None] | None = None
 ) -> Copied:
-    """Copy all that the store has beside a copy of its log.  Parts that are there already are read, and copied again where
-    they are damaged.  Raises FoldersError, and the log's errors."""
+    """Copy everything in the store next to a copy of its log. Existing parts are read, and copied again if they are damaged.
+    Raises FoldersError, and the log's errors."""
     store, listed = (
         _Parts(archive.parent, cluster),
         [blob for blob in await files.listed() if _HASH.fullmatch(blob.name)],
@@ -107,10 +108,10 @@ def _not_copied(error: Exception, archive: Path) -> Exception:
 async def restore_folders(
     files: Files, archive: Path, cluster: str, progress: Callable[[int, int], None] | None = None
 ) -> Copied | None:
-    """Put what belongs to a copy of a log into the store of a cluster; None where the copy has no shipped folders beside it.
+    """Put the parts of a copy into the store of a cluster; None if there are no shipped folders next to the copy.
     `cluster` is the one that was copied.
 
-    Raises FoldersError where parts are missing or damaged, after all others were restored; and the log's errors."""
+    Raises FoldersError if parts are missing or damaged, after all others were restored; and the log's errors."""
     try:
         listed = msgspec.json.decode(await asyncio.to_thread(list_beside(archive).read_bytes), type=Listed)
     except FileNotFoundError:
@@ -166,7 +167,7 @@ def prune_folders(archives: Iterable[Path], folder: Path, cluster: str) -> None:
 
 
 class _Parts:
-    """The folder of parts beside the copies of one cluster's log.  Every method blocks."""
+    """The folder of parts next to the copies of one cluster's log.  Every method blocks."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         self.root = folder / f"{cluster}-files"
@@ -183,12 +184,12 @@ class _Parts:
         return body if body and open_blob(name, body, UNPACKED_MANIFEST) is not None else None
 
     def size(self, name: str) -> int:
-        """Return the bytes of an intact part, 0 where there is none."""
+        """Return the bytes of an intact part, 0 if there is none."""
         return len(self.read(name) or b"")
 
     def write(self, name: str, body: bytes) -> int:
         """Write a part, and return its bytes.  Raises OSError."""
-        self._path(name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path(name).parent)
         _replace(self._path(name), body)
         return len(body)
 
@@ -202,7 +203,7 @@ class _Parts:
 def _replace(path: Path, body: bytes) -> None:
     """Write a file, whole or not at all.  Raises OSError."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # Two tenants may have the same part.
-    with beside.open("wb") as file:
+    with create(beside) as file:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())

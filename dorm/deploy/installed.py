@@ -1,4 +1,4 @@
-"""What a machine's own unit files say of its parts: for commands that run there and are given no options."""
+"""What a machine's unit files say about its parts, for commands that run there without options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InstalledAgent(NamedTuple):
 
 
 def installed_agent(root: Path) -> InstalledAgent | None:
-    """Return the node of the machine whose file system is at `root`; None where no unit of `dorm deploy install` starts an
+    """Return the node of the machine whose file system is at `root`; None if no unit of `dorm deploy install` starts an
     agent, or this user may not read it."""
     try:
         text = (root / layout.UNITS.lstrip("/") / "dorm-agent.service").read_text()
@@ -34,7 +34,7 @@ def installed_agent(root: Path) -> InstalledAgent | None:
 
 
 def agent_of(unit: str) -> InstalledAgent | None:
-    """Return the node that a unit's `ExecStart=` names; None if it does not name all of it."""
+    """Return the node that a unit's `ExecStart=` names; None if it does not name the node completely."""
     command = next((line for line in unit.splitlines() if line.startswith("ExecStart=")), "")
     try:
         words = [_DOUBLED.sub(r"\1", word) for word in shlex.split(command.removeprefix("ExecStart="))]

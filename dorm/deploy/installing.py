@@ -1,7 +1,7 @@
-"""Writing a machine's files, again and again: what is as it should be is left alone, and what others changed is not lost.
+"""Writing a machine's files, repeatedly: unchanged files are left alone, and changes by others are not lost.
 
-The record in `/etc/dorm/deployed.json` has the hash of each file as it was written, so a file that has another one was changed
-by hand, and one that is no longer wanted can be removed.
+The record in `/etc/dorm/deployed.json` has the hash of each file as it was written, so a file with another hash was changed by
+hand, and a file that is no longer wanted can be removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Fate = Literal["new", "changed", "same", "removed", "edited"]
 _OTHERS = {f"{layout.KEYS}/accounts.conf"}
-"""Files that commands of an admin replace as well."""
+"""Files that an admin's commands replace as well."""
 _SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "webhooks", "agent")}
 _KEYS_OF = {
     layout.KEYS: "dorm-nats.service",
@@ -34,7 +34,7 @@ _KEYS_OF = {
     layout.API: "dorm-api.service",
     layout.WEBHOOKS: "dorm-webhooks.service",
 }
-"""Whose keys lie in a folder.  The backup's are read by its next run."""
+"""Units whose keys are in a folder. The next backup reads its own."""
 _MOST_LINES = 400
 
 
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     path: str
     fate: Fate
     difference: str = ""
-    """Of a file that is no secret: as `diff -u` shows it."""
+    """The difference as `diff -u` shows it, unless the file is secret."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ def _step(root: Path, file: File, written: str | None) -> Step:
 
 
 def install(root: Path, machine: str, files: Sequence[File], *, force: bool = False) -> list[Step]:
-    """Write these files, each whole or not at all, and remove those of an earlier time that are not wanted any more.  Nothing
+    """Write these files, each whole or not at all, and remove earlier ones that are no longer wanted.  Nothing
     is written if one was changed by hand, unless `force` is given.  Raises DeploymentError."""
     steps = plan(root, machine, files)
     edited = [step.path for step in steps if step.fate == "edited"]
@@ -124,7 +124,7 @@ def changed(steps: Iterable[Step]) -> bool:
 
 def restarts(steps: Iterable[Step]) -> list[str]:
     """Return the services that have to be restarted for what was changed: those whose unit, configuration or key it is.
-    Accounts are not among it, since a path unit has the server read them."""
+    Changed accounts need no restart, since a path unit has the server read them."""
     found = []
     for step in steps:
         if step.fate not in ("changed", "edited") or step.path in _OTHERS:
@@ -140,7 +140,7 @@ def restarts(steps: Iterable[Step]) -> list[str]:
 
 
 def stops(steps: Iterable[Step]) -> list[str]:
-    """Return the units that run on though their files are gone."""
+    """Return the units that still run although their files are gone."""
     units = [step.path.rpartition("/")[2] for step in steps if step.fate == "removed" and _is_unit(step.path)]
     return [unit for unit in units if unit != "dorm-nats-reload.service"]
 

@@ -49,7 +49,7 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
 
 
 def _readers(settings: Deployment) -> list[str]:
-    """Return the readers that are no people."""
+    """Return the readers that are not people."""
     return [BACKUP, *([DELIVERER] if settings.webhooks.machines else [])]
 
 

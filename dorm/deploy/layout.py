@@ -14,7 +14,7 @@ RECORD = "/etc/dorm/deployed.json"
 DATA = "/var/lib/dorm"
 STORE = "/var/lib/dorm/nats"
 MASTER = "/var/lib/dorm/master"
-"""Its credentials and its key, beside which it notes what it has seen of the log."""
+"""Its credentials and its key, next to which it notes how far it has read the log."""
 API = "/var/lib/dorm/api"
 BACKUP = "/var/lib/dorm/backup"
 WEBHOOKS = "/var/lib/dorm/webhooks"
@@ -27,6 +27,6 @@ SECRETS = {
     "backup": (BACKUP, ("backup.json",)),
     "webhooks": (WEBHOOKS, ("webhooks.json", WEBHOOKS_KEY)),
 }
-"""Where each part of a cluster that knows its users has its keys."""
+"""Where each part of a cluster that knows its users keeps its keys."""
 NODE = "/var/lib/dorm/node"
 """The node's own files: its identity and key, its containers' private directories."""

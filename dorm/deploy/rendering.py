@@ -120,8 +120,8 @@ def _unit(name: str, settings: Deployment, **values: str) -> File:
 
 
 def _secrets(unit: str) -> list[str]:
-    """Return the keys that a unit reads.  They are written by root, and systemd-tmpfiles gives no file of root's in a folder
-    of another user to that user, so the unit does."""
+    """Return the keys that a unit reads.  Root writes them, and systemd-tmpfiles does not give root's files in another user's
+    folder to that user, so the unit does."""
     part = {"nats": "NATS server", "api": "API"}
     name = unit.removeprefix("dorm-").removesuffix(".service")
     folder, names = layout.SECRETS.get(part.get(name, name), ("", ()))
@@ -144,7 +144,7 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return a command as a unit's `ExecStart=` has it (systemd.service(5)), with no specifier or variable in it."""
+    """Return a command for a unit's `ExecStart=` (systemd.service(5)), with specifiers and variables escaped."""
     return " ".join(_quoted(word.replace("%", "%%").replace("$", "$$")) for word in words)
 
 

@@ -1,7 +1,7 @@
-"""A backup becomes the log of a cluster that knows its users again, on servers that run and are empty.
+"""Turns a backup into the log of a cluster that knows its users, on servers that run and are empty.
 
-On such servers nobody may write other people's records, not even an admin.  So for as long as the restore takes, the accounts
-have a restorer, who may; its key is made for it and removed afterwards.  Who is known otherwise is what the backup's end says.
+On such servers nobody may write other people's records, not even an admin. So during the restore the accounts contain a
+restorer, who may; its key is created for it and removed afterwards. All other users are those at the end of the backup.
 
     RestoreError    the backup can't be this cluster's log, or is not what arrived on the servers
 """
@@ -47,7 +47,7 @@ class RestoreError(DormError):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What is on the servers now."""
+    """What the servers have now."""
 
     records: int
     digest: str
@@ -105,7 +105,7 @@ async def restore_log(
 async def restore_shipped(
     archive: Path, settings: Deployment, keys: KeyFolder, progress: Progress | None = None
 ) -> Copied | None:
-    """Restore the shipped folders that lie beside a backup, after its log; None where there are none.  Raises FoldersError,
+    """Restore the shipped folders next to a backup, after its log; None if there are none.  Raises FoldersError,
     CredentialsError, and the log's errors."""
     own = keys.credentials(keys.admin())
     connection = await Connection.open(
@@ -118,8 +118,8 @@ async def restore_shipped(
 
 
 async def _admitted(restorer: Credentials) -> None:
-    """Wait until the servers let it in: they have just been started, and read changed accounts a moment after they were told
-    to.  Raises LogRefused or LogUnavailable if they do not."""
+    """Wait until the servers let it in: they have just been started, and read changed accounts a moment after the request.
+    Raises LogRefused or LogUnavailable if they do not."""
     for tries in range(_TRIES):
         try:
             connection = await Connection.open(
@@ -132,7 +132,7 @@ async def _admitted(restorer: Credentials) -> None:
                 raise
             await asyncio.sleep(_PAUSE_S)
         else:
-            await connection.close()  # An import that was interrupted goes on.
+            await connection.close()  # An interrupted import continues.
             return
 
 

@@ -1,4 +1,4 @@
-"""The settings file of a cluster on machines of its own, checked: names, addresses and paths go into files that root reads.
+"""The settings file of a cluster on its own machines, checked, since names, addresses and paths go into files that root reads.
 
 DeploymentError    the settings can't be used; the message names the field and says what to write
 """
@@ -45,7 +45,7 @@ _FORMATS = {
 
 
 class DeploymentError(DormError):
-    """A deployment can't be made as it is asked for."""
+    """The deployment is not possible as requested."""
 
     code = "deploy.failed"
 
@@ -57,7 +57,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     routes: Port = 6222
     """For the other NATS servers."""
     monitor: Port = 8222
-    """NATS's own monitoring, on loopback alone."""
+    """NATS's own monitoring, on loopback only."""
     api: Port = 4280
     master_metrics: Port = 9475
     agent_metrics: Port = 9476
@@ -72,7 +72,7 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9*:,./~ -]{1,100}$")] = "daily"
     keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 14
     metrics: Folder | None = None
-    """The folder of text files that Prometheus's node exporter reads; None where nothing reads any."""
+    """The folder of text files that Prometheus's node exporter reads; None if nothing reads any."""
 
 
 class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,11 +87,11 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Span | None = None
     """Records younger than that stay in the stream; None for the masters' default."""
     environment: Folder | None = None
-    """A file of variables for the units that use the archives, such as an S3 store's keys; None where they need none."""
+    """A file of variables for the units that use the archives, such as an S3 store's keys; None if they need none."""
 
     @property
     def folder(self) -> str:
-        """Return the folder, "" for a place that is none."""
+        """Return the folder, "" if the place is not a folder."""
         return self.place if self.place.startswith("/") else ""
 
 
@@ -149,7 +149,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhooks: Webhooks = Webhooks()
 
     def address(self, machine: str) -> str:
-        """Return a machine's address as it stands in a URL."""
+        """Return a machine's address for a URL."""
         found = self.machines[machine]
         return f"[{found}]" if ":" in found else found
 
@@ -161,7 +161,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def mount_point(self) -> str:
-        """Return where a node needs a mounted file system, "" where it needs none."""
+        """Return where a node needs a mounted file system, "" if it needs none."""
         return "" if self.mount == "none" else (self.mount or self.checkpoints).rstrip("/")
 
     @property
@@ -198,7 +198,7 @@ def check(document: Any) -> Deployment:
 
 
 def _agree(found: Deployment) -> None:
-    """Raises DeploymentError where parts do not fit together."""
+    """Raises DeploymentError if parts do not fit together."""
     try:
         check_cluster(found.cluster)
     except ClusterNameError as error:
@@ -250,7 +250,7 @@ def _networks(webhooks: Webhooks) -> None:
 
 
 def _rotation(archives: Archives) -> None:
-    """Raises DeploymentError for a rotation without a place or an occasion, and for times and sizes that are none."""
+    """Raises DeploymentError for a rotation without a place or an occasion, and for invalid times and sizes."""
     if not archives.place:
         if archives != Archives():
             raise DeploymentError(

@@ -1,4 +1,4 @@
-"""What the log, the masters and the agents say of a cluster."""
+"""Judges a cluster by its log, its masters and its agents."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
 _MARGIN = 0.5
-"""The part of a node's lease that is to be left between two heartbeats."""
-_ASKED_IN_VAIN = ("rotation.nothing_due", "rotation.no_archives")
-"""Somebody asked for a rotation where none was to be."""
+"""The fraction of a node's lease that should remain between two heartbeats."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
 
 
@@ -41,7 +39,7 @@ class Asked(NamedTuple, Generic[Status]):
 
 
 def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None) -> Iterator[Finding]:
-    """Judge who leads and who follows.  `masters` is None where they may not be asked."""
+    """Judge who leads and who follows.  `masters` is None if they may not be asked."""
     if leader.condition == "leading":
         yield f.ok("masters", leader.leader, f"leads since epoch {leader.epoch}")
     elif leader.condition == "taking over":
@@ -49,6 +47,8 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
     elif leader.condition == "unknown" and leader.last and masters is None:
         todo = "upgrade its master, or start one: those of this release have a lease"
         yield f.unknown("masters", leader.last, "whether it leads is not known: no master has a lease", todo)
+    elif leader.condition == "unknown" and any(one.status.leading for one in masters or ()):
+        yield f.unknown("masters", "lease", "a master says that it leads, and there is no lease", "ask again")
     else:
         text = f"nobody leads; the last one was {leader.last}" if leader.last else "nobody ever led"
         todo = "start one with `dorm master`, or read the log of one that runs: it says why it does not lead"
@@ -80,7 +80,7 @@ def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
 
 
 def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
-    """Judge every node that the log knows.  `agents` are those that answered, None where they may not be asked."""
+    """Judge every node that the log knows.  `agents` are those that answered, None if they may not be asked."""
     if not state.nodes:
         yield f.wrong("nodes", "nodes", "no node has joined", "start one with `dorm agent`")
     for name, node in sorted(state.nodes.items()):
@@ -99,7 +99,7 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
     name, shown = node.id, node.shown
     if shown == "lost" and node.lease_ended:
         todo = f"start its agent, or `dorm nodes forget {name}` if it does not come back"
-        yield f.wrong("nodes", name, "lost, and its lease has ended: its apps went on elsewhere", todo)
+        yield f.wrong("nodes", name, "lost, and its lease has ended: its apps continued elsewhere", todo)
     elif shown == "lost":
         todo = f"start its agent within its lease of {node.lease_s:g} s, or what runs there is given up"
         yield f.wrong("nodes", name, "lost: its agent is not heard", todo)
@@ -152,13 +152,13 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
 
 
 def judge_settings(state: State) -> Iterator[Finding]:
-    """Judge what the settings in force do."""
+    """Judge the settings in force."""
     failed = state.policy_failure
     if isinstance(failed, FailedPolicy):
         todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
         yield f.wrong("settings", failed.policy, f"the policy gives no usable answer: {failed.reason}", todo)
     if state.paused is not None:
-        yield f.note("settings", "scheduling", paused_text(state), "`dorm resume` goes on")
+        yield f.note("settings", "scheduling", paused_text(state), "`dorm resume` continues")
     if state.refused_changes:
         last = state.refused_changes[-1]
         yield f.note(
@@ -170,8 +170,8 @@ def judge_settings(state: State) -> Iterator[Finding]:
 
 
 def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
-    """Judge the newest failure of a rotation, record `at`, beside the newest cut, record `rotated` (0 for none)."""
-    if failed is None or at < rotated or failed.code in _ASKED_IN_VAIN:
+    """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
+    if failed is None or at < rotated or failed.in_vain:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"
     yield f.wrong("rotation", "log", f"the log was not rotated: {failed.reason}", todo)

@@ -1,4 +1,4 @@
-"""What a look at a cluster finds."""
+"""The findings of a diagnosis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 Level = Literal["wrong", "unknown", "note", "ok"]
 LEVELS: tuple[Level, ...] = ("wrong", "unknown", "note", "ok")
-"""From the gravest: `wrong` is to be mended, `unknown` could not be looked at, `note` is worth knowing."""
+"""In order of severity: `wrong` needs a fix, `unknown` could not be checked, `note` is worth knowing."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     check: str
@@ -27,7 +27,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The server, stream, master, node or folder."""
     text: str
     todo: str = ""
-    """What to do; "" where nothing is to be done."""
+    """What to do; "" for nothing."""
 
 
 def ok(check: str, about: str, text: str) -> Finding:
@@ -47,7 +47,7 @@ def unknown(check: str, about: str, text: str, todo: str = "") -> Finding:
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return them by how grave they are, else in their order."""
+    """Return findings by severity, otherwise in their order."""
     return sorted(findings, key=lambda one: LEVELS.index(one.level))
 
 

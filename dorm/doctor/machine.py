@@ -1,4 +1,4 @@
-"""What this machine says, if it is a node's or a master's: works without any server."""
+"""Checks this machine, if it has a node or a master; needs no server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dorm.doctor.findings import Finding
 
 _PATIENCE_S = 5.0
-"""A file server that hangs must not make the doctor hang."""
+"""A hanging file server must not block the diagnosis."""
 _MOST_PORTS = 5
 CONTAINERS = "containers"
 """The runtime's folder below a node's."""
 
 
 class NodeHere(msgspec.Struct, frozen=True):
-    """A node of this machine."""
+    """A node on this machine."""
 
     name: str
     root: Path
@@ -39,7 +39,7 @@ class NodeHere(msgspec.Struct, frozen=True):
 
 
 async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
-    """Look at a node on its own machine.  `state` is the cluster's, None where no server answers."""
+    """Judge a node on its own machine.  `state` is the cluster's, None if no server answers."""
     found = [*_lease(here)]
     for path in (here.root, here.checkpoints):
         found += await _patiently(path, here.name, _disk)
@@ -52,7 +52,7 @@ async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
 
 
 async def judge_master(folder: Path) -> list[Finding]:
-    """Look at a master's folder, which holds its key, on its own machine."""
+    """Judge a master's folder, which holds its key, on its own machine."""
     return await _patiently(folder, "master", _disk)
 
 

@@ -1,4 +1,4 @@
-"""What the NATS servers and their streams say: whether all answer, and where every copy of the log is."""
+"""Judges the NATS servers and their streams: whether all answer, and where every copy of the log is."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from events.nats.inspection.streams import StreamState
 
 _LOG = "DORM-"
-"""With which the name of a log's stream begins; the others are beside it."""
+"""The prefix of the name of a log's stream; the other streams are beside the log."""
 _SLOW_S = 0.25
 _ALARM = 0.8
-"""The part of its limit that a stream may take."""
+"""The fraction of its limit that a stream may use."""
 _AGAIN = "ask again in ten seconds: after a server was lost, the others elect which one answers for the stream"
 MOST_AHEAD_S = 2.0
-"""Clocks that differ by more confuse people who compare logs; no decision depends on them."""
+"""Larger differences between clocks confuse people who compare logs; no decision depends on them."""
 
 
 def judge_servers(servers: Sequence[ServerState]) -> Iterator[Finding]:
     for server in servers:
         if server.error:
             todo = f"look at it: `systemctl status nats` there, and whether {server.address} is reached from here"
-            # What a command would advise beyond that, such as another --url, is nothing for a server that belongs here.
+            # Further advice of commands, such as another --url, does not apply to a server that belongs to the cluster.
             yield wrong("servers", server.address, f"does not answer: {server.error.partition('; ')[0]}", todo)
             continue
         text = f"NATS {server.version} answers within {server.answers_in_s * 1e3:.0f} ms"
@@ -101,7 +101,7 @@ def _copies_of(count: int) -> str:
 
 def _room(stream: StreamState) -> Iterator[Finding]:
     if stream.limit is None or not stream.name.startswith(_LOG):
-        return  # Of other streams the oldest records give way.
+        return  # In other streams, new records replace the oldest.
     text = f"takes {stream.size:,} of {stream.limit:,} bytes"
     if stream.size >= _ALARM * stream.limit:
         todo = "make room on the servers' disks and raise the limit with `dorm log limit`; a full log stops the cluster"

@@ -1,7 +1,7 @@
 """How this process rounds: a digest of small fixed products, which members compare as they connect.
 
 NumPy's BLAS chooses kernels by CPU, and kernels differ in the order in which they add.  Members whose digests differ train
-alike, but not bit for bit as one member would.  Equal digests are no proof: other shapes may take other ways.
+alike, but not bit for bit as one member would.  Equal digests are no proof: other shapes may use other kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 __all__ = ["digest"]
 
 _SIZE = 48
-"""Rows and columns: several blocks of any kernel, and still too few for threads to divide them."""
+"""Rows and columns: several blocks of any kernel, but too few for threads to divide them."""
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """Checkpoints of a job in the folder that its workers share: one file of the leader, one of each member for its chunks'
 values.
 
-A file is written aside and renamed, so a reader finds a whole one or none.  It is a frame as between members, without pickle.
+A file is written under another name and renamed, so a reader finds a whole one or none.  It is a frame like those between
+members, without pickle.
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ class Checkpoints:
                 used = Entry(int(header["used"][0]), tuple(int(lane) for lane in header["used"][1:]))
                 return Saved(int(header["step"]), used, (header["structure"], arrays))
             except (KeyError, TypeError, ValueError, IndexError):
-                print(f"dorm.elastic: {path} is no checkpoint of this library; an older one is tried", file=sys.stderr)
+                print(
+                    f"dorm.elastic: {path} is not a checkpoint of this library; an older one is tried", file=sys.stderr
+                )
         return None
 
     def chunks_of(self, step: int | None) -> Callable[[int], Any]:
-        """Return a function that gives the saved value of a chunk before `step`, None where there is none."""
+        """Return a function that gives the saved value of a chunk before `step`, None if there is none."""
         known: dict[int, Packed] = {}
         for path in self._paths(f"elastic-{step:012d}.chunks-*") if step is not None else []:
             frame = _read(path)
@@ -126,7 +129,7 @@ class Checkpoints:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[npt.NDArray[Any]]] | None:
-    """Return a file's frame, None where it cannot be read."""
+    """Return a file's frame, None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return read_frame(file.readinto, lambda: None)

@@ -1,8 +1,8 @@
-"""Which samples a step uses: fixed by the data's size, the batch, the seed and the step's number, never by who trains.
+"""Which samples a step uses: fixed by the data's size, the batch, the seed and the step's number, never by the members.
 
-The samples 0..n-1 are divided into chunks, the unit that moves between members (Chicle, section 3).  In each epoch each
-chunk has an order of its own, and each step takes the next few samples of every chunk.  So a member's share of a step is
-given by the chunks it owns, while the batch as a whole stays the same through every resize.
+The samples 0..n-1 are divided into chunks, the unit that moves between members (Chicle, section 3).  In each epoch, each chunk
+has its own order, and each step takes the next few samples of every chunk.  So a member's share of a step is given by the
+chunks it owns, while the batch as a whole stays the same through every resize.
 
 Position p of an epoch belongs to chunk p mod c, and step s takes the positions [s·b, (s+1)·b): b samples exactly, except in
 the last step of an epoch, and each sample exactly once.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_CHUNKS", "Chunks", "mixed"]
 
 DEFAULT_CHUNKS = 32
-"""At most so many members, and four for each of eight, so that they can be balanced."""
+"""The default number of chunks: the maximum number of members; eight members have four each, so that they can be balanced."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1

@@ -1,7 +1,7 @@
 """The contract with the cluster: what a worker reads from its environment, and what it appends to its progress file.
 
     DORM_MEMBERS         file with the announced membership, which the agent replaces
-    DORM_PEERS           where there is no such file: host:port of all workers, by rank; they never change
+    DORM_PEERS           if there is no such file: host:port of all workers, by rank; they never change
     DORM_SLOT            this worker's number
     DORM_PROGRESS        file that takes a JSON line for each fact
     DORM_CHECKPOINT_DIR  folder that all workers share
@@ -37,11 +37,11 @@ class Announcement:
     membership: int
     members: dict[int, tuple[str, int]]
     founders: tuple[int, ...] = ()
-    """Slots of the generation's first membership, empty where the announcement does not say."""
+    """Slots of the generation's first membership, empty if the announcement does not say."""
 
     @classmethod
     def of(cls, text: str | bytes) -> Announcement:
-        """Return what a file says.  Raises ContractError."""
+        """Return the announcement in a file.  Raises ContractError."""
         try:
             document = json.loads(text)
             members = {int(one["slot"]): (str(one["host"]), int(one["port"])) for one in document["members"]}
@@ -54,14 +54,14 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Contract:
-    """What this worker knows of its place."""
+    """What this worker knows about its place."""
 
     app: str = "alone"
     generation: int = 1
     slot: int = 0
     members: Path | None = None
     fixed: Announcement = field(default_factory=lambda: Announcement(1, 1, {0: ("127.0.0.1", 0)}))
-    """The membership where no file announces one."""
+    """The membership if no file announces one."""
     progress: Path | None = None
     shared: Path | None = None
 
@@ -87,8 +87,8 @@ class Contract:
         )
 
     def mark(self) -> tuple[int, int, int] | None:
-        """Return what is another once the agent has replaced the file; None without a file.  It costs one system call, reading
-        the announcement ten times as much.  Raises OSError."""
+        """Return a value that changes when the agent replaces the file; None without a file.  It costs one system call;
+        reading the announcement costs ten times as much.  Raises OSError."""
         if self.members is None:
             return None
         status = self.members.stat()
@@ -106,7 +106,7 @@ class Contract:
 
 
 class Progress:
-    """The progress file; without one, facts go nowhere."""
+    """The progress file; without one, facts are dropped."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -122,7 +122,7 @@ def _number(environment: Mapping[str, str], name: str, default: int = 0) -> int:
     try:
         return int(environment.get(name, default))
     except ValueError:
-        text = f"{name} is {environment[name]!r}, which is no number"
+        text = f"{name} is {environment[name]!r}, which is not a number"
         raise ContractError(text, code="elastic.contract.environment") from None
 
 

@@ -13,7 +13,7 @@ __all__ = ["ContractError", "ElasticError", "LeftBehind", "PeerError", "StateErr
 
 
 class ElasticError(Exception):
-    """Root of the library's errors; `code` is what programs compare."""
+    """Root of the library's errors; programs compare `code`."""
 
     code = "elastic.failed"
 
@@ -29,13 +29,13 @@ class ContractError(ElasticError, ValueError):
 
 
 class StateError(ElasticError, TypeError):
-    """The state holds something that cannot be sent, or what was received does not fit it."""
+    """The state holds something that cannot be sent, or received data does not fit it."""
 
     code = "elastic.state"
 
 
 class LeftBehind(ElasticError):
-    """The others continue without this member, for instance because it was frozen.  Nothing it computes counts any more."""
+    """The others continue without this member, for instance because it was frozen.  Its results no longer count."""
 
     code = "elastic.left_behind"
 

@@ -1,8 +1,8 @@
-"""What a training script uses: `join`, `Job.steps`, and the steps (`step`).
+"""The interface for training scripts: `join`, `Job.steps`, and the steps (`step`).
 
 The script's loop is ordinary Python; everything that can change (members, chunks, state) changes only between two steps.
-If a member dies inside a step, the sum of that step returns what the caller gave, the step's effect on the state is undone
-before the next one, and the same step comes again.  The script need not know, except for what it does beside the state.
+If a member dies inside a step, the sum of that step returns the caller's own values, the step's effect on the state is undone
+before the next one, and the same step is repeated.  The script need not know, except for effects outside the state.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ __all__ = ["Job", "Step", "join"]
 
 _REPORT_S = 0.5
 """Seconds between two reports of progress."""
+_LINGER_S = 0.1
+"""Seconds that a leaver waits before it ends.  Its farewell and the end of its process take CPU time, and on a machine that
+workers share they would take it from the first step of those that stay."""
 
 
 @contextmanager
@@ -52,14 +55,14 @@ def join(
 ) -> Iterator[Job]:
     """Join the job that this process was started for, alone if it was started by hand.
 
-    `state` is what every member holds alike: arrays, objects with `state_dict` and `load_state_dict` (models, optimizers),
+    `state` is what all members share: arrays, objects with `state_dict` and `load_state_dict` (models, optimizers),
     or a dictionary of such.  It is changed in place.  A newcomer receives it from a member; before that, `warm_up` is
-    called with a recent state loaded, for whatever takes time once (compiling, reading data), while the others train.
+    called with a recent state loaded, for anything that takes time once (compiling, reading data), while the others train.
 
-    `collectives` says what carries the sums of tensors: "auto" is a process group of PyTorch (gloo or NCCL, by the device of
-    the tensors in `state`) where all members can build it, else TCP; "tcp" is TCP alone.
+    `collectives` selects the transport for sums of tensors: "auto" is a process group of PyTorch (gloo or NCCL, by the device
+    of the tensors in `state`) if all members can build it, else TCP; "tcp" is TCP alone.
 
-    Where the job was asked to stop (SIGTERM), the process ends with 143 after the block: 0 would mean that it is complete.
+    If the job was asked to stop (SIGTERM), the process ends with 143 after the block: 0 would mean that it is complete.
 
     Raises ContractError, StateError, LeftBehind.
     """
@@ -134,19 +137,19 @@ class Job:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The slots of those who train."""
+        """The slots of the training members."""
         return self.group.view.members if self.group.view is not None else ()
 
     @property
     def leads(self) -> bool:
-        """Whether this member is the one that reports."""
+        """Whether this member reports for the job."""
         return self.group.view is not None and self.group.view.leader == self.contract.slot
 
     def request_size(self, size: int | None, reason: str = "") -> None:
-        """Ask the cluster for no more than `size` containers, with a reason for people; None withdraws that.
+        """Ask the cluster for no more than `size` containers, with a reason for users; None withdraws the request.
 
-        It is a hint, within the app's n_min and n_max, and holds until the job asks again.  Only the leading member's counts,
-        so all members may call this alike.  Outside a cluster it does nothing.  Raises ContractError."""
+        It is a hint, within the app's n_min and n_max, and holds until the job asks again.  Only the leading member's request
+        counts, so all members may call this.  Outside a cluster it does nothing.  Raises ContractError."""
         if size is not None and size < 1:
             text = f"size is {size}; a job has at least 1 container, and None asks for no limit"
             raise ContractError(text, code="elastic.contract.size")
@@ -167,13 +170,13 @@ class Job:
     ) -> Iterator[Step]:
         """Yield the steps of the job, in which each sample of `data` is used exactly once an epoch.
 
-        `data` is a data set or its length, `batch` the number of samples of one step over all members, and `chunks` into
-        how many parts the data is divided, which bounds the number of members (default: 32, or as many as there are
+        `data` is a data set or its length, `batch` the number of samples of one step over all members, and `chunks` the number
+        of parts of the data, which bounds the number of members (default: 32, or as many as there are
         samples).
 
-        `values(chunk, samples)` makes what belongs to a chunk and moves with it, such as dual variables: plain values and
-        arrays, to be found in `Step.values`.  `save_every` is the time in seconds between two checkpoints of the job, where
-        workers share a folder; it saves when it is asked to stop in any case.
+        `values(chunk, samples)` creates the values of a chunk that move with it, such as dual variables: plain values and
+        arrays, which are in `Step.values`.  `save_every` is the time in seconds between two checkpoints of the job, if workers
+        share a folder; in any case, it saves when it is asked to stop.
         """
         if self._plan is not None:
             raise ContractError(
@@ -233,12 +236,12 @@ class Job:
         self._follow()
         waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
         self._report_facts(waited)
-        if self._due():  # After the boundary, which counts the samples of the step before it.
+        if self._due():  # After the boundary, which counts the samples of the previous step.
             self._save(answer.step)
         return answer
 
     def _follow(self) -> None:
-        """Take up the process group of the present view, which has been built by now unless a member has died."""
+        """Use the process group of the present view, which is built by now unless a member has died."""
         view = self.group.view
         if self.groups is None or view is None or (self.path is not None and self.path.number == view.number):
             return
@@ -265,7 +268,7 @@ class Job:
 
     def _saved_step(self, begin: v.Begin) -> int | None:
         """Return the step of the checkpoint that the job continues from, if it begins with this step.  A membership may be
-        announced before the first one has begun, so its number says nothing."""
+        announced before the first one has begun, so its number is no evidence."""
         return begin.step if begin.step > 0 and begin.step == self.group.founded_at else None
 
     def _due(self) -> bool:
@@ -273,7 +276,7 @@ class Job:
         return every is not None and self.leads and self._make is None and time.monotonic() - self._saved_at >= every
 
     def _save(self, step: int) -> None:
-        """Save the state before `step`; every member saves its chunks, the leader all else, and says so."""
+        """Save the state before `step`; every member saves its chunks, the leader everything else, and reports it."""
         self._saved_at = time.monotonic()
         self._checkpoints.save_chunks(step, {chunk: pack(value) for chunk, value in self._values.items()})
         if self.leads and self._checkpoints.save(Saved(step, self.group.used, self.keeper.gather(copy=False))):
@@ -342,19 +345,21 @@ class Job:
         self.group.warmed_up(time.monotonic() - asked)
 
     def leave_loop(self) -> None:
-        """The script is done.  If it left its loop in a complete step, as all do in that step, some of them a little earlier,
-        its peers are told so: one that still waits for the step's last sum would take it for dead."""
+        """The script is done.  If it left its loop in a complete step, like all members, some of them slightly earlier, inform
+        its peers: one that still waits for the step's last sum would take it for dead."""
         if self._inside is not None and self._inside.complete:
             self.group.finish(self._inside.number + 1)
             self._report_facts(0.0)
 
     def close(self) -> None:
+        if self.left:
+            time.sleep(_LINGER_S)
         self.group.close()
         if self.groups is not None:
             self.groups.close()
 
     def handle_signal(self) -> Any:
-        """Let SIGTERM ask all members to stop after the same step; return what handled it before."""
+        """Let SIGTERM ask all members to stop after the same step; return the previous handler."""
         if threading.current_thread() is not threading.main_thread():
             return None
         return signal.signal(signal.SIGTERM, lambda *_: self._asked.set())

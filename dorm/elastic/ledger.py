@@ -1,8 +1,8 @@
 """The ledger of samples: which samples an epoch has used, as a sum that does not depend on the order or on who used them.
 
 Each member adds up a hash of the samples it was given; a step's sums count only once the step is completed.  At the end of an
-epoch the digest equals that of 0..n-1, each once, exactly if no sample was lost and none used twice (up to a chance of about
-2^-256 for accidents; a job that lies about its samples can compute the digest that is expected).
+epoch the digest equals that of 0..n-1, each once, if and only if no sample was lost and none used twice (up to a chance of
+about 2^-256 for accidents; a job that lies about its samples can compute the expected digest).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["as_arrays", "into", "like", "real_tensors"]
 
 
 def real_tensors(values: Any) -> list[Any] | None:
-    """Return the tensors of a nested value; None where it holds anything but tensors of floating-point numbers."""
+    """Return the tensors of a nested value; None if it holds anything but tensors of floating-point numbers."""
     if isinstance(values, dict):
         return real_tensors(list(values.values()))
     if isinstance(values, (list, tuple)):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["owned_by", "shared_out", "targets"]
 
 Owners = tuple[int, ...]
-"""The owner's slot, by chunk; -1 where nobody owns it."""
+"""The owner's slot, by chunk; -1 for none."""
 
 
 def owned_by(owners: Sequence[int], slot: int) -> list[int]:
@@ -24,7 +24,7 @@ def owned_by(owners: Sequence[int], slot: int) -> list[int]:
 
 def targets(count: int, members: Sequence[int], rates: Mapping[int, float]) -> dict[int, int]:
     """Return how many chunks each member should own, in proportion to its rate (samples per second; members without a known
-    one count as average), by largest remainders; at least one each where there are enough."""
+    one count as average), by largest remainders; at least one each if there are enough."""
     known = [rate for slot, rate in rates.items() if slot in members and rate > 0]
     average = sum(known) / len(known) if known else 1.0
     weights = {slot: rates.get(slot, 0.0) or average for slot in members}
@@ -41,7 +41,7 @@ def targets(count: int, members: Sequence[int], rates: Mapping[int, float]) -> d
 
 def shared_out(owners: Sequence[int], members: Sequence[int], rates: Mapping[int, float], slack: float = 0.0) -> Owners:
     """Return the owners for these members, with as few moves as the targets allow.  With `slack` (a share of the target), a
-    member that owns nearly what it should keeps what it has."""
+    member that owns nearly its target keeps its chunks."""
     count = len(owners)
     wanted = targets(count, members, rates)
     new = [owner if owner in wanted else -1 for owner in owners]

@@ -1,4 +1,4 @@
-"""What a script wants to keep through resizes: arrays, and objects with `state_dict` and `load_state_dict`."""
+"""The state that a script keeps through resizes: arrays, and objects with `state_dict` and `load_state_dict`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Keeper:
         return list(self._parts.values())
 
     def gather(self, *, copy: bool) -> Packed:
-        """Return the state; with `copy`, what the script does afterwards changes nothing of it."""
+        """Return the state; with `copy`, later actions of the script do not change it."""
         values = {
             name: part if isinstance(part, np.ndarray) else part.state_dict() for name, part in self._parts.items()
         }
@@ -51,7 +51,7 @@ class Keeper:
         return structure, [array.copy() for array in arrays] if copy else arrays
 
     def load(self, packed: Packed) -> None:
-        """Put a state in place.  Raises StateError where it does not fit the script's."""
+        """Put a state in place.  Raises StateError if it does not fit the script's."""
         values = unpack(*packed)
         if not isinstance(values, dict) or values.keys() != self._parts.keys():
             names = sorted(values) if isinstance(values, dict) else type(values).__name__

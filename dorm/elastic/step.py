@@ -1,4 +1,4 @@
-"""One step of the loop: which samples a member computes, and how the results of all become one."""
+"""One step of the loop: which samples a member computes, and how the results of all members are combined."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Loop(Protocol):
-    """What a step needs of the job that it belongs to."""
+    """What a step needs from its job."""
 
     keeper: Keeper
     path: Path | None
-    """How tensors are summed in the present view; None where NumPy does all."""
+    """How tensors are summed in the present view; None if NumPy does all."""
     began_at: float | None
     """When the last step began."""
     sums_per_step: int
@@ -45,7 +45,7 @@ class Loop(Protocol):
 
 
 class Step:
-    """One step: which samples this member computes, and how the members' results become one."""
+    """One step: which samples this member computes, and how the members' results are combined."""
 
     def __init__(self, job: Loop, begin: v.Begin, plan: Chunks, values: dict[int, Any], *, repeated: bool) -> None:
         self.number = begin.step
@@ -93,8 +93,8 @@ class Step:
     def sum_over(self, part: Callable[[npt.NDArray[np.int64]], Any]) -> Any:
         """Return the sum of `part(samples)` over all chunks: an array, a number, or a list of them.
 
-        `part` is called once for each of this member's chunks, also with no samples.  The order of summation is fixed by
-        the chunks, so the result has the same bits however many members there are.
+        `part` is called once for each of this member's chunks, even without samples.  The chunks fix the order of summation,
+        so the result has the same bits for any number of members.
         """
         if not self.chunks:
             text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
@@ -114,12 +114,12 @@ class Step:
         return like(shape[0], arrays)
 
     def allreduce(self, values: Any, *, op: str = "mean") -> Any:
-        """Combine the members' values (an array or tensor, a number, or a list or dictionary of them), in place where that is
+        """Combine the members' values (an array or tensor, a number, or a list or dictionary of them), in place if that is
         possible, and return them.
 
         "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
-        "sum" adds.  The result is the same on every member, but its rounding depends on how many there are (unlike
-        `sum_over`).  Tensors of floating-point numbers are summed by a process group of PyTorch where there is one.
+        "sum" adds.  The result is the same on every member, but its rounding depends on their number (unlike `sum_over`).
+        Tensors of floating-point numbers are summed by a process group of PyTorch if there is one.
         """
         if op not in ("mean", "sum"):
             raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")
@@ -137,7 +137,7 @@ class Step:
 
     @property
     def transport(self) -> str:
-        """What carries sums of tensors in this step: "gloo", "nccl" or "tcp"; "" where there is nothing to carry."""
+        """What carries sums of tensors in this step: "gloo", "nccl" or "tcp"; "" if there is nothing to carry."""
         return self._job.path.transport if self._job.path is not None else ""
 
     def report(self, **figures: float) -> None:
@@ -148,7 +148,7 @@ class Step:
 
     @property
     def complete(self) -> bool:
-        """Whether all sums of this step are known, as far as the steps before tell how many it has."""
+        """Whether all sums of this step are known, if it has as many as the previous steps."""
         return self._sums >= max(1, self._job.sums_per_step) and not self.interrupted
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""Sums over chunks whose rounding does not depend on who computed which part.
+"""Sums over chunks whose rounding does not depend on the distribution of the parts.
 
 Floating-point addition is not associative, so a sum is fixed only by its tree.  The tree here is over the chunks and never
 changes: a node (low, high) is the sum of its halves.  A member adds up the largest nodes whose chunks it all owns and sends
@@ -30,7 +30,7 @@ def partial_sums(count: int, owned: Iterable[int], part: Callable[[int], Arrays]
     found: dict[Node, Arrays] = {}
 
     def visit(low: int, high: int) -> Arrays | None:
-        """Return the node's sum if it is owned as a whole; else keep what is owned of it."""
+        """Return the node's sum if all of it is owned; otherwise, keep the owned parts."""
         if high - low == 1:
             return part(low) if low in mine else None
         middle = (low + high) // 2
@@ -46,7 +46,7 @@ def partial_sums(count: int, owned: Iterable[int], part: Callable[[int], Arrays]
 
 
 def combine(count: int, sums: Mapping[Node, Arrays]) -> Arrays:
-    """Return the sum over all chunks of what the members sent.  Raises ContractError where a chunk is missing."""
+    """Return the sum over all chunks from the members' parts.  Raises ContractError if a chunk is missing."""
 
     def visit(low: int, high: int) -> Arrays:
         known = sums.get((low, high))

@@ -1,6 +1,6 @@
 """State as a structure of plain values and a list of arrays, and back.
 
-What travels between members is never pickled: a pickle could run code in its reader.
+Messages between members are never pickled: a pickle could run code in its reader.
 Dictionaries (with keys of any plain type), lists, tuples, numbers, texts, bytes, None, NumPy arrays and PyTorch tensors are
 understood, which covers the `state_dict` of models and optimizers.
 """
@@ -33,7 +33,7 @@ def pack(value: object) -> tuple[Any, Arrays]:
 
 
 def unpack(structure: Any, arrays: Arrays) -> Any:
-    """Return the value of `pack`.  Raises StateError where the structure is not one of its results."""
+    """Return the value of `pack`.  Raises StateError if the structure is not one of its results."""
     try:
         return _unpack(structure, arrays, 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -119,5 +119,5 @@ def _unpack(structure: Any, arrays: Arrays, depth: int) -> Any:
 def _tensor(array: npt.NDArray[Any], kind: str | None) -> Any:
     import torch  # Only members that use PyTorch receive tensors.
 
-    tensor = torch.from_numpy(np.array(array))  # What was received cannot be written to.
+    tensor = torch.from_numpy(np.array(array))  # Received arrays are read-only.
     return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor

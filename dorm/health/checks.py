@@ -1,4 +1,4 @@
-"""A check, what several of them say together, and the checks of one process."""
+"""A check, a report of several, and the checks of one process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SOURCE_S = 5.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that has to be true of a process that does its work."""
+    """A condition that holds while a process does its work."""
 
     name: str
-    """Such as `log`; of an agent with the node before it, as `node-1/engine`."""
+    """Such as `log`; for an agent with the node in front, such as `node-1/engine`."""
     ok: bool
     text: str
-    """What is; where it is not `ok`, also what to do."""
+    """The situation; if it is not `ok`, also what to do."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the checks of one process say."""
+    """The results of the checks of one process."""
 
     ready: bool
     """Whether all of them hold."""
@@ -35,13 +35,13 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def status(self) -> str:
-        """One line: what is wrong, or what the process does, which its last check says."""
+        """One line: what is wrong, or else what the process does, from its last check."""
         wrong = [check.text for check in self.checks if not check.ok]
         return "; ".join(wrong or [check.text for check in self.checks[-1:]])
 
 
 class Health:
-    """The checks of one process, which are made once at a time: who asks meanwhile gets the same report."""
+    """The checks of one process.  Only one run is active at a time; concurrent callers get the same report."""
 
     def __init__(self, version: str, waits_for: str) -> None:
         """`version` is that of this process, `waits_for` says what it does until there is something to check."""
@@ -51,7 +51,7 @@ class Health:
         self._checking: asyncio.Task[Report] | None = None
 
     def watch(self, *sources: Source) -> None:
-        """Check these from now on."""
+        """Add these checks."""
         self._sources += sources
 
     @property
@@ -59,13 +59,13 @@ class Health:
         return self._version
 
     async def report(self) -> Report:
-        """Return what the checks say now."""
+        """Run the checks, and return their report."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check())
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> Report:
-        """Ask every source, each within its own time.  One that fails or does not answer is a check that does not hold."""
+        """Ask every source, each with its own time limit.  A source that fails or does not answer counts as a failed check."""
         found = [check for checks in await asyncio.gather(*map(_ask, self._sources)) for check in checks]
         if not self._sources:
             found = [Check("start", False, self._waits_for)]

@@ -1,7 +1,7 @@
 """`/healthz` and `/readyz` over HTTP.
 
-Both answer with JSON.  `/healthz` says that the process lives and checks nothing; `/readyz` answers with a `Report`, and with
-503 where a check does not hold.
+Both answer with JSON.  `/healthz` states that the process is alive and checks nothing; `/readyz` answers with a `Report`, and
+with 503 if a check does not hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is checked of a master, and of agents."""
+"""The checks of a master, and of agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_S = 2.0
 MOST_BEHIND = 10_000
 """Records that a master which is ready may have to fold before it could lead."""
 LONGEST_SILENCE_S = 30.0
-"""An engine is asked for its containers every few seconds; after this time something is wrong with it."""
+"""Agents list their engine's containers every few seconds; an engine that is silent for this long is broken."""
 
 
 def master_checks(master: Master, log: ReadableLog) -> Source:
@@ -50,7 +50,7 @@ def agents_checks(agents: Sequence[Agent]) -> Source:
 
 
 def agent_checks(vitals: Vitals, prefix: str = "") -> list[Check]:
-    """Return what is checked of one agent."""
+    """Return the checks of one agent."""
     silent, left = vitals.silence_s, vitals.lease_left_s
     engine = f"the engine listed its containers {silent:.0f} s ago"
     if silent > LONGEST_SILENCE_S:
@@ -69,7 +69,7 @@ def agent_checks(vitals: Vitals, prefix: str = "") -> list[Check]:
 
 
 async def _end(log: ReadableLog) -> tuple[int | None, str]:
-    """Return the log's end, None where it is not known, and what is so in words."""
+    """Return the log's end, None if it is not known, and what is so in words."""
     try:
         async with asyncio.timeout(_LOG_S):
             end = await log.end()

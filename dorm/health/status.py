@@ -1,4 +1,4 @@
-"""Answer questions about how this master is.  Masters that follow say nothing on the log, so they are asked."""
+"""Answers requests for this master's status.  Masters that follow publish nothing on the log, so commands ask them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ async def answering_status(
     clock: Callable[[], int],
     folders: Sequence[Path] = (),
 ) -> AsyncIterator[None]:
-    """Answer while this is open.  `folders` are those whose file systems matter to the master; `clock` returns UTC ns."""
+    """Answer while the context is open.  `folders` are those whose file systems matter to the master; `clock` returns UTC
+    ns."""
 
     async def status(question: bytes) -> AsyncIterator[bytes]:
         del question
@@ -66,8 +67,8 @@ async def answering_status(
 
 
 async def _answer(bus: Bus, subject: str, status: Answerer) -> None:
-    """A server whose permissions are older forbids it; that ends nothing but this."""
+    """A server with older permissions forbids it; that ends only this task."""
     try:
-        await bus.answer(subject, status)
+        await bus.answer_all(subject, status)
     except LogError as error:
         _log.warning("questions how this master is are not answered", reason=str(error))

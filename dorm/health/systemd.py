@@ -1,11 +1,11 @@
-"""sd_notify: what a service manager learns of a unit with `Type=notify`.
+"""sd_notify: what a service manager learns about a unit with `Type=notify`.
 
     READY=1                once all checks hold for the first time: units that come after this one start
     EXTEND_TIMEOUT_USEC=   until then, as long as the event loop turns: a process that waits for its NATS servers is not
                            killed for that, whatever `TimeoutStartSec` says
     STATUS=                one line that `systemctl status` shows
-    WATCHDOG=1             twice in each `WatchdogSec`, as long as the event loop turns; what a restart cannot help, such as
-                           a log that does not answer, never holds it back
+    WATCHDOG=1             twice in each `WatchdogSec`, as long as the event loop turns; problems that a restart cannot fix,
+                           such as a log that does not answer, never hold it back
     STOPPING=1             when the process begins to end
 
 The protocol is one datagram to the socket that `NOTIFY_SOCKET` names (sd_notify(3)), which is less than the interface of a
@@ -32,7 +32,7 @@ _START_S = 1.0
 _STATUS_S = 10.0
 """Between two looks once it is ready."""
 _LONGEST_START_S = 60.0
-"""A process that starts and is not heard for this long is stuck."""
+"""A starting process that is silent for this long is stuck."""
 _STATUS_LENGTH = 512
 _log = Logger(__name__)
 
@@ -48,8 +48,8 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: MutableMapping[str, str]) -> ServiceManager:
-        """Return the one that the variables name, and remove these: containers of the process runtime must not speak for
-        the agent."""
+        """Return the one that the variables name, and remove the variables, so that containers of the process runtime cannot
+        speak for the agent."""
         address = environment.pop("NOTIFY_SOCKET", "")
         usec, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
         mine = pid in ("", str(os.getpid()))
@@ -79,7 +79,7 @@ class ServiceManager:
 
 @contextlib.asynccontextmanager
 async def notifying(manager: ServiceManager, health: Health) -> AsyncIterator[None]:
-    """Keep the service manager informed about a process while this is open."""
+    """Keep the service manager informed about a process while the context is open."""
     if not manager:
         yield
         return

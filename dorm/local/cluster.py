@@ -56,8 +56,7 @@ RuntimeName = Literal["auto", "docker", "process"]
 
 
 def plugins() -> list[PolicyPlugin]:
-    """Return the plug-in policies of this machine that work, for a master to announce; the others are logged, and harm
-    nothing."""
+    """Return the plug-in policies of this machine that work, for a master to announce; the others are logged and ignored."""
     announced, problems = loadable()
     for problem in problems:
         _log.warning("a plug-in policy is left out", reason=problem)
@@ -85,15 +84,15 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_log: bool = False
     """Lead on a log that differs from what this master has seen of it."""
     trust_apps: bool = False
-    """Run plain processes of several tenants also where users are known."""
+    """Run plain processes of several tenants even if users are known."""
     trust: bool = False
-    """Know users and nodes by their keys; a cluster on whose data that was so once stays so.  Benches and the demo, which
-    are gone after minutes, do without."""
+    """Know users and nodes by their keys; existing data stays as it is.  Benches and the demo, which only last minutes, do
+    without."""
     metrics: Address | None = None
     """Where to serve the metrics of all parts; None does not."""
     metrics_else_any_port: bool = False
     webhooks: tuple[str, ...] | None = None
-    """Networks beside the public ones into which webhooks are delivered; None delivers no webhooks here."""
+    """Networks in addition to the public ones into which webhooks are delivered; None delivers no webhooks here."""
     rotation: rotation.Settings | None = None
     """Where the log's archives are, and when it is rotated; None puts them into the data folder, on request only."""
     volumes: dict[str, OfferedVolume] = {}
@@ -276,7 +275,7 @@ class LocalCluster:
         return deliverer
 
     async def _ready(self) -> None:
-        await self.master.settled.wait()  # Another master may lead, which has waited for this server to come back.
+        await self.master.settled.wait()  # Another master, which has waited for this server to come back, may lead.
         for agent in self.agents:
             await agent.joined.wait()
 
@@ -376,7 +375,7 @@ class LocalCluster:
                 await runtime.close()
 
     async def _tear_down(self) -> None:
-        """End the server in any case, whatever the parts wait for, even if this is cancelled."""
+        """End the server in any case, even if parts hang or this is cancelled."""
         try:
             await self._stack.aclose()
             await self._end_parts()
@@ -387,7 +386,7 @@ class LocalCluster:
             await self.server.stop()
 
     async def _end_parts(self) -> None:
-        """End the parts.  One that does not end, because a library swallowed its cancellation, ends with its connection."""
+        """End the parts.  A part that does not end, because a library swallowed its cancellation, ends with its connection."""
         if self._parts is None:
             return
         self._parts.cancel()

@@ -1,4 +1,4 @@
-"""Specs of commands as they are typed: `python train.py` in a folder, without a file of its own."""
+"""Specs of typed commands: `python train.py` in a folder, without a spec file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from dorm.core.state import Node
 
 _LONGEST_NAME = 40
-"""Characters of a name that is made here, which leaves room for a number after it."""
+"""Characters of a generated name, which leaves room for a number after it."""
 _CANNOT_RUN = [125, 126, 127]
-"""What env(1) exits with where the folder or the program is missing: the next try would end the same way."""
+"""What env(1) exits with if the folder or the program is missing: a retry would end the same way."""
 
 _ENVIRONMENT = ("requirements", "setup", "python")
-"""Fields that have an environment built."""
+"""Fields that require an environment to be built."""
 
 
 class CommandRefused(DormError):
@@ -48,14 +48,14 @@ class Typed(msgspec.Struct, frozen=True):
     """"" for one made from the command."""
     image: str = ""
     folder: str = ""
-    """Its working directory on every node, or in the image; "" for the current folder, or for the image's own."""
+    """Its working directory on every node or in the image; "" for the current folder or the image's own."""
     workdir: str = ""
     """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"
     fields: dict[str, Any] = {}
     """Further fields of its spec, such as `env` and `volumes`."""
     settings: tuple[str, ...] = ()
-    """Fields that were typed as `KEY=VALUE`, which win over all else."""
+    """Fields that were typed as `KEY=VALUE`, which override everything else."""
     retries: int = 0
     origin: str = ""
     """The app from whose checkpoint it starts."""
@@ -67,8 +67,8 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
-    """Return the spec, whose `workdir` is still a path.  A folder of the nodes is entered by env(1), so such a spec needs
-    nothing but its command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
+    """Return the spec, whose `workdir` is still a path.  env(1) enters a folder of the nodes, so such a spec needs only its
+    command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
     are theirs, unless it asks for an environment, whose programs come first.  Raises CommandRefused."""
     asked = _set(typed.fields, typed.settings)
     own = any(asked.get(field) for field in _ENVIRONMENT)
@@ -131,12 +131,12 @@ def made_name(words: Sequence[str]) -> str:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """Return the name, with the first number after it that makes it one that no app has."""
+    """Return the name, with a number after it if an app has that name."""
     return next(name for number in count(1) if (name := wanted if number == 1 else f"{wanted}-{number}") not in taken)
 
 
 def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
-    """Refuse a command where a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
+    """Refuse a command if a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
     files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
     usable = sorted((node for node in nodes if not node.gone), key=lambda node: node.id)
     engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]

@@ -1,4 +1,4 @@
-"""Files beside a spec, which it names."""
+"""Files next to a spec that it names."""
 
 from __future__ import annotations
 

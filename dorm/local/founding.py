@@ -1,6 +1,6 @@
 """A cluster that knows its users: its keys, the configuration of its server, its streams, and the first events of its log.
 
-`dorm init` and `dorm up` do the same, and do it again at each start: what exists is kept.
+`dorm init` and `dorm up` do the same, and repeat it at each start: existing parts are kept.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ async def found(
     clock: Callable[[], int],
     users: Sequence[UserAdded] = (),
 ) -> str:
-    """Make the streams, have the log know its first admin, these nodes of this machine and these users, and the server all of
-    them.  Return the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
+    """Create the streams, put the first admin, these nodes of this machine and these users on the log, and admit them to the
+    server.  Return the admin's tenant.  Raises SecurityError, CredentialsError, and the log's errors."""
     connection = await Connection.open(
         url, admin.cluster, name="dorm-init", timeout=_TIMEOUT_S, create=True, patient=True, credentials=admin
     )
@@ -101,7 +101,7 @@ async def found(
             if listed is None or (listed.role, listed.public_key) != (user.role, user.public_key):
                 await one.add_user(user)
         known = await one.known()
-        # A server that reads its accounts again is away for a moment, so it is not asked to without need.
+        # A server that reloads its accounts is unavailable for a moment, so it only reloads when needed.
         if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await one.apply():
             for node in nodes:
                 await admitted(replace(keys.credentials(node), url=url))

@@ -1,4 +1,4 @@
-"""What a command that has failed may have lacked, where its last words show it."""
+"""What a failed command may have lacked, if its last output shows it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["hint_for"]
 
 _ALONE = "torch.distributed using env:// rendezvous: environment variable"
-"""PyTorch's messages when a worker does not know its rank and the addresses of the others."""
+"""PyTorch's messages if a worker does not know its rank and the addresses of the others."""
 _NO_MODULE = "ModuleNotFoundError: No module named"
 _OUT_OF_MEMORY = "ran out of memory"
 
 
 def hint_for(app: App) -> str:
-    """Return what to try instead, "" if the failure does not show it."""
+    """Return what to try instead, "" if the failure gives no hint."""
     if app.spec.engine == "plain" and _ALONE in app.end_reason:
         return "it is a training for torchrun: run it with --engine torchrun, or `engine: torchrun` in its spec"
     if _NO_MODULE in app.end_reason and not app.spec.requirements:

@@ -58,7 +58,7 @@ def _file() -> Path:
 
 
 def write_running(running: Running) -> Running | None:
-    """Record the running cluster, unless another one that still runs is recorded: then return that one."""
+    """Record the running cluster; if another one that still runs is recorded, return that instead."""
     other = read_running()
     if other is not None and other.pid != running.pid and _runs(other.pid):
         return other

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PAYLOAD = 8 * 2**20
 MAX_PENDING = 4 * MAX_PAYLOAD
-"""Bytes that wait for one client: a reader of the log requests up to half of it at a time."""
+"""Bytes pending for one client: a reader of the log requests up to half of it at a time."""
 _START_S = 15.0
 _MOST_RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
@@ -62,8 +62,8 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True, more: str = ""
     ) -> None:
-        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast.  `more`: what
-        its configuration has beside, such as accounts."""
+        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast.  `more`: further
+        parts of its configuration, such as accounts."""
         self._folder = folder
         self._host = host
         self._port = port
@@ -87,7 +87,7 @@ class EmbeddedServer:
             raise
 
     async def reserve(self) -> None:
-        """Take the folder and the port, from when on `url` is known; `start` does it otherwise.  Call `stop` after it in any
+        """Reserve the folder and the port, so that `url` is known; otherwise, `start` does it.  Call `stop` after it in any
         case.  Raises EmbeddedError as `start` does."""
         if self._lock is None:
             await asyncio.to_thread(self._prepare)
@@ -109,7 +109,7 @@ class EmbeddedServer:
     async def keep_running(self) -> None:
         """Restart the server whenever it ends.  Cancel this before `stop`.
 
-        Raises EmbeddedError if it ends too often, or can't be started any more."""
+        Raises EmbeddedError if it ends too often, or can't be restarted."""
         loop = asyncio.get_running_loop()
         restarts: deque[float] = deque(maxlen=_MOST_RESTARTS)
         assert self._process is not None, "start comes first, and stop after this"
@@ -134,7 +134,7 @@ class EmbeddedServer:
                 how = str(error)
 
     async def _ended(self, process: Process) -> str:
-        """Wait for its end and return the cause: by itself, or ended here once a full disk had room again."""
+        """Wait for its end, and return the cause: it ended by itself, or was ended here once a full disk had room again."""
         ending = asyncio.ensure_future(process.wait())
         low = False
         try:
@@ -176,7 +176,7 @@ class EmbeddedServer:
 
     def _take_folder(self) -> None:
         """Lock the folder: two servers on it would destroy each other's data.  The kernel releases the lock when this process
-        ends, however that happens, and no child inherits it.  Raises EmbeddedError, OSError."""
+        ends in any way, and no child inherits it.  Raises EmbeddedError, OSError."""
         self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

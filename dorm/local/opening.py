@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class NotRunning(DormError):
-    """No cluster runs on this machine, as far as this user's `dorm up` has recorded."""
+    """No cluster runs on this machine, according to the record of this user's `dorm up`."""
 
     code = "cluster.not_running"
 
 
 async def open_running(*, user: str | None = None, timeout: float = 5.0) -> Client:
-    """Connect to it with the credentials that it made.  `user`: whose requests these are on an open cluster; `timeout`
-    in seconds.  Raises NotRunning, CredentialsError, and the log's errors."""
+    """Connect with the credentials of that cluster.  `user`: the author of requests on an open cluster; `timeout` in seconds.
+    Raises NotRunning, CredentialsError, and the log's errors."""
     running = await asyncio.to_thread(read_running)
     if running is None:
         raise NotRunning("no cluster runs on this machine; start one with `dorm up`, or name one by its URL")

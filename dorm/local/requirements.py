@@ -1,7 +1,7 @@
 """The packages of a requirements.txt or a uv.lock, as the lines of a spec's `requirements`.
 
 A requirements.txt may include others (`-r`; `-c` is refused).  A uv.lock is exported by uv, with the hash of each file, so
-what nodes install is what was locked.
+nodes install exactly the locked files.
 """
 
 from __future__ import annotations

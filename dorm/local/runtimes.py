@@ -1,4 +1,4 @@
-"""Which runtime a cluster on this machine uses: Docker where an engine answers, else plain processes."""
+"""Which runtime a cluster on this machine uses: Docker if an engine answers, else plain processes."""
 
 from __future__ import annotations
 

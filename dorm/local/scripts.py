@@ -1,4 +1,4 @@
-"""The script in a command as people type it, such as `python -u train.py`: a mistyped one is noticed before it is sent."""
+"""The script in a typed command, such as `python -u train.py`: a typo is noticed before the command is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?|bash|sh|dash|zsh|torchrun")
 _ENDINGS = (".py", ".sh")
 _WITHOUT_VALUE = {"-u", "-B", "-O", "-OO", "-s", "-E", "-I", "-e", "-x", "-eu", "-ex"}
-"""Options of interpreters that stand alone; after any other one nothing is taken for the script."""
+"""Options of interpreters without a value; after any other option, no word counts as the script."""
 
 
 def script_of(words: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_VALUES = 100_000
-"""Values in a document with its aliases expanded: a few lines of YAML can expand beyond any memory."""
+"""Values in a document with its aliases expanded: a few lines of YAML can expand to more than any memory holds."""
 
 
 def load_document(path: Path) -> Any:
@@ -63,7 +63,7 @@ def parse(text: str, *, toml: bool = False) -> Any:
         raise SpecError("nested too deeply", code="file.too_deep") from None
     except SpecError:
         raise
-    # Errors of tomllib and of the YAML reader, and values that only look like a date or a number.
+    # Errors of tomllib and the YAML reader, and values that only look like a date or a number.
     except (yaml.YAMLError, ValueError) as error:
         kind = "TOML" if toml else "YAML"
         raise SpecError(f"not {kind}: {' '.join(str(error).split())}", code=f"file.not_{kind.lower()}") from None
@@ -109,8 +109,8 @@ def file_schema() -> dict[str, Any]:
 def load_spec(
     path: Path, changes: dict[str, Any] | None = None, *, note: Callable[[str], None] = lambda text: None
 ) -> CheckedSpec:
-    """Return a checked spec, with what the files hold that it names; `changes` replaces fields, `note` takes what its author
-    should know.  Raises SpecError."""
+    """Return a checked spec, with the contents of the files that it names; `changes` replaces fields, `note` receives notes
+    for its author.  Raises SpecError."""
     document = load_document(path)
     name = "standard input" if str(path) == "-" else str(path)
     if is_sweep(document):

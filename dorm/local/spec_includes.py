@@ -1,4 +1,4 @@
-"""Fields of a spec file that name other files: the client reads them, and the log gets what they hold.
+"""Fields of a spec file that name other files: the client reads them, and the log gets their contents.
 
     env_file             variables in the syntax of `.env` files, for `env`; variables of `env` itself come first
     requirements_file    a requirements.txt, or a uv.lock beside its pyproject.toml, for `requirements`
@@ -45,7 +45,7 @@ REQUIREMENTS_FILE_SCHEMA: dict[str, Any] = {
 
 def included(document: dict[str, Any], folder: Path, note: Callable[[str], None]) -> dict[str, Any]:
     """Return a spec without fields that name files: their contents are in other fields.  `folder` is that of the spec file;
-    `note` takes what its author should know.  Raises SpecError."""
+    `note` receives notes for its author.  Raises SpecError."""
     rest = {name: value for name, value in document.items() if name not in ("env_file", "requirements_file")}
     if isinstance(rest.get("python"), float) and f"{rest['python']:g}" not in ("3", "3.1"):
         rest["python"] = f"{rest['python']:g}"  # 3.1 may have been 3.10: the check of the spec says so.

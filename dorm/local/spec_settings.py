@@ -1,4 +1,4 @@
-"""Fields of a spec as they are typed on the command line: `KEY=VALUE` for any of them, and volumes by name."""
+"""Fields of a spec that are typed on the command line: `KEY=VALUE` for any of them, and volumes by name."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def with_settings(document: dict[str, Any], pairs: Sequence[str]) -> dict[str, A
         except SpecError as error:
             raise SettingRefused(f"--set {pair!r}: {error}", code=code_of(error)) from None
         if not dot:
-            _put(changed, field, text if field == "python" else value, keep=bool(text))  # 3.10 is no number there.
+            _put(changed, field, text if field == "python" else value, keep=bool(text))  # There, 3.10 is not a number.
             continue
         inner = changed.get(field)
         changed[field] = dict(inner) if isinstance(inner, dict) else {}
-        # Environments hold texts, and what looks like a number is one there.
+        # Variables are texts, even if they look like numbers.
         _put(changed[field], part, text if field in ("env", "labels", "secrets") else value, keep=bool(text))
         if not changed[field]:
             del changed[field]
@@ -67,8 +67,8 @@ def read_fields(
     requirements: str = "",
     volumes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the fields of a spec for what is given beside a command: its variables, files beside it that hold variables or
-    packages, and volumes as `NAME[:PATH][:rw]`.  `note` takes what their author should know.  Raises SpecError."""
+    """Return the fields of a spec for the options of a command: its variables, files beside it that hold variables or
+    packages, and volumes as `NAME[:PATH][:rw]`.  `note` receives notes for their author.  Raises SpecError."""
     given: dict[str, Any] = {"env": env}
     if env_files:
         given["env_file"] = list(env_files)

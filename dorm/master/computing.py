@@ -54,16 +54,24 @@ class Computing:
         self._solve = solve
         self._limit_s = limit_s
         self._runs: list[Run] = []
+        self._loading = False
 
     async def load(self, state: State) -> None:
         """Import the policy's solver now: it takes half a second, for which the first app would wait."""
-        with contextlib.suppress(DormError):  # The decision says what is wrong with it.
-            await self._solve(policy, state.settings.policy)
+        await self._solve(self._load, state.settings.policy)
+
+    def _load(self, name: str) -> None:
+        self._loading = True
+        try:
+            with contextlib.suppress(DormError):  # The decision says what is wrong with it.
+                policy(name)
+        finally:
+            self._loading = False
 
     @property
     def busy(self) -> bool:
-        """Whether a thread still computes, also one that was given up."""
-        return any(run.began and not run.ended for run in self._runs)
+        """Whether a thread still computes, also one that was given up, or imports a solver."""
+        return self._loading or any(run.began and not run.ended for run in self._runs)
 
     async def allocation(self, state: State, now: int) -> Decision:
         """Return the decision, or the failure of a policy that took too long."""

@@ -177,7 +177,7 @@ def _read(path: Path, cluster: str) -> Sighting | None:
 
 
 def _write(path: Path, sighting: Sighting) -> None:
-    """Write the witness atomically.  A failing disk is logged and is no error."""
+    """Write the witness atomically.  A failing disk is logged and is not an error."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

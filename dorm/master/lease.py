@@ -80,7 +80,7 @@ class Lease:
             raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s", code="lease.expired")
 
     async def sighting(self) -> tuple[int, str]:
-        """Return how far the last leader had read the log, and the chain there; sequence 0 where that is unknown.  Raises
+        """Return how far the last leader had read the log, and the chain there; sequence 0 if that is unknown.  Raises
         LogUnavailable."""
         try:
             async with asyncio.timeout(max(_GIVE_BACK_S, self._timeout_s)):

@@ -16,7 +16,7 @@ class LogTime:
         self._at = 0
 
     def folded(self, time: int, at: int) -> None:
-        """The log has reached this time.  Where the log's clock was set back, its time stands still and this one continues."""
+        """The log has reached this time.  If the log's clock was set back, its time stands still and this one continues."""
         self._time, self._at = self.now(time, at), at
 
     def now(self, time: int, at: int) -> int:

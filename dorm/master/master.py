@@ -174,7 +174,7 @@ class Master:
 
     async def _open(self) -> int:
         """Load the newest snapshot, if there is one, and return the log's end, up to which everything is folded first.  Raises
-        LogUnavailable, LogRefused, LogAltered, and LogDamaged where the log has lost records or is not protected."""
+        LogUnavailable, LogRefused, LogAltered, and LogDamaged if the log has lost records or is not protected."""
         self._log.check_room()
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without snapshots, more records are folded.
@@ -420,7 +420,7 @@ class Master:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
     async def _feel_pulse(self) -> None:
-        """Probe the log.  Where it answers but can't store (its disk is full, say), the failing lease makes heartbeats
+        """Probe the log.  If it answers but can't store (its disk is full, say), the failing lease makes heartbeats
         doubtful."""
         while True:
             with contextlib.suppress(LogError, TimeoutError):
@@ -433,7 +433,7 @@ class Master:
     # --- publishing -----------------------------------------------------------------------------------------------------
 
     async def _publish(self, said: Publish) -> bool:
-        """Publish a round, and fold up to it.  Return False where another round was stored first.  Raises Deposed, LeaseLost,
+        """Publish a round, and fold up to it.  Return False if another round was stored first.  Raises Deposed, LeaseLost,
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
         id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
@@ -447,7 +447,7 @@ class Master:
         return True
 
     def _signed(self, event: Round, previous: int) -> Round:
-        """Return the round, signed where the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
+        """Return the round, signed if the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
         found = sign_round(self._key, self.state.known, event, previous)
         if found is None:
             text = "the cluster does not know this master's key; start it with a key that an admin has named"

@@ -53,7 +53,7 @@ _NOTHING = _Known(0, "")
 
 
 class PartWriter:
-    """One master's writer; `key` signs parts where the cluster names its masters' keys."""
+    """One master's writer; `key` signs parts if the cluster names its masters' keys."""
 
     def __init__(self, parts: Parts, cluster: str, key: SealKey | None) -> None:
         self._parts = parts

@@ -1,6 +1,6 @@
 """Sealing the log: the master's key, its signatures, and when a seal is due.
 
-sign_round  a round with its signature, where the cluster names its masters' keys
+sign_round  a round with its signature, if the cluster names its masters' keys
 Sealer      follows every record, decides when to seal and what; no I/O
 open_key    the key of this master, made at its first start (read_key: an existing one)
 

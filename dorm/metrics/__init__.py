@@ -1,4 +1,4 @@
-"""Metrics in the format of Prometheus: what a log says of its cluster, and how the processes are that run it.
+"""Metrics in the format of Prometheus: figures of a cluster from its log, and of the processes that run it.
 
     families   every metric: name, type, labels and their allowed values, help
     tally      pure: counters and histograms, as an `Observer` of a fold

@@ -38,5 +38,7 @@ def parse_address(text: str) -> Address | None:
         return None
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
-        raise MetricsError(f"{text[:80]!r} is no address; write HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}, or off")
+        raise MetricsError(
+            f"{text[:80]!r} is not an address; write HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}, or off"
+        )
     return Address(found["six"] or found["host"] or "127.0.0.1", int(found["port"]))

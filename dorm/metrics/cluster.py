@@ -3,7 +3,7 @@
     metrics = cluster_metrics(state, tally, now)     # now: UTC ns
     body = exposition(metrics)                       # the text that Prometheus scrapes
 
-A process that folds the log anyway calls `tally.see(...)` beside its fold, and this for each scrape.  For 2,000 apps on 10,000
+A process that folds the log anyway calls `tally.see(...)` in its fold, and this for each scrape.  For 2,000 apps on 10,000
 nodes it takes about 0.1 s, so a shell calls it in a thread, while nothing is folded.
 """
 
@@ -44,7 +44,7 @@ Labels = tuple[str, ...]
 
 
 class LogFigures(NamedTuple):
-    """What the log's server said at this scrape; None for no answer."""
+    """Figures of the log's server at this scrape; None without an answer."""
 
     end: int | None
     room: Room | None
@@ -64,7 +64,7 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
 
 
 def cluster_metrics(state: State, tally: Tally, now: int) -> Iterator[Metric]:
-    """Yield the metrics of `families.CLUSTER`.  `now` (UTC ns) is what waits are measured by."""
+    """Yield the metrics of `families.CLUSTER`.  Waits are measured until `now` (UTC ns)."""
     yield from _apps(state, now)
     yield from _nodes(state)
     yield from _decisions(state, tally)
@@ -139,7 +139,7 @@ def _nodes(state: State) -> Iterator[Metric]:
 
 
 def _placed(app: App) -> int:
-    """Return how many containers it is to have now."""
+    """Return how many containers it should have now."""
     current = app.current
     if current is None:
         return 0
@@ -201,7 +201,7 @@ def _counters(tally: Tally) -> Iterator[Metric]:
 
 
 def gauge(name: str, values: float | Mapping[Any, float]) -> Metric:
-    """`values` are one number, or numbers by label, or by a tuple of labels where there are several."""
+    """`values` are one number, or numbers by label, or by a tuple of labels if there are several."""
     family = ALL[name]
     made = GaugeMetricFamily(name, family.help, labels=family.labels)
     for labels, value in _labelled(values):

@@ -34,18 +34,18 @@ REASONS = (
 )  # fmt: skip
 """Why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
-"""Of nodes; one that is up and drained, or has another folder of checkpoints mounted, counts as that, and so does one in
-maintenance, which may be silent."""
+"""Of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as that;
+one in maintenance may be silent."""
 FAILURES = (*(one or "unknown" for one in get_args(Failure) if one != "unknown"), OTHER)
 TRIGGERS = get_args(Trigger)
 ADJUSTMENTS = get_args(Adjustment)
-"""By which decisions change apps."""
+"""How decisions change apps."""
 PHASES_OF: dict[str, tuple[str, ...]] = {
     "start": ("wait", "start", "work"),
     "restart": ("prepare", "stop", "wait", "start", "work"),
     "live": ("wait", "warm_up", "barrier", "pause"),
 }
-"""By the kind of an adjustment that was carried out, its phases in order."""
+"""By kind of a completed adjustment: its phases in order."""
 OUTCOMES = ("applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable")
 ROTATIONS = ("done", "failed")
 MOST_RESOURCES = 16
@@ -55,7 +55,7 @@ CLUSTER = (
     Family("dorm_apps", "gauge", "Apps that have not ended, by phase.", ("phase",)),
     Family("dorm_apps_waiting", "gauge", "Apps without a partition, by the reason of the last decision.", ("reason",)),
     Family("dorm_apps_short", "gauge", "Apps that run with fewer containers than n_max."),
-    Family("dorm_longest_wait_seconds", "gauge", "How long the app has waited that waits longest; 0 where none does."),
+    Family("dorm_longest_wait_seconds", "gauge", "How long the longest-waiting app has waited; 0 if none waits."),
     Family("dorm_containers", "gauge", "Containers of apps that have not ended: placed, and running.", ("state",)),
     Family("dorm_nodes", "gauge", "Nodes by condition.", ("condition",)),
     Family(
@@ -122,9 +122,7 @@ CLUSTER = (
     Family(
         "dorm_lost_steps_total", "counter", "Steps that apps repeat because they were done after the last checkpoint."
     ),
-    Family(
-        "dorm_lost_work_seconds_total", "counter", "Time that these steps had taken, where the app's speed is known."
-    ),
+    Family("dorm_lost_work_seconds_total", "counter", "Time that these steps had taken, if the app's speed is known."),
     Family("dorm_killed_containers_total", "counter", "Containers killed because they outlived their grace time."),
 )
 """Of the cluster: from its log alone, so the same in any process that reads it."""
@@ -134,7 +132,7 @@ LOG = (
     Family("dorm_log_sequence", "gauge", "The last record of the log."),
     Family("dorm_log_lag_records", "gauge", "Records of the log that these figures do not contain yet."),
     Family("dorm_log_size_bytes", "gauge", "What the log takes on one NATS server."),
-    Family("dorm_log_limit_bytes", "gauge", "What the log may take there; absent where the disk is the limit."),
+    Family("dorm_log_limit_bytes", "gauge", "What the log may take there; absent if the disk is the limit."),
 )
 
 MASTER = (

@@ -1,9 +1,9 @@
-"""Folds a cluster's log beside whatever else a process does, for the metrics of the cluster.
+"""Folds a cluster's log in the background of a process, for the metrics of the cluster.
 
 The fold runs in threads, batch by batch, with its own state: a master's loop never waits for it, and nothing that it does
 can end the process.  The tally is kept in a file, with the record that it belongs to.  After a restart the fold starts at a
 snapshot at or before that record and counts what comes after it, so counters go on as if nothing had happened.  Without the
-file, or where the log no longer has that record, counting starts at the newest snapshot (`dorm_counted_from_sequence`).
+file, or if the log no longer has that record, counting starts at the newest snapshot (`dorm_counted_from_sequence`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 class Follower:
     """One cluster's figures in one process.  `file` keeps the tally, None keeps it in memory;  `clock` returns UTC ns;
-    `room` asks how many bytes the log takes, and may take."""
+    `room` returns how many bytes the log uses, and may use."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Follower:
             await asyncio.sleep(_AGAIN_S)
 
     async def metrics(self) -> list[Metric]:
-        """Return what `families.CLUSTER` and `families.LOG` name; of the cluster only once the log is folded."""
+        """Return what `families.CLUSTER` and `families.LOG` name; those of the cluster only once the log is folded."""
         figures = await self._figures()
         if not self.ready.is_set():
             return list(log_metrics(figures, 0))

@@ -1,6 +1,6 @@
-"""`/metrics` over HTTP, and beside it whether the process lives and is ready.
+"""`/metrics` over HTTP, with the pages about whether the process is alive and ready.
 
-Each source is asked with a time limit of its own and may fail by itself: what the others know is served.  One scrape is made
+Each source has its own time limit and may fail: the metrics of the others are served.  One scrape is made
 at a time; further ones wait for it and get the same body.
 """
 
@@ -36,7 +36,7 @@ _log = Logger(__name__)
 
 class MetricsServer:
     """Use as an async context manager; serves what `sources` return, the process's own metrics, and the pages of `health`.
-    With `else_any_port` it takes any free port where the given one is in use."""
+    With `else_any_port` it takes any free port if the given one is in use."""
 
     def __init__(
         self, address: Address, sources: Iterable[Source], *, else_any_port: bool = False, health: Health | None = None
@@ -50,7 +50,7 @@ class MetricsServer:
         """Where it listens."""
 
     async def __aenter__(self) -> MetricsServer:
-        """Raises MetricsError where the address is in use or not this machine's."""
+        """Raises MetricsError if the address is in use or not this machine's."""
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._answer)
         if self._health is not None:
@@ -100,7 +100,7 @@ class MetricsServer:
 
 
 async def _ask(source: Source) -> list[Metric]:
-    """A source that fails or takes long is missing from the scrape, and costs the others nothing."""
+    """A source that fails or takes too long is missing from the scrape, and does not affect the others."""
     try:
         async with asyncio.timeout(_SOURCE_S):
             return list(await source())

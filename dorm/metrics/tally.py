@@ -1,4 +1,4 @@
-"""Counters and histograms of a log: what a `Tally` has seen of it since some record.
+"""Counters and histograms of a log: what a `Tally` has counted since some record.
 
 A tally is an `Observer` of a fold.  It is additive and follows from the records alone, so a process that keeps its tally with
 the sequence it belongs to, and later folds on from there, has the same counters as one that never stopped.
@@ -43,7 +43,7 @@ class Histogram(msgspec.Struct):
         return cls(bounds, [0] * (len(bounds) + 1))
 
     def observe(self, seconds: float) -> None:
-        """Durations are differences of log times: one below 0 cannot be, and counts as 0."""
+        """Durations are differences of log times; one below 0 is impossible and counts as 0."""
         seconds = max(0.0, seconds)
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
@@ -75,7 +75,7 @@ def _phases() -> dict[str, Histogram]:
 
 
 class Tally(msgspec.Struct):
-    """What the log has said after `since` and up to `seq`."""
+    """Counts of the log after `since` and up to `seq`."""
 
     since: int = 0
     seq: int = 0
@@ -123,7 +123,7 @@ class Tally(msgspec.Struct):
         return found
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
-        """Follow one record after it was folded into `state`; one that is counted already changes nothing."""
+        """Follow one record after it was folded into `state`; a record that is already counted changes nothing."""
         if record.seq <= self.seq:
             return
         self.seq = record.seq
@@ -193,7 +193,7 @@ class Tally(msgspec.Struct):
         self.rotations["done"] += 1
 
     def _rotation_failed(self, state: State, event: k.RotationFailed) -> None:
-        self.rotations["failed"] += 1
+        self.rotations["failed"] += not event.in_vain
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,17 @@
-"""Policies that other distributions bring: found by entry point, run in processes of their own.
+"""Policies of other distributions: found by entry point, run in their own processes.
 
     finding   the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
-    proxy     a plug-in as a `dorm.policies.problem.Policy`: asks its process, and ends it when its time is over
+    proxy     a plug-in as a `dorm.policies.problem.Policy`: asks its process, and kills it when its time is over
     host      the program of that process
-    wire      what the two say to each other
+    wire      the messages between the two
     limits    how long one answer may take
 
 A distribution declares `[project.entry-points."dorm.policies"]`, `NAME = "package.module:Class"`; calling the object gives a
-`Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and
-costs its caller nothing but the answer: every failure is a `PolicyFailure`.  It never takes the name of one of Dorm's own
-policies.
+`Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and its
+caller only loses the answer: every failure is a `PolicyFailure`.  It can never replace one of Dorm's own policies.
 
 `dorm.policies.registry` imports this package by name when it is asked for a policy that is not Dorm's own, so every program
-that runs policies has plug-ins, and no program pays for looking for them without need.
+that runs policies has plug-ins, and no program searches for them needlessly.
 
     PluginError     a plug-in cannot be loaded: it fails to import, has a wrong interface, or shares its name
     PolicyFailure   (of `dorm.policies.problem`) it gave no usable answer
@@ -30,7 +29,7 @@ __all__ = ["Found", "PluginError", "PluginPolicy", "close", "found", "loadable",
 
 
 MOST_ANNOUNCED = 64
-"""Plug-ins that one election names: they have to fit into one message."""
+"""The maximum number of plug-ins in one election, which has to fit into one message."""
 
 
 def names() -> list[str]:
@@ -47,7 +46,7 @@ def policy(name: str) -> PluginPolicy:
 
 
 def loadable() -> tuple[list[PolicyPlugin], list[str]]:
-    """Load every plug-in.  Return what a master announces of those that work, and one line for each that does not."""
+    """Load every plug-in.  Return a master's announcement of those that work, and one line for each that does not."""
     announced: list[PolicyPlugin] = []
     problems = []
     for name, one in sorted(found().items()):

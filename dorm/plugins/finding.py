@@ -16,7 +16,7 @@ _LONGEST = 200
 
 
 class PluginError(UnknownPolicy):
-    """A plug-in cannot be used; one line for people, which names its distribution."""
+    """A plug-in cannot be used; the message is one line that names its distribution."""
 
     code = "policy.plugin.broken"
 
@@ -39,7 +39,7 @@ def found() -> dict[str, Found]:
     points: dict[str, list[Found]] = {}
     for point in metadata.entry_points(group=GROUP):
         one = Found(point.name, _distribution(point), point.value)
-        if one not in points.setdefault(one.name, []):  # A folder that is on the path twice.
+        if one not in points.setdefault(one.name, []):  # A folder may be on the path twice.
             points[one.name].append(one)
     return {name: _judged(sorted(same)) for name, same in sorted(points.items())}
 
@@ -58,7 +58,7 @@ def _judged(same: list[Found]) -> Found:
         problem = f"{one.plugin}: policy {one.name!r} is one of Dorm's own; the plug-in needs another name"
     elif not _NAME.fullmatch(one.name):
         problem = (
-            f"{one.plugin}: {one.name[:80]!r} is no name of a policy; use lower-case letters, digits, '-', '_' and '.'"
+            f"{one.plugin}: {one.name[:80]!r} is not a policy name; use lower-case letters, digits, '-', '_' and '.'"
         )
     elif len(same) > 1:
         owners = ", ".join(each.plugin for each in same)

@@ -3,7 +3,7 @@
     python -m dorm.plugins.host NAME MODULE:OBJECT LIFE
 
 Standard input and output belong to `wire`; what the plug-in prints goes to standard error.  LIFE is the number of a pipe that
-the owner never writes to: when it ends, the owner is gone, and so is this process, whatever the plug-in is doing.
+the owner never writes to: when it ends, the owner is gone, and this process ends too, whatever the plug-in is doing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     decode = msgspec.msgpack.Decoder(wire.Question).decode
     while policy is not None and (body := wire.receive(questions)) is not None:
         wire.send(answers, _answer(policy, decode(body)))
-    os._exit(0)  # Threads of the plug-in must not keep the process.
+    os._exit(0)  # Threads of the plug-in must not keep the process alive.
 
 
 def _end_with(life: int) -> None:
@@ -53,7 +53,7 @@ def _load(name: str, value: str) -> tuple[Any, wire.Loaded | wire.Failed]:
             return None, wire.Failed("policy.not_installed", "check_params({}) has to return a dict of all parameters")
         if len(msgspec.msgpack.encode(defaults)) > _LARGEST_DEFAULTS:
             return None, wire.Failed("policy.not_installed", f"its defaults take more than {_LARGEST_DEFAULTS} bytes")
-    except BaseException as error:  # An import may do anything, also end the program.
+    except BaseException as error:  # An import may do anything, even end the program.
         return None, wire.Failed("policy.not_installed", _words(error))
     meaning = next(iter((type(policy).__doc__ or "").strip().splitlines()), "")
     return policy, wire.Loaded(policy.version, defaults, meaning[:200])
@@ -87,7 +87,7 @@ def _answer(policy: Any, question: wire.Question) -> wire.Answered | wire.Failed
     try:
         return wire.Answered(msgspec.Raw(msgspec.msgpack.encode(answer)))
     except Exception as error:
-        return wire.Failed("policy.nonsense", f"its answer holds something that is no plain value: {_words(error)}")
+        return wire.Failed("policy.nonsense", f"its answer holds something that is not a plain value: {_words(error)}")
 
 
 def _words(error: BaseException) -> str:

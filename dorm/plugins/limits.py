@@ -1,4 +1,5 @@
-"""How long a policy may take for one answer before the process of a plug-in is killed, or one of Dorm's own is given up."""
+"""How long a policy may take for one answer before the process of a plug-in is killed, or the answer of one of Dorm's own
+policies is given up."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from events.quantities import QuantityError, duration
 USUAL_S = 60.0
 """Of a plug-in."""
 LOAD_S = 30.0
-"""At least this long may it take to be imported: a busy machine takes seconds for NumPy alone."""
+"""The minimum time allowed for its import: on a busy machine, NumPy alone takes seconds."""
 VARIABLE = "DORM_POLICY_LIMIT"
 _given: list[float] = []
 
@@ -37,5 +38,5 @@ def checked(text: str) -> float:
     """Parse a limit such as `30s`.  Raises QuantityError."""
     seconds = duration(text)
     if seconds <= 0:
-        raise QuantityError(f"{text!r} is no time; write 30s, for example")
+        raise QuantityError(f"{text!r} is not a time; write 30s, for example")
     return seconds

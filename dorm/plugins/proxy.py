@@ -1,7 +1,7 @@
 """A plug-in as a policy: its code runs in another process, which is killed when an answer takes too long.
 
 One process for each plug-in, started when it is first needed and again after it has ended.  A caller waits in its own thread,
-so nothing here belongs on an event loop; `close` ends all processes, and every wait with them.
+so nothing here belongs on an event loop; `close` ends all processes, and with them all waiting calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PluginPolicy:
         return self._ask(wire.Question(params, problem), Allocation)
 
     def close(self) -> None:
-        """End its process, also while it works."""
+        """End its process, even while it works."""
         process = self._process
         if process is not None:
             process.kill()
@@ -101,7 +101,7 @@ class PluginPolicy:
             assert process is not None
             try:
                 said = process.reply(question)
-            except BaseException:  # Whatever it still says would be taken for the next answer.
+            except BaseException:  # Anything that it still sends would count as the next answer.
                 self._process = None
                 process.kill()
                 raise
@@ -132,7 +132,7 @@ class _Process:
         self._ended = False
 
     def reply(self, question: wire.Question | None = None) -> wire.Reply:
-        """Return its next answer.  Raises PolicyFailure where it does not answer in time, or ends."""
+        """Return its next answer.  Raises PolicyFailure if it does not answer in time, or ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = limit_s() if question is not None else max(limit_s(), LOAD_S)
@@ -164,7 +164,7 @@ class _Process:
         return wire.reply_in(body)
 
     def kill(self) -> None:
-        """End it, with all processes that it has started.  Called by any thread, also twice."""
+        """End it, with all processes that it has started.  Any thread may call this, even twice."""
         with self._killing:
             if self._ended:
                 return

@@ -1,4 +1,4 @@
-"""What a plug-in's process and its owner say to each other: MessagePack after its length, one answer for each question."""
+"""The messages between a plug-in's process and its owner: a length and MessagePack, one answer for each question."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from events.limits import Number, clipped
 LENGTH = 8
 """Bytes of the length before each message, big-endian."""
 LARGEST = 1 << 28
-"""Bytes of an answer; a larger one is nonsense, and must not take the reader's memory."""
+"""The largest answer in bytes; a larger one is nonsense, and must not exhaust the reader's memory."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`problem` is None where the parameters are to be checked."""
+    """`problem` is None if the parameters are to be checked."""
 
     params: dict[str, Any]
     problem: Problem | None = None
@@ -48,7 +48,7 @@ Reply = Loaded | Answered | Failed
 
 
 _CODES = ("policy.raised", "policy.nonsense", "policy.ended", "policy.not_installed")
-"""How a policy's process may fail, by its own word."""
+"""The failures that a policy's process may report."""
 _reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _T = TypeVar("_T")
 
@@ -66,7 +66,7 @@ def reply_in(body: bytes) -> Reply:
 
 
 def answer_in(said: Reply, kind: type[_T]) -> _T:
-    """Return the answer in a reply.  Raises PolicyFailure, also where the reply is one."""
+    """Return the answer in a reply.  Raises PolicyFailure, also if the reply is one."""
     if isinstance(said, Failed):
         text = " ".join(clipped(said.text).split())
         raise PolicyFailure(text or "it says nothing", code=said.code if said.code in _CODES else "policy.raised")
@@ -79,7 +79,7 @@ def answer_in(said: Reply, kind: type[_T]) -> _T:
 
 
 def _malformed(error: Exception) -> PolicyFailure:
-    text = " ".join(str(error).split())  # It may quote what was sent.
+    text = " ".join(str(error).split())  # It may quote the message.
     return PolicyFailure(clipped(f"its answer is malformed: {text}"), code="policy.nonsense")
 
 

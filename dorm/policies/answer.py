@@ -33,7 +33,7 @@ def allocation(
 
 
 def by_rule(instance: Instance, rows: Rows, reasons: dict[str, Reason]) -> Allocation:
-    """Return the answer of a policy with a rule of its own, which bounds neither fairness loss nor changes."""
+    """Return the answer of a policy with its own rule, which bounds neither fairness loss nor changes."""
     return assemble(
         instance,
         rows,
@@ -81,7 +81,7 @@ def assemble(
 
 
 def _counts(instance: Instance, row: dict[int, int], app: int) -> dict[str, int]:
-    """A pinned app keeps its containers on nodes that are gone too: nothing about it is decided now."""
+    """A pinned app also keeps its containers on nodes that are gone: nothing about it is decided now."""
     if instance.pinned[app]:
         return dict(sorted(instance.apps[app].current.items()))
     gang, nodes = int(instance.gang[app]), instance.nodes

@@ -1,6 +1,6 @@
 """Checks a policy's answer against the problem that it answers, in exact integers.
 
-A policy may come from anyone, so no answer is believed: `faults` names the rules that an answer breaks, in words, and none
+A policy may come from anyone, so no answer is trusted: `faults` names the rules that an answer breaks, in words, and none
 for one that can be carried out.
 
     types      every part has the type that `problem.Allocation` states; figures are finite
@@ -12,8 +12,8 @@ for one that can be carried out.
     sizes      texts are short, and there are no more of them than apps
 
 Not checked are goals (fairness loss, θ2, apps that are stopped), which differ by policy, and ports, for which the core finds
-another answer itself (`dorm.core.decide.placement`).  The cost is linear in the containers' places, so it is small beside any
-policy.
+another answer itself (`dorm.core.decide.placement`).  The cost is linear in the containers' places, so it is small compared
+with any policy.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _MOST = 5
 
 
 def faults(problem: Problem, answer: Any) -> list[str]:
-    """Return what is wrong with an answer, at most `_MOST` faults; none for one that can be carried out."""
+    """Return the faults of an answer, at most `_MOST`; none for one that can be carried out."""
     return nonsense(problem, answer) or infeasible(problem, answer)
 
 
 def nonsense(problem: Problem, answer: Any) -> list[str]:
-    """Return why this is no answer to this problem: wrong types and sizes, missing or strange ids."""
+    """Return why this is not an answer to this problem: wrong types and sizes, missing or unknown ids."""
     if not isinstance(answer, Allocation):
         return [f"it answered with {_type(answer)}, not with an Allocation"]
     wrong = list(islice(_types(answer), _MOST))
@@ -57,7 +57,7 @@ def nonsense(problem: Problem, answer: Any) -> list[str]:
 
 
 def infeasible(problem: Problem, answer: Allocation) -> list[str]:
-    """Return which rules an answer breaks that is no nonsense."""
+    """Return which rules a well-formed answer breaks."""
     return list(islice(chain(_placements(problem, answer.counts), _extras(problem, answer)), _MOST))
 
 
@@ -70,7 +70,7 @@ def in_words(found: list[str]) -> str:
 
 
 def _types(answer: Any) -> Iterator[str]:
-    """`answer` is an Allocation by its class alone: nothing has checked its fields."""
+    """`answer` is an Allocation only by its class: nothing has checked its fields."""
     for name in ("counts", "reasons", "shortage", "batches", "plans"):
         if not isinstance(getattr(answer, name), dict):
             yield f"{name} is {_type(getattr(answer, name))}, not a dict"
@@ -193,7 +193,7 @@ def _eligible(
     app: AppDemand, given: Mapping[str, int], nodes: Mapping[str, NodeRoom], drained: Mapping[str, None]
 ) -> Iterator[str]:
     if not app.require.strip() and not drained and given.keys() <= nodes.keys():
-        return  # The usual case, without a look at each node.
+        return  # The usual case, without checking each node.
     wanted = requirement(app.require, LONGEST_DERIVED)
     for name in given:
         node = nodes.get(name)

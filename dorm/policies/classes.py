@@ -1,7 +1,7 @@
 """Equal rows of an integer matrix as classes: nodes of one shape, nodes with the same free room.
 
-Work on a cluster goes by class instead of by node wherever possible: ten thousand nodes have a few shapes, and seldom more
-than a few hundred distinct rooms.
+Work on a cluster goes by class instead of by node wherever possible: ten thousand nodes have a few shapes, and rarely more
+than a few hundred distinct amounts of free room.
 """
 
 from __future__ import annotations

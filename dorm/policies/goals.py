@@ -6,9 +6,9 @@ leave nothing that meets θ1, so the goals are ordered, and θ2 always holds:
  1. n_min of every app: first those whose partition was hit, then those that have waited longer than `patience_s`, by
     arrival, then as many waiting containers as possible, then arrival.  An app that runs undisturbed is never stopped.
     Apps that an empty cluster could not run are left out everywhere.
- 2. Where θ2 alone keeps an app waiting: containers that stand where the least-changing placement with that app has none.
+ 2. If θ2 alone keeps an app waiting: containers that stand where the least-changing placement with that app has none.
     Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited
-    longer than `patience_s`, no app starts meanwhile that would not start beside it, so it can't be overtaken without end.
+    longer than `patience_s`, no app starts meanwhile that would not start next to it, so it can't be overtaken endlessly.
  3. ξ, the fairness loss beyond θ1.
  4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
  5. U, less a price for each changed app (the paper's objective moves apps gratuitously).  The price is the cost of the
@@ -52,7 +52,7 @@ def terms(
     entitled: Flags,
     target: Sequence[dict[int, int]] | None = None,
 ) -> Terms:
-    """Return the terms that answers are scored by where the `entitled` apps are owed a share."""
+    """Return the terms that answers are scored by if the `entitled` apps are owed a share."""
     theoretical = integer.theoretical_shares(instance, entitled)
     unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, np.inf)
     floors = np.floor(settings["floor"] * theoretical / unit + 1e-6).astype(np.int64)
@@ -78,7 +78,7 @@ def reserved(instance: Instance, aged: Flags) -> tuple[int, Flags] | None:
 
     Others get no further containers there, so each app that ends leaves it more room, and it starts once enough is free: as in
     EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995), with nodes for processors.  The nodes are those with
-    the most room for it already, as many as would do if they were empty; so the free room on them never shrinks.
+    the most room for it already, as many as would suffice if they were empty; so the free room on them never shrinks.
     """
     waits = [i for i in instance.arrival if aged[i]]
     if not waits:
@@ -97,7 +97,7 @@ def reserved(instance: Instance, aged: Flags) -> tuple[int, Flags] | None:
 
 
 def fits(instance: Instance, free: Ints, app: int) -> Ints:
-    """How many containers of an app the free room of each node takes, at most n_max."""
+    """Return how many containers of an app fit into the free room of each node, at most n_max."""
     demand = instance.demand[app]
     here = np.full(len(free), 0 if instance.lacking[app] else int(instance.n_max[app]))
     for k in np.flatnonzero(demand > 0).tolist():

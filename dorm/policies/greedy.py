@@ -1,7 +1,7 @@
-"""The answer that always exists: keep what runs, start what fits, then fill.
+"""The answer that always exists: keep running apps, start those that fit, then fill.
 
 It serves when the solver has no answer or the problem is too large for it, and as the candidate that every answer of the
-solver has to beat.  It only adds containers to what runs, so it never breaks n_min or a node's room.
+solver has to beat.  It only adds containers, so it never breaks n_min or a node's room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FINE_STEPS = 1_000
 
 
 def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None) -> int | None:
-    """Return the node whose free room points most in the direction of the demand (cosine); None where none has room.
+    """Return the node whose free room points most in the direction of the demand (cosine); None if none has room.
 
     This leaves rare resources to apps that need them: a node with idle GPUs points away from an app without.
     `most` is how many more containers each node may get.  Ties go to the first id.
@@ -61,8 +61,8 @@ def put(instance: Instance, free: Ints, x: Ints, app: int, count: int, closed: F
 
 
 def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -> Ints:
-    """Keep everything that can stay; then give n_min to apps that were hit, apps that waited too long, and the others, first
-    come first served.  Nodes reserved for an app that can't start are closed to the apps after it."""
+    """Keep everything that can stay; then give n_min to apps that were hit, to apps that have waited too long, and to the
+    others, first come first served.  Nodes reserved for an app that can't start are closed to the apps after it."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
     free = integer.free_room(instance, integer.rows_of(x))
     closed: Flags | None = None
@@ -79,7 +79,7 @@ def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -
 
 
 def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
-    """Keep what can stay of a partition that was hit."""
+    """Keep the containers of a hit partition that can stay."""
     for node in np.flatnonzero(instance.current[app]).tolist():
         demand = instance.demand[app]
         needed = demand > 0

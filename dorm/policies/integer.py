@@ -1,9 +1,9 @@
 """The problem in sorted integer arrays, and what policies compute from it: room, order, shares, fairness loss, utilization.
 
-Apps and nodes are sorted by id, so the order in which they are given decides nothing; `arrival` keeps the order of arrival.
+Apps and nodes are sorted by id, so the order in which they are given has no effect; `arrival` keeps the order of arrival.
 `scoring` rates an answer.
 
-Apps with gangs are counted in gangs here (one gang has `gang` times the demand and lies whole on one node), and drained nodes
+Apps with gangs are counted in gangs here (one gang has `gang` times the demand and is whole on one node), and drained nodes
 are left out as if they were gone.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     """Counts of each app by node, only positive ones: a sparse matrix."""
 
 PORTS = "ports"
-"""Name of the last column where ports may limit a placement: containers that a node can serve."""
+"""Name of the last column if ports may limit a placement: containers that a node can serve."""
 
 LARGEST = 2**46
 """Quantities are clipped here (64 TiB, in bytes), so sums over 100,000 nodes stay exact in 64 bits."""
@@ -51,7 +51,7 @@ class Instance:
     """A `Problem` as numbers.  Matrices have apps as rows and nodes (or kinds of resources) as columns, sorted by id."""
 
     kinds: tuple[str, ...]
-    """Kinds that some node has; then `PORTS`, where they may limit a placement."""
+    """Kinds that some node has; then `PORTS`, if they may limit a placement."""
     measured: int
     """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
     nodes: tuple[str, ...]
@@ -98,12 +98,12 @@ class Instance:
 
     @property
     def possible(self) -> Flags:
-        """Apps that the empty cluster can run; the others must not hold up any app."""
+        """Apps that the empty cluster can run; the others must not delay any app."""
         return (self.fits_empty >= self.n_min) | self.pinned
 
     @property
     def in_budget(self) -> int:
-        """|P|: how many apps run, of which θ2 lets a part change."""
+        """|P|: the number of running apps, a part of which θ2 allows to change."""
         return int((self.running & ~self.absent).sum())
 
     @property
@@ -112,7 +112,7 @@ class Instance:
 
     @property
     def kept(self) -> Flags:
-        """Runs and may stay as it is: never stopped, and counted against θ2 if changed."""
+        """Whether each app runs and may stay: it is never stopped, and counts against θ2 if changed."""
         return self.running & ~self.pinned & ~self.forced
 
     @cached_property
@@ -127,7 +127,7 @@ class Instance:
 
     @cached_property
     def holds(self) -> Ints:
-        """How many containers of an app a node holds with only pinned apps on it, at most n_max (dense)."""
+        """How many containers of an app each node holds next to pinned apps, at most n_max (dense)."""
         holds = np.repeat(np.where(self.lacking, 0, self.n_max)[:, None], len(self.room), axis=1)
         for k in range(self.demand.shape[1]):
             needs = self.demand[:, k] > 0
@@ -137,7 +137,7 @@ class Instance:
 
 
 def read(problem: Problem) -> Instance:
-    """Convert a problem.  Raises `ValueError` where two apps or two nodes have the same id."""
+    """Convert a problem.  Raises `ValueError` if two apps or two nodes have the same id."""
     named = sorted(problem.nodes, key=lambda node: node.id)
     order = sorted(range(len(problem.apps)), key=lambda place: problem.apps[place].id)
     apps = tuple(problem.apps[place] for place in order)
@@ -170,7 +170,8 @@ def read(problem: Problem) -> Instance:
     by_pinned = pinned[app]
     again = np.array([app.again and not app.pinned for app in apps], np.bool_)[app]
     overfull: Flags = np.asarray((sums(node, used, len(nodes)) > capacity).any(axis=1))
-    # An app that is restarted for its owner, who may have raised its demand, makes room: its neighbors need not move for it.
+    # An app whose owner requested a restart, perhaps with a larger demand, gives up its own room: its neighbors need not move
+    # for it.
     without: Flags = np.asarray((sums(node[~again], used[~again], len(nodes)) > capacity).any(axis=1))
     displaced[app[np.where(again, overfull[node], without[node]) | ~eligible[goes_by[app], node]]] = True
     used_by_pinned = sums(node[by_pinned], used[by_pinned], len(nodes))
@@ -212,7 +213,7 @@ def read(problem: Problem) -> Instance:
 def _served(
     nodes: Sequence[NodeRoom], apps: Sequence[AppDemand], capacity: Ints, demand: Ints, gang: Ints
 ) -> Ints | None:
-    """Return how many containers the ports of each node serve; None where other resources always bind first: the usual case,
+    """Return how many containers the ports of each node serve; None if other resources always bind first: the usual case,
     which must cost nothing."""
     if all(node.ports is None for node in nodes):
         return None
@@ -324,7 +325,7 @@ def counts_of(rows: Rows) -> Ints:
 
 
 def free_room(instance: Instance, rows: Rows) -> Ints:
-    """Return what is free on each node beside pinned apps and the containers of `rows`."""
+    """Return the free room on each node next to pinned apps and the containers of `rows`."""
     app, node, count = entries(rows)
     count = np.where(instance.pinned[app], 0, count)
     return instance.room - sums(node, count[:, None] * instance.demand[app], len(instance.nodes))
@@ -347,7 +348,7 @@ def aged(instance: Instance, patience_s: float) -> Flags:
 def changed(instance: Instance, rows: Rows) -> Flags:
     """Return which apps that ran are not exactly as they were, forced or not."""
     flags = np.array([row is not was and row != was for row, was in zip(rows, instance.rows, strict=True)], np.bool_)
-    flags |= instance.forced  # Some of it is gone, whatever is left.
+    flags |= instance.forced  # A part of it is gone, regardless of the rest.
     return flags & instance.running & ~instance.pinned
 
 

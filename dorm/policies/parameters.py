@@ -15,7 +15,7 @@ class Parameter(NamedTuple):
     """A numeric parameter of a policy."""
 
     default: float
-    """An int where only whole numbers make sense."""
+    """An int if only whole numbers make sense."""
     least: float
     most: float
     meaning: str
@@ -28,11 +28,11 @@ OPTIMIZER = {
     ),
     "max_changes": Parameter(50, 0, 1_000_000, "and never more running apps than this in one round"),
     "floor": Parameter(0.5, 0.0, 1.0, "each app should have at least this part of its theoretical share"),
-    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds of work that adjusting an app costs where none was measured"),
+    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds of work that adjusting an app costs if none was measured"),
     "horizon_s": Parameter(
         1500.0, 1.0, 604_800.0, "seconds that a decision is expected to last: sets what a change costs"
     ),
-    "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app goes before younger ones"),
+    "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app precedes younger ones"),
 }
 """Of `dorm` and `dorm-exact`."""
 
@@ -53,9 +53,15 @@ SPEED = {
         30.0,
         0.0,
         86_400.0,
-        "seconds that an app stands still at a change where none was measured, of no app on the cluster",
+        "seconds that an app pauses at a change, if no pause of any app was measured",
     ),
-    "caution": Parameter(6.0, 0.0, 1000.0, "a change has to save the app so many times the pause that it costs"),
+    "caution": Parameter(6.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
+    "rest": Parameter(
+        0.0,
+        0.0,
+        1000.0,
+        "after a change, an app keeps its containers for this many times its measured pause; 0: no rest",
+    ),
     "full_pause_s": Parameter(
         30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
     ),
@@ -65,6 +71,8 @@ SPEED = {
     "patience_s": OPTIMIZER["patience_s"],
 }
 """Of `dorm-speed`."""
+RESTS_FROM_S = 5.0
+"""An app whose changes stop it for less than this does not rest after one."""
 
 
 class ParameterError(DormError, ValueError):

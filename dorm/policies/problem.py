@@ -17,7 +17,7 @@ from events.errors import DormError
 
 
 class PolicyFailure(DormError):
-    """A policy gave no usable answer; the text says why, and the code in which way:
+    """A policy gave no usable answer; the text gives the reason, and the code its kind:
 
     `policy.raised`         it raised an exception
     `policy.nonsense`       its answer has wrong types, or other ids than the problem
@@ -46,20 +46,20 @@ class NodeRoom(msgspec.Struct, frozen=True):
     capacity: dict[str, int]
     labels: dict[str, str] = {}
     drained: bool = False
-    """Gets nothing new, and what is on it has to leave.  The problem includes it so that reasons can name it."""
+    """It gets nothing new, and its containers have to leave. The problem includes it so that reasons can name it."""
     ports: PortRoom | None = None
-    """None where ports are no limit."""
+    """None if ports are not limited."""
     unmounted: bool = False
     """It counts as drained because the cluster's checkpoint folder is not mounted there."""
 
     @property
     def type(self) -> str:
-        """Nodes of one type are equally fast: the value of the label `type`; "" where there is none."""
+        """Nodes of one type are equally fast: the value of the label `type`; "" if there is none."""
         return self.labels.get("type", "")
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The batch sizes that an app accepts, in samples of one step over all its containers, and how its gradients are spread.
+    """The batch sizes that an app accepts, in samples of one step over all its containers, and the noise of its gradients.
 
     The statistical efficiency of a batch of m samples, against one of `initial` samples, is
     (noise + initial) / (noise + m): larger batches are processed faster, but each sample teaches less (Pollux, OSDI 2021,
@@ -76,13 +76,13 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Utility(msgspec.Struct, frozen=True):
-    """What it is worth that an app is done `t` seconds after its submission: worth / (1 + exp(decay · (t - target_s)))
+    """The worth of completing an app `t` seconds after its submission: worth / (1 + exp(decay · (t - target_s)))
     (OASiS, arXiv 1801.00936, §V; Huang et al., "Need for speed", ICDCS 2015)."""
 
     worth: float
     """Priority; the utility of an app that is done at once, almost."""
     decay: float
-    """Per second: 0 for an app that does not mind the time, large for one that is useless after its target."""
+    """Per second: 0 for an app without time pressure, large for one that is useless after its target."""
     target_s: float
 
 
@@ -112,9 +112,9 @@ class Plan(msgspec.Struct, frozen=True):
     slots: tuple[Slot, ...]
     """Ascending by time; the last has no containers: the app should be done then.  Empty for a plan that is withdrawn."""
     worth: float = 0.0
-    """What it is worth that the app is done by then (`Utility`)."""
+    """The worth of completing the app by then (`Utility`)."""
     cost: float = 0.0
-    """What its resources cost, by the prices at which it was admitted."""
+    """The cost of its resources, by the prices at which it was admitted."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
     away.  It comes before apps that never ran, and is not part of θ2's |P|."""
     again: bool = False
-    """It is restarted whatever the answer gives it, since its owner asked for that: another place costs it nothing more."""
+    """It is restarted in any case because its owner asked for that: another place costs it nothing more."""
     require: str = ""
     """Which nodes it may use: an expression over their labels (`events.spec.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""
@@ -148,48 +148,48 @@ class AppDemand(msgspec.Struct, frozen=True):
     waited_s: float = 0.0
     """How long it has been waiting (seconds), 0 while it runs: apps that have waited too long go first."""
     adjust_s: float | None = None
-    """What one adjustment of it costs, in seconds of its work: the measured pause and repeated work; None where none was
+    """The cost of one adjustment, in seconds of its work: the measured pause and repeated work; None if none was
     measured."""
     usual_adjust_s: float | None = None
-    """The same of the other apps on the cluster that are resized in the same way, for one of which none was measured."""
+    """The same of the other apps on the cluster that are resized in the same way, for an app without measurements."""
     served_s: float = 0.0
     """Container-seconds that it has received so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
     served_on: dict[str, float] = {}
-    """Of these, the ones on nodes of each type (`NodeRoom.type`); the rest of `served_s` was on nodes without a type."""
+    """The part of these on nodes of each type (`NodeRoom.type`); the rest of `served_s` was on nodes without a type."""
     held_s: float | None = None
-    """Seconds since it was given the containers that it has; None where unknown, and while it has none."""
+    """Seconds since it got its present containers; None if unknown, and while it has none."""
     remaining_steps: float | None = None
-    """Remaining steps of its work; None where its owner did not declare how many there are."""
+    """Remaining steps of its work; None if its owner did not declare how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
-    """Containers and steps per second, ascending by containers, as its owner declares; empty where unknown."""
+    """Containers and steps per second, ascending by containers, as its owner declares; empty if unknown."""
     speed_on: dict[str, tuple[tuple[int, float], ...]] = {}
-    """The same by type of node (`NodeRoom.type`), where it differs; a type that is missing here has `speed`."""
+    """The same by type of node (`NodeRoom.type`), if it differs; a type that is missing here has `speed`."""
     measured: tuple[Measured, ...] = ()
     """How fast it has worked so far; policies that learn weigh this against `speed`."""
     alike: tuple[Measured, ...] = ()
-    """The same of an app like it, for one of which nothing is known."""
+    """The same of a similar app, for an app without measurements."""
     alike_by_type: tuple[Measured, ...] = ()
-    """The same of apps like it that have worked on several types of nodes, for one that has not."""
+    """The same of similar apps that have worked on several types of nodes, for an app that has not."""
     tried: int = 0
-    """The largest number of containers that it was measured with, where its speed is not declared; 0 for no limit."""
+    """The largest number of containers that it was measured with, if its speed is not declared; 0 for no limit."""
     age_s: float = 0.0
     """Seconds since it was submitted."""
     adjustments: int = 0
     """How often it was resized so far, while it ran."""
     batch: Batch | None = None
-    """None where the batch size is fixed, and the speed is that with it."""
+    """None if the batch size is fixed, and the speed is that with it."""
     utility: Utility | None = None
-    """What its completion is worth by its time; None where its owner does not say."""
+    """The worth of its completion by time; None if its owner does not say."""
     plan: Plan | None = None
-    """What an earlier answer promised it; None where nothing was."""
+    """The promise of an earlier answer; None if nothing was."""
     work_s: float | None = None
-    """Seconds of one worker's time that its work still takes; None where its owner does not say."""
+    """Seconds of one worker's time that remain of its work; None if its owner does not say."""
     chunks: int = 0
-    """It has no more workers than this at once, as each works on a chunk of data of its own; 0 for no such bound."""
+    """The maximum number of its concurrent workers, because each works on its own chunk of data; 0 for no such bound."""
     servers: int = 0
-    """So many of its containers are parameter servers, which do no work themselves."""
+    """How many of its containers are parameter servers, which do no work themselves."""
     workers_per_server: int = 0
-    """Instead of `servers`: one parameter server for so many workers, or a part of them; 0 for no such ratio."""
+    """Instead of `servers`: one parameter server for this many workers, or a part of them; 0 for no such ratio."""
 
     @property
     def holds(self) -> dict[str, int]:
@@ -203,7 +203,7 @@ class Problem(msgspec.Struct, frozen=True):
     nodes: tuple[NodeRoom, ...]
     apps: tuple[AppDemand, ...]
     at_s: float = 0.0
-    """When it is asked, in seconds since any fixed moment; only policies that plan ahead look at it."""
+    """The time of the question, in seconds since any fixed moment; only policies that plan ahead use it."""
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -251,31 +251,31 @@ class Allocation(msgspec.Struct, frozen=True):
     fairness_loss: float
     """F = Σ_i |s_i - ŝ_i|, over all apps that an empty cluster could run, waiting ones included."""
     fairness_budget: float
-    """2m·θ1; -1 where the policy has no θ1."""
+    """2m·θ1; -1 if the policy has no θ1."""
     excess: float
     """ξ = max(0, F' - budget): the part that integrality and n_min make unavoidable.  F' is the loss among the apps that
-    can run beside each other; it differs from F only where an app has to wait for room (no resizing of the others could
+    can run beside each other; it differs from F only if an app has to wait for room (no resizing of the others could
     reduce that loss, so it must not make them shrink)."""
     overhead: int
     """How many apps that ran before and still run have any x_ij changed, forced changes excluded."""
     overhead_budget: int
-    """⌈θ2·|P|⌉, at most the absolute cap; or -1 where the policy has none."""
+    """⌈θ2·|P|⌉, at most the absolute cap; or -1 if the policy has none."""
     shortage: dict[str, int]
-    """Apps that get less than n_min (they get nothing and wait), with how many containers they lack."""
+    """Apps that get less than n_min (they get nothing and wait), with the number of containers that they lack."""
     status: str
-    """`optimal` where proven; `near` where the answer is close to `bound` but not proven optimal; else what limited the
-    solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ between machines), `fallback` where
-    the greedy answer stands because the solver found none or failed."""
+    """`optimal` if proven; `near` if the answer is close to `bound` but not proven optimal; else what limited the solver:
+    `node_limit`, `guard` if a crash guard fired (the answer may then differ between machines), `fallback` if the greedy answer
+    stands because the solver found none or failed."""
     bound: float
     """A proven upper bound on utilization less the price of changes (of `dorm-exact`: under the earlier goals)."""
     change_cost: float = 0.0
-    """The price of this answer's changes, in units of U: `utilization - change_cost <= bound`, with equality (to the
-    solver's tolerance) where the answer is optimal."""
+    """The price of this answer's changes, in units of U: `utilization - change_cost <= bound`, with equality (to the solver's
+    tolerance) if the answer is optimal."""
     batches: dict[str, int] = {}
     """The batch size of each app that has a range of them, for policies that choose it."""
     plans: dict[str, Plan] = {}
-    """What is promised for later, for policies that plan ahead; the next problem brings it back in `AppDemand.plan`.  An app
-    that is missing keeps the plan that it has."""
+    """Promises for later, from policies that plan ahead; the next problem returns them in `AppDemand.plan`. A missing app
+    keeps its plan."""
 
 
 class Policy(Protocol):

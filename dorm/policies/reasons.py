@@ -1,6 +1,6 @@
 """Why an app has fewer containers than it could use: the constraint that binds, as a code and a sentence.
 
-Reasons are derived from the answer itself, not from how it was found: they are true of the placement that was decided.  Apps
+Reasons are derived from the answer itself, not from the search for it, so they are true for the decided placement.  Apps
 with the same demand lack the same resources, and nodes with the same free room are alike, so each kind is examined once.
 """
 
@@ -30,7 +30,7 @@ ADJUSTING = Reason("adjusting", "in the middle of an adjustment; stays as it is 
 
 
 def amount(kind: str, value: int) -> str:
-    """Format `cpu` in cores, `memory` in GiB (or a smaller unit where needed), anything else as a count with its name."""
+    """Format `cpu` in cores, `memory` in GiB (or a smaller unit if needed), anything else as a count with its name."""
     if kind == "cpu":
         return f"{_short(value, 1000)} {'core' if value == 1000 else 'cores'}"
     if kind == "memory":
@@ -57,7 +57,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 class Lack(NamedTuple):
-    """Why no further container fits anywhere; an empty text where one does."""
+    """Why no further container fits anywhere; an empty text if one does."""
 
     code: str
     text: str
@@ -89,7 +89,7 @@ class Room:
         return int(min((each * self.rooms.size)[allowed].sum(), most))
 
     def lack(self, app: int) -> Lack:
-        """Return which resources keep the app off the nodes."""
+        """Return which resources the nodes lack for the app."""
         key = (self.instance.demand[app].tobytes(), int(self.instance.requirement[app]))
         if self.instance.lacking[app]:
             return self._lack(app)
@@ -197,7 +197,7 @@ def by_rule(instance: Instance, rows: Rows, why: Callable[[int, int, Room], Reas
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
-    """Return the reason where drained nodes would hold what is missing, if they were empty; else None."""
+    """Return the reason if drained nodes would hold what is missing, if they were empty; else None."""
     asked = instance.apps[app]
     names, room = [], 0
     for node in instance.drained:
@@ -220,7 +220,7 @@ def drained(instance: Instance, app: int, missing: int) -> Reason | None:
 
 
 def _closed(nodes: Sequence[NodeRoom]) -> str:
-    """Say why the nodes get nothing."""
+    """Return why the nodes get nothing."""
     if all(node.unmounted for node in nodes):
         return "has another folder of checkpoints" if len(nodes) == 1 else "have other folders of checkpoints"
     return "is drained" if len(nodes) == 1 else "are drained"
@@ -244,7 +244,7 @@ def impossible(instance: Instance, app: int) -> Reason:
 
 
 def _too_few_ports(instance: Instance, app: int) -> str:
-    """Describe an app of which an empty cluster would hold only some containers."""
+    """Describe an app for which an empty cluster has room for only some containers."""
     largest = max(instance.node_rooms, key=lambda node: (node.ports.most if node.ports else integer.LARGEST, node.id))
     ports = f", such as {largest.id}: {largest.ports.first}-{largest.ports.last}" if largest.ports else ""
     fitting, gang = int(instance.fits_empty[app]), int(instance.gang[app])
@@ -398,7 +398,7 @@ class _Explanation:
         return Reason("solver", f"there is room for {more * gang} more, but no better answer was found ({self.status})")
 
     def _no_room_to_grow(self, app: int, lack: Lack, *, below: bool, used_up: bool) -> Reason:
-        """Nothing is free: name what keeps others from making room, where they should."""
+        """Nothing is free: return what keeps others from making room, if they should."""
         off = drained(self.instance, app, 1)
         if off:
             return Reason("drained", f"{lack.text}; {off.text}")

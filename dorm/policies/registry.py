@@ -1,4 +1,4 @@
-"""Policies by name.  To add one, implement `problem.Policy` in a module of its own and register it here.
+"""Policies by name.  To add one, implement `problem.Policy` in its own module and register it here.
 
     problem     what a policy takes and returns
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
@@ -10,16 +10,16 @@
     task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
     tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
     optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
-    oasis       `oasis`: apps are admitted by prices, and run by plans that are made when they arrive, as in OASiS
+    oasis       `oasis`: apps are admitted by prices, and run by plans that are made at their arrival, as in OASiS
     pollux      `pollux`: the fairest mean of speed-ups by goodput, by a genetic search, as in Pollux
     sia         `sia`: one configuration for each app, by an integer program over goodputs, as in Sia
-    fifo        `fifo`: first come, first served, each with all that it asks for
+    fifo        `fifo`: first come, first served, each with everything that it asks for
     srtf        `srtf`: the app that ends soonest goes first, and others are stopped for it
     drf         `drf`: weighted dominant resource fairness, container by container
     gavel       `gavel`: max-min fairness over types of nodes that are not equally fast, in rounds
     themis      `themis`: finish-time fairness, by auctions among the apps that are worst off
     shockwave   `shockwave`: a market over the next rounds, in which late apps have larger budgets, as in Shockwave
-    market      `market`: apps bid for nodes with budgets, and get what they bid of all bids
+    market      `market`: apps bid for nodes with budgets, and get parts in proportion to their bids
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -40,9 +40,9 @@
 
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 
-Other distributions may bring policies as plug-ins (`dorm.plugins`).  A name that is not Dorm's own is looked up there, by the
-same import on demand, so that policies themselves need no code that starts processes.  What the fold does must not depend on
-what is installed, so it asks `built_in` alone.
+Other distributions may provide policies as plug-ins (`dorm.plugins`).  A name that is not Dorm's own is looked up there, by
+the same import on demand, so that policies themselves need no code that starts processes.  The fold must not depend on
+installed packages, so it only uses `built_in`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Policy
 
     class Plugins(Protocol):
-        """What `dorm.plugins` offers."""
+        """The interface of `dorm.plugins`."""
 
         def names(self) -> list[str]: ...
 

@@ -26,19 +26,19 @@ class Terms(NamedTuple):
     """The terms that answers are scored by, beyond the instance itself."""
 
     shares: Floats
-    """ŝ_i; 0 for an app that cannot run beside the others now."""
+    """ŝ_i; 0 for an app that cannot run next to the others now."""
     loss_budget: float
     change_budget: int
     floors: Ints
-    """The count that each app should at least have, where possible."""
+    """The count that each app should at least have, if possible."""
     prices: Floats
     """The price of changing the app, in units of U."""
     aged: Flags
-    """Apps that have waited too long: they come before all others that wait, by arrival."""
+    """Apps that have waited too long: they come before all other waiting apps, by arrival."""
     capped: bool = False
     """Whether the absolute cap, not θ2, determines `change_budget`."""
     target: Sequence[dict[int, int]] | None = None
-    """Where apps would be if θ2 did not hold back a waiting app: containers of others beyond it stand in that app's way."""
+    """The placement of apps if θ2 did not hold back a waiting app: containers of others beyond it block that app."""
 
 
 class Score(NamedTuple):
@@ -53,7 +53,7 @@ class Score(NamedTuple):
     order: tuple[int, ...]
     """1 for each app that gets nothing, in order of precedence."""
     in_the_way: int
-    """Containers that stand where the target has none."""
+    """Containers where the target has none."""
     excess: float
     below_floor: int
     net: float
@@ -101,12 +101,12 @@ def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
 
 
 def beyond(row: dict[int, int], other: dict[int, int]) -> int:
-    """Return how many containers of a row stand where the other has none."""
+    """Return how many containers of a row are where the other has none."""
     return sum(max(0, count - other.get(node, 0)) for node, count in row.items())
 
 
 def misplaced(wish: str, row: dict[int, int]) -> int:
-    """Return by how much a placement misses the app's wish."""
+    """Return how far a placement is from the app's wish."""
     if wish == "pack":
         return max(0, len(row) - 1)
     return sum(row.values()) - len(row) if wish == "spread" else 0

@@ -24,7 +24,7 @@ QUANTUM_DIGITS = 9
 
 
 def demand_fractions(demand: NDArray[np.int64], totals: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return d_ik / C_k, the part of the cluster's k that one container takes; infinite where the cluster has none of it."""
+    """Return d_ik / C_k, the part of the cluster's k that one container takes; infinite if the cluster has none of it."""
     need = demand.astype(np.float64)
     have = np.broadcast_to(totals.astype(np.float64), need.shape)
     missing = np.where(need > 0, math.inf, 0.0)

@@ -1,4 +1,5 @@
-"""A client of the HTTP API for users' own environments, a distribution of its own (`dorm-remote`): the standard library alone.
+"""A client of the HTTP API for users' own environments, a separate distribution (`dorm-remote`) that needs only the standard
+library.
 
     from dorm.remote import Client
 
@@ -7,17 +8,17 @@
     print(dorm.wait(app.id).phase)
 
     client    in ordinary code; start here
-    aio       the same, to be awaited
+    aio       the same for asyncio
     verbs     what both can do, each verb once, as steps without I/O:  apps, nodes, events
     steering  the same for holds, restarts and edits;  sweeping: for sweeps;  past: for apps of any age
-    steps     what verbs are made of
+    steps     the steps that verbs consist of
     asks      requests, as data
     answers   the answers' types
     wire      HTTP/1.1 and server-sent events, without I/O
-    errors    what is raised
+    errors    exceptions
 
 Reads are repeated through short outages, and submissions under the same key, so that a repeat is the same app.  Streams resume
-exactly.  `dorm.client` reads the log itself instead, and is for the control plane's own tools.
+exactly.  `dorm.client` reads the log itself instead, and is meant for the control plane's own tools.
 """
 
 from __future__ import annotations

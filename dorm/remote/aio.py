@@ -1,4 +1,4 @@
-"""The client to be awaited: as `dorm.remote.client`, with `await` and `async for`."""
+"""The client for asyncio: like `dorm.remote.client`, with `await` and `async for`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AsyncClient:
         timeout: float = wire.TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`url`: of `dorm serve`.  Raises RemoteError for one that is none."""
+        """`url`: of `dorm serve`.  Raises RemoteError if it is not a URL."""
         self._server = wire.server_of(url)
         self._user = user
         self._timeout = timeout
@@ -91,7 +91,7 @@ class AsyncClient:
     events = _each(verbs.events)
 
     async def _perform(self, steps: Each[T]) -> AsyncGenerator[T, None]:
-        """Do what a verb asks for, step by step, and yield what it finds."""
+        """Perform a verb step by step, and yield what it finds."""
         line = _Line(self)
         send: Callable[[Any], Any] = steps.send
         value: Any = None
@@ -162,7 +162,7 @@ class _Line:
 
 
 async def _pieces(reader: asyncio.StreamReader, head: wire.Head, timeout: float) -> AsyncIterator[bytes]:
-    """Yield the body.  Raises EOFError where it ends early, TimeoutError for one that is silent."""
+    """Yield the body.  Raises EOFError if it ends early, TimeoutError for one that is silent."""
     if head.headers.get("transfer-encoding", "").lower() != "chunked":
         left = int(head.headers.get("content-length", "0"))
         if left:

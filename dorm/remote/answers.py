@@ -1,4 +1,4 @@
-"""The answers' types.  Each keeps the whole document, so fields that this version does not know are there too."""
+"""The answers' types.  Each keeps the whole document, including fields that this version does not know."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Event(Answer):
     """An event of the log."""
 
     position: str = ""
-    """Where a stream resumes that is broken off after it."""
+    """The position from which a stream that was interrupted after it resumes."""
     at: str = ""
     kind: str = ""
     by: str = ""
@@ -75,7 +75,7 @@ class Stored(Answer):
     """A request is on the log."""
 
     position: str = ""
-    """A read with it as `min_seq` shows what follows from it."""
+    """A read with it as `min_seq` shows the effects of the request."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Spec(Answer):
     revision: int = 1
     """Counts the app's specs."""
     tag: str = ""
-    """What an edit names so that it is refused where somebody else was faster."""
+    """An edit that names it is refused if someone else was faster."""
     spec: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +111,7 @@ class Edited(Stored):
     revision: int = 1
     tag: str = ""
     restarts: bool = False
-    """Whether the app saves a checkpoint now and starts again."""
+    """Whether the app now saves a checkpoint and restarts."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Restarted(Stored):
     was: str = ""
     """The app's phase before."""
     checkpoint: int | None = None
-    """The step that it goes on from at least; None for one that starts from nothing."""
+    """The minimum step that it continues from; None if it starts from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SubmittedSweep(Stored):
     new: int = 0
     """Apps that were submitted now."""
     before: int = 0
-    """Apps that were there already."""
+    """Apps that existed already."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Sweep(Answer):
     count: int = 0
     submitted: int = 0
     phases: dict[str, int] = field(default_factory=dict)
-    """How many of its apps are in which phase."""
+    """The number of its apps by phase."""
     ended: bool = False
     """Whether all apps that were submitted have ended."""
     seen: str = ""
@@ -163,7 +163,7 @@ class PastApp(Answer):
     name: str = ""
     user: str = ""
     state: str = ""
-    """`completed`, `failed`, `cancelled`, or `live` where it had not ended."""
+    """`completed`, `failed`, `cancelled`, or `live` if it had not ended."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of its sweep."""
     step: int = 0
@@ -180,6 +180,6 @@ class Checkpoints(Answer):
     app: str = ""
     name: str = ""
     restart_step: int | None = None
-    """The step from which a restart would go on; None if it would start from nothing."""
+    """The step from which a restart would continue; None if it would start from the beginning."""
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     """Each with `path`, `size`, `step`, `generation`, `modified` and `used`."""

@@ -22,11 +22,11 @@ class Ask(Generic[T]):
     method: str
     path: str
     read: Callable[[Any], T]
-    """Makes the answer of the document that the server sends."""
+    """Turns the document that the server sends into the answer."""
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
-    """Whether sending it again does no harm."""
+    """Whether it can be sent again without harm."""
 
 
 def path_of(*parts: str, **query: Any) -> str:

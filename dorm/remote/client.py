@@ -57,7 +57,7 @@ class Client:
         timeout: float = wire.TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`url`: of `dorm serve`.  Raises RemoteError for one that is none."""
+        """`url`: of `dorm serve`.  Raises RemoteError if it is not a URL."""
         self._server = wire.server_of(url)
         self._user = user
         self._timeout = timeout
@@ -93,7 +93,7 @@ class Client:
     events = _each(verbs.events)
 
     def _perform(self, steps: Each[T]) -> Generator[T, None, None]:
-        """Do what a verb asks for, step by step, and yield what it finds."""
+        """Perform a verb step by step, and yield what it finds."""
         line = _Line(self)
         send: Callable[[Any], Any] = steps.send
         value: Any = None

@@ -1,11 +1,11 @@
-"""What a client raises.
+"""The exceptions of a client.
 
 RemoteError
 ├── Unreachable     no server answers, also after several tries
 └── Problem         the server answered with a problem document
     ├── NotFound    there is no such app, node or moment
-    ├── Refused     it cannot be done: the code and the text say why
-    └── Unsettled   it is unknown whether a request is stored; the same again settles it
+    ├── Refused     it cannot be done; the code and the text say why
+    └── Unsettled   it is unknown whether a request is stored; repeating it settles the question
 """
 
 from __future__ import annotations

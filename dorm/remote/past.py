@@ -1,4 +1,4 @@
-"""Verbs for what was: apps of any age, several side by side, and what they saved."""
+"""Verbs for the past: apps of any age, several side by side, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def history(
     sort: str | None = None,
 ) -> Each[PastApp]:
     """Yield apps of any age, filtered and sorted as by `dorm history`: `history(name=["lr-*"], metric=["loss<0.1"],
-    sort="loss")`.  Raises Refused for a condition that cannot be read."""
+    sort="loss")`.  Raises Refused for a condition that cannot be parsed."""
     yield from listed(
         PastApp.of, "history", name=name, user=user, state=state, metric=metric, since=since, until=until, sort=sort,
         silence_s=_LONG_S,
@@ -41,5 +41,5 @@ def compare(*apps: str, at: str | None = None) -> One[dict[str, Any]]:
 
 
 def checkpoints(app: str) -> One[Checkpoints]:
-    """Return what an app has saved, and from which step a restart would go on.  Raises NotFound, Problem."""
+    """Return the checkpoints of an app, and the step from which a restart would continue.  Raises NotFound, Problem."""
     return done(Ask("GET", path_of("apps", app, "checkpoints"), Checkpoints.of), silence_s=_LONG_S)

@@ -1,4 +1,4 @@
-"""Verbs for an app that is there: hold it, restart it, give it another spec."""
+"""Verbs for an existing app: hold it, restart it, edit its spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ YAML = "application/yaml"
 
 
 def retry(app: str) -> One[Stored]:
-    """Try an app now that pauses after a failure.  Raises NotFound, Refused."""
+    """Retry an app now that pauses after a failure.  Raises NotFound, Refused."""
     return done(sending("POST", path_of("apps", app, "retry"), {}, Stored.of, repeatable=False))
 
 
@@ -34,7 +34,7 @@ def hold(app: str, reason: str = "") -> One[Stored]:
 
 
 def release(app: str, reason: str = "") -> One[Stored]:
-    """Let a held app go on.  Raises NotFound, Refused."""
+    """Release a held app.  Raises NotFound, Refused."""
     return done(sending("POST", path_of("apps", app, "release"), {"reason": reason}, Stored.of, repeatable=False))
 
 
@@ -51,7 +51,7 @@ def edit(
     tag: str | None = None,
 ) -> One[Edited]:
     """Give an app another spec, a document or YAML, or change single fields by a merge patch, in which None stands for a
-    default.  With the `tag` of the spec that the edit was made from it is refused (`Changed`) where somebody else was faster.
+    default.  With the `tag` of the spec that the edit was made from it is refused (`Changed`) if someone else was faster.
     Raises NotFound, Refused, Changed."""
     headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
     body, kind = (spec.encode(), YAML) if isinstance(spec, str) else (json.dumps(_edit(spec, patch)).encode(), JSON)

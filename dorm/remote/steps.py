@@ -1,8 +1,8 @@
-"""Steps of verbs, and what every verb is made of.
+"""Steps of verbs, and helpers for all verbs.
 
-A verb is a generator.  It yields the next step (`Open`, `Read`, `Pause`) and is sent what came of it; where the connection
-fails, `wire.Broken` is thrown in.  It returns its answer (`One`), or yields `Found` for each thing that it finds (`Each`).
-`client` performs the steps in ordinary code and `aio` awaits them; neither knows what a verb does.
+A verb is a generator.  It yields the next step (`Open`, `Read`, `Pause`) and is sent the result; if the connection fails,
+`wire.Broken` is thrown in.  It returns its answer (`One`), or yields `Found` for each thing that it finds (`Each`). `client`
+performs the steps in ordinary code and `aio` awaits them; neither knows what a verb does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Open:
-    """Send a request, on a connection of its own in the place of the one before; sent: the answer's `wire.Head`."""
+    """Send a request, on a new connection that replaces the previous one; sent: the answer's `wire.Head`."""
 
     ask: Ask[Any]
     silence_s: float | None = None
@@ -50,7 +50,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """Something that the verb was asked for; sent: None."""
+    """Something that the verb found; sent: None."""
 
     item: T
 
@@ -60,7 +60,7 @@ def as_it_is(document: Any) -> Any:
 
 
 def done(ask: Ask[T], silence_s: float | None = None) -> One[T]:
-    """Send a request, again where that helps and does no harm, and return the answer, which may be silent for so many seconds.
+    """Send a request, again if that helps and does no harm, and return the answer, which may be silent for so many seconds.
     Raises Problem, Unreachable."""
     for left in range(wire.TRIES - 1, -1, -1):
         try:
@@ -109,7 +109,7 @@ def first(steps: Each[T]) -> One[T]:
 
 
 def whole(steps: One[T]) -> Each[T]:
-    """Return a verb with one answer as one that finds it."""
+    """Turn a verb with one answer into one that finds it."""
     yield Found((yield from steps))
 
 

@@ -1,6 +1,6 @@
 """The verbs of both clients, each written once, as steps without I/O (`dorm.remote.steps`).
 
-Those for apps, nodes and events are here; `steering` has edits and restarts, `sweeping` sweeps, `past` what was.
+Those for apps, nodes and events are here; `steering` has edits and restarts, `sweeping` sweeps, `past` the past.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS = ("AppCompleted", "AppFailed", "AppCancelled")
 
 def submit(spec: Mapping[str, Any] | str, *, key: str | None = None) -> One[Submitted]:
     """Submit a spec, a document or YAML.  A repeat with the same `key` is the same app.  Raises Refused, Unsettled."""
-    # Without a key of the caller's it gets one, so that what is sent again after an outage is the same app.
+    # If the caller passes no key, it gets one, so that a repeat after an outage is the same app.
     headers = {"Idempotency-Key": key or uuid.uuid4().hex}
     if isinstance(spec, str):
         yaml = {**headers, "Content-Type": "application/yaml"}
@@ -122,8 +122,8 @@ def events(
     user: Sequence[str] = (),
     kind: Sequence[str] = (),
 ) -> Each[Event]:
-    """Yield each event once and in order, from a position or from now on, without end, through outages.  Raises Problem where
-    the request itself is refused."""
+    """Yield each event once and in order, from a position or from now on, without end, through outages.  Raises Problem if the
+    request itself is refused."""
     failures = 0
     while True:
         path = path_of("events", "stream", after=after, app=app, node=node, user=user, kind=kind)

@@ -16,11 +16,11 @@ AGENT = "dorm-remote"
 TOKEN_VARIABLE = "DORM_TOKEN"
 """The environment variable with the secret of a token, for clusters that know their users."""
 TRIES = 4
-"""How often a request is sent that can be repeated."""
+"""How often a repeatable request is sent."""
 PAUSE_S = 0.5
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0
-"""A stream shows a sign of life every 15 seconds; one that is silent for longer is opened again."""
+"""A stream sends a keep-alive every 15 seconds; one that is silent for longer is reopened."""
 BUSY = (429, 503)
 """Statuses of a server that may answer later."""
 
@@ -43,8 +43,8 @@ def server_of(url: str) -> Server:
     """Raises RemoteError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        shown = url.rpartition("@")[2][:80]  # What comes before it may be a password.
-        raise RemoteError(f"{shown!r} is no address of a server; write http://127.0.0.1:4280")
+        shown = url.rpartition("@")[2][:80]  # The text before it may be a password.
+        raise RemoteError(f"{shown!r} is not an address of a server; write http://127.0.0.1:4280")
     tls = parts.scheme == "https"
     return Server(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
@@ -57,7 +57,7 @@ def headers_of(given: Mapping[str, str], user: str | None) -> dict[str, str]:
 
 
 class Broken(Exception):
-    """The connection failed, or what came over it is no HTTP."""
+    """The connection failed, or the answer is not HTTP."""
 
 
 def broken(server: Server, error: BaseException) -> Broken:
@@ -68,7 +68,7 @@ AGAIN = object()
 
 
 def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
-    """Return the document of an answer, or AGAIN where the request should be sent again.  Raises Problem, RemoteError."""
+    """Return the document of an answer, or AGAIN if the request should be sent again.  Raises Problem, RemoteError."""
     if repeatable and tries_left and (status in BUSY or status == 504):
         return AGAIN
     if status >= 400:
@@ -76,11 +76,11 @@ def settled(status: int, body: bytes, tries_left: int, repeatable: bool) -> Any:
     try:
         return json.loads(body) if body else {}
     except ValueError:
-        raise RemoteError("the answer is no JSON; is this the address of `dorm serve`?") from None
+        raise RemoteError("the answer is not JSON; is this the address of `dorm serve`?") from None
 
 
 def document_of(body: bytes) -> dict[str, Any]:
-    """Return a problem document; an empty one where the body is none, as of a proxy."""
+    """Return a problem document; an empty one if the body is none, as of a proxy."""
     try:
         document = json.loads(body)
     except ValueError:

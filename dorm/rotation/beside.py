@@ -1,4 +1,4 @@
-"""Run the rotation of a cluster's log beside its master, over a connection of its own."""
+"""Runs the rotation of a cluster's log next to its master, over a separate connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the operator of a master says about rotation."""
+    """The operator's settings of rotation."""
 
     spool: Path
-    """A folder with room for one archive, where it is written before it goes into its store."""
+    """A folder with room for one archive, which is written there before it goes into its store."""
     place: str = ""
     """The store: a folder, or s3://BUCKET/PREFIX; "" for none, and then nothing is rotated."""
     policy: Policy = Policy()
@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
 def rotating_beside(
     master: Master, connection: Connection, settings: Settings, key: SealKey
 ) -> AbstractAsyncContextManager[None]:
-    """Rotate the log while the body runs and this master leads.  Raises StoreError for a place that is none."""
+    """Rotate the log while the body runs and this master leads.  Raises StoreError for an invalid place."""
     cluster = connection.cluster
     log = WholeLog(connection.stream, cluster, place=settings.place)
     rotator = None
@@ -75,7 +75,7 @@ def rotating_beside(
 
 
 async def open_checked(place: str, cluster: str) -> None:
-    """Look once whether a place can be used, so that a wrong one is refused at the start.  Raises StoreError."""
+    """Check once whether a place can be used, so that a wrong one is refused at the start.  Raises StoreError."""
     store = await asyncio.to_thread(open_store, place, cluster)
     try:
         await store.names()

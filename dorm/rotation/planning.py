@@ -1,6 +1,6 @@
 """Up to which seal the next archive of a log reaches.
 
-An archive ends where a seal does: what the seal states of the records is compared with what lies in the archive, and later
+An archive ends where a seal does: the seal's statement about the records is compared with those in the archive, and later
 seals continue the same chain, so one chain of signed statements covers archives and stream.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog
 
 _LOOK_BACK = (5_000, 50_000)
-"""Records before the target among which a seal is looked for: usually there is one in a thousand."""
+"""How many records before the target are searched for a seal: usually there is one in a thousand."""
 _LOOK_AHEAD = 5_000
 """Records after the target: a seal comes after the records that it covers."""
 
@@ -79,7 +79,7 @@ async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_
 
 
 async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed: int) -> LogSealed | None:
-    """Return the last seal of a record in this range that a key has signed."""
+    """Return the last signed seal of a record in this range."""
     found: LogSealed | None = None
     until = min(await log.end(), upto + _LOOK_AHEAD)
     async with contextlib.aclosing(log.read(after=after, subjects=[subjects.rounds(cluster)])) as batches:

@@ -16,8 +16,8 @@ KEEP_S = 86_400.0
 """Records that stay in the stream by default: about a day, so that agents and followers that were away for some hours
 continue without an archive."""
 MOST_RECORDS = 1_000_000
-"""Records in one archive.  A longer past moves in several steps, so each takes bounded room aside, and the stream shrinks as
-it goes."""
+"""Records in one archive. A longer past moves in several steps, so each needs bounded temporary room, and the stream shrinks
+along the way."""
 
 
 HELD_S = 7 * 86_400.0

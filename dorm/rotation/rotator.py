@@ -7,9 +7,9 @@ says.
     4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
     5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
 
-A crash before 4 leaves an archive that nobody reads; the same records give the same bytes, so the next try puts the same file.
-After a crash between 4 and 5 the next rotation begins with 5.  The cut is stored directly after the last one, or not at all,
-so of two masters that rotate at once one gives up.
+A crash before 4 leaves an archive that nobody reads; the same records give the same bytes, so the next attempt writes the same
+file. After a crash between 4 and 5 the next rotation begins with 5.  The cut is stored directly after the last one, or not at
+all, so if two masters rotate at once, one gives up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rotator:
     """Rotates one cluster's log in the name of one master.
 
     `spool` is a folder with room for one archive; `clock` returns UTC nanoseconds, for people; `leads` says whether this
-    master leads now, without which it states no cut and removes nothing."""
+    master leads now; otherwise it states no cut and removes nothing."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Rotator:
         return cut
 
     async def finish(self) -> LogRotated | None:
-        """Remove what the newest cut covers from the stream, if that is still to be done; return the cut.  Raises as
+        """Remove what the newest cut covers from the stream, if it is still there; return the cut.  Raises as
         `step`."""
         cut = await self._log.cut()
         if cut is None:
@@ -155,7 +155,7 @@ class Rotator:
             await archive.close()
 
     async def _commit(self, chosen: Plan, written: Written, epoch: int, cause: str) -> LogRotated:
-        """State the cut on the log.  Raises RotationError where another master was first."""
+        """State the cut on the log.  Raises RotationError if another master was first."""
         self._check_leading()
         subject = subjects.rotations(self._cluster)
         last = await self._log.stream.last_on(subject)

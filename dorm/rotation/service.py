@@ -1,7 +1,7 @@
 """Runs next to a master: rotates the log while that master leads, when the policy says so or a user requests it.
 
-What became of a request, or of a due rotation that failed, is on the log (`RotationFailed`): a client can wait for it,
-and everybody sees why a log grows.
+A failure of a requested or due rotation is on the log (`RotationFailed`): a client can wait for it, and everyone sees why a
+log grows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 CHECK_S = 60.0
-"""Seconds between two looks at whether a rotation is due."""
+"""Seconds between two checks whether a rotation is due."""
 _PAUSE_S = 1.0
 _SAY_AGAIN = 60
-"""After so many looks in which a due rotation fails for the same reason, the log says it again: about once an hour."""
+"""After this many attempts at a due rotation that fail for the same reason, the log says so again: about once an hour."""
 _log = structlog.get_logger(__name__)
 NO_ARCHIVES = (
     "the leading master has no place for archives; start it with --archives FOLDER or --archives s3://BUCKET/PREFIX"
@@ -46,7 +46,7 @@ NO_ARCHIVES = (
 
 
 class RotationService:
-    """One master's.  `rotator` is None where it has no place for archives: then it only answers requests.  `room` returns the
+    """One master's.  `rotator` is None if it has no place for archives: then it only answers requests.  `room` returns the
     bytes that the stream takes, `needed` the first record that a webhook has yet to deliver; `state` is the master's, which
     says who may ask."""
 
@@ -149,7 +149,7 @@ class RotationService:
                 await self._report(error)
 
     async def _held(self, policy: Policy) -> Policy:
-        """Return the policy with what webhooks have yet to deliver, unless that is too old.  Raises LogError."""
+        """Return the policy extended by what webhooks have yet to deliver, unless that is too old.  Raises LogError."""
         first = await self._needed() if self._needed is not None else None
         last = await self._log.record_at(await self._log.end()) if first is not None else None
         if first is None or last is None:

@@ -1,6 +1,6 @@
 """One archive of a rotation: the records up to a seal, snapshots between them, and the state at both ends.
 
-The last snapshot is the one that its master signs: from there the stream is folded on, without the archive.
+The last snapshot is the one that its master signs: from there the stream is folded without the archive.
 """
 
 from __future__ import annotations
@@ -85,9 +85,13 @@ async def write(log: EventLog, cluster: str, plan: Plan, file: Path) -> Written:
 
 def _create(file: Path) -> BinaryIO:
     try:
-        return open(file, "xb+", buffering=1 << 20)
+        return open(file, "xb+", buffering=1 << 20, opener=_private)
     except OSError as error:
         raise RotationError(f"{file}: {error.strerror}", code="archive.not_written") from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 class _Writing:

@@ -1,7 +1,7 @@
 """Who may do what on a cluster's NATS servers: roles, keys, certificates, and the servers' configuration.
 
-What counts stands on the log (`events.identities`), and the configuration is written from there.  Only shells use this
-package: the core knows identities, and no keys but public ones.
+The log is authoritative (`events.identities`), and the configuration is written from it.  Only shells use this
+package: the core knows identities and public keys only.
 
     roles           what each role may publish and receive, as data
     configuration   accounts and permissions as a NATS server reads them
@@ -9,7 +9,7 @@ package: the core knows identities, and no keys but public ones.
     joining         how a node joins: both sides; `introductions` has its tokens
     folder          a cluster's keys on its admin's machine
     certificates    the cluster's authority, and its servers' certificates
-    contexts        clusters and credentials by a user's own names
+    contexts        clusters and credentials by names that a user chooses
     files           files that only their owner may read; the root of this package's errors
 
 Start with `roles`.  Imports the client, the core and `events`.

@@ -1,6 +1,6 @@
 """Changing identities: the log first, then the configuration of the servers.
 
-What the log says counts.  If the second step fails, or this process is killed between the two, the next change, or
+The log is authoritative.  If the second step fails, or this process is killed between the two, the next change, or
 `dorm user list --apply`, writes the configuration again from the log.
 """
 
@@ -38,7 +38,7 @@ class Admin:
     """An admin who changes the identities of one cluster."""
 
     def __init__(self, client: Client, folder: KeyFolder | None, *, clock: Callable[[], int]) -> None:
-        """`folder`: the cluster's keys and configuration, where they are on this machine."""
+        """`folder`: the cluster's keys and configuration, if they are on this machine."""
         self._client = client
         self._folder = folder
         self._clock = clock
@@ -53,12 +53,12 @@ class Admin:
         return found
 
     async def enable(self, credentials: Credentials, masters: list[str]) -> None:
-        """Make the cluster know identities, with the author as its first admin; on one that does, change nothing."""
+        """Make the cluster authenticate its users, with the author as its first admin; if it already does, change nothing."""
         if await self._client.look(lambda state: state.known) is None:
             await self._publish(TrustEnabled(public_key=public_key(credentials.seed), masters=masters))
 
     async def add_user(self, user: UserAdded) -> None:
-        """Raises SecurityError where the log refuses it."""
+        """Raises SecurityError if the log refuses it."""
         await self._publish(user)
 
     async def remove_user(self, name: str) -> None:
@@ -79,7 +79,7 @@ class Admin:
         return await asyncio.to_thread(self._folder.reload)
 
     async def _publish(self, event: Event) -> None:
-        """Append an event and have it folded.  Raises SecurityError where the log refuses it, and the log's errors."""
+        """Append an event, and wait until it is folded.  Raises SecurityError if the log refuses it, and the log's errors."""
         who = self._client.user
         said = msgspec.structs.replace(event, id=f"{who}.{secrets.token_hex(8)}", at=self._clock(), by=who)
         subject = subjects.fact(self._client.cluster, type(event).__name__, who)

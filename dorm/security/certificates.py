@@ -1,7 +1,7 @@
 """A cluster's own certificate authority, and the certificates of its NATS servers.
 
-Clients trust this authority alone, whose certificate is in their credentials.  It signs nothing but servers' certificates:
-people and nodes prove who they are by nkeys, which the configuration names.
+Clients trust this authority alone, whose certificate is in their credentials.  It only signs servers' certificates: people and
+nodes prove their identities by nkeys, which the configuration names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _AUTHORITY_DAYS = 3650
 _SERVER_DAYS = 825
-"""The longest that common clients accept of a server."""
+"""The longest validity of a server's certificate that common clients accept."""
 _EARLIER = timedelta(hours=1)
 """A machine whose clock is behind this one's must be able to use a new certificate."""
 
@@ -46,8 +46,8 @@ def new_authority(cluster: str, now: int) -> tuple[bytes, bytes]:
 def server_certificate(
     authority: bytes, authority_key: bytes, hosts: Iterable[str], now: int, *, routes: bool = False
 ) -> tuple[bytes, bytes]:
-    """Return certificate and key of a server with these names and addresses, in PEM.  `routes`: one that also connects to
-    other servers, and proves there what it is.  Raises SecurityError."""
+    """Return certificate and key of a server with these names and addresses, in PEM.  `routes`: the server also connects to
+    other servers, and proves its identity to them.  Raises SecurityError."""
     try:
         issuer = x509.load_pem_x509_certificate(authority)
         signer = serialization.load_pem_private_key(authority_key, None)
@@ -80,11 +80,11 @@ def server_certificate(
 
 
 def fingerprint(certificate: str) -> str:
-    """Return the SHA-256 of a certificate in PEM, as people compare it.  Raises SecurityError."""
+    """Return the SHA-256 of a certificate in PEM, in the form in which people compare it.  Raises SecurityError."""
     try:
         found = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
-        raise SecurityError("this is no certificate", code="security.authority_unreadable") from None
+        raise SecurityError("this is not a certificate", code="security.authority_unreadable") from None
     return hashlib.sha256(found.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 

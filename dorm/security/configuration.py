@@ -1,8 +1,8 @@
 """The accounts, permissions and limits of a cluster, as configuration of a NATS server.
 
 Pure: the identities on the log (`events.identities`) and the public keys of the cluster's own processes in, text out.
-The file can therefore be written again from the log at any time, and what it allowed at a moment follows from the
-log's state at that moment.
+The file can therefore be written again from the log at any time, and the permissions at a moment follow from the log's state
+at that moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIMITS = {
     USERS: f"max_payload: {largest_message('user')}, max_connections: 1000, max_subscriptions: 50000",
     NODES: "max_connections: 20000, max_subscriptions: 200000",
 }
-"""So that people's connections never take those of nodes and masters."""
+"""Keeps people from using up the connections of nodes and masters."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Key(msgspec.Struct, frozen=True):
     role: str
     public_key: str
     tenant: str = ""
-    """Of a user; "" for one of the user's own name."""
+    """Of a user; "" for the tenant named like the user."""
 
 
 def known_keys(known: Identities) -> list[Key]:

@@ -1,4 +1,4 @@
-"""Contexts: clusters by name, with address and credentials, in one file, as kubectl and nats keep them.
+"""Contexts: clusters by name, with address and credentials, in one file, like those of kubectl and nats.
 
     {"current": "lab", "contexts": {"lab": {"url": "tls://10.0.0.1:4222", "cluster": "lab", "credentials": "…/alice.json"}}}
 
@@ -50,13 +50,13 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
     def using(self, name: str) -> Contexts:
-        """Return the same with another current one, "" for none.  Raises SecurityError."""
+        """Return the same contexts with another current one, "" for none.  Raises SecurityError."""
         if name:
             self.find(name)
         return msgspec.structs.replace(self, current=name)
 
     def having(self, name: str, context: Context) -> Contexts:
-        """Return the same with one more, or another one under this name.  Raises SecurityError."""
+        """Return the same contexts with one added, or replaced under this name.  Raises SecurityError."""
         if not _NAME.fullmatch(name):
             raise SecurityError(
                 "the name of a context has 1 to 64 letters, digits, '.', '-' and '_'", code="context.name.malformed"

@@ -3,7 +3,7 @@
     ca.pem, ca.key          the cluster's certificate authority
     server.pem, server.key  certificate of the NATS server; of several, server-MACHINE.pem and .key
     accounts.conf           who may do what, for the server's configuration
-    apply                   a program of the admin's own, run after a change of accounts.conf, that brings it to other machines
+    apply                   an optional program of the admin, run after a change of accounts.conf, that copies it elsewhere
     <admin>.json, .nk       credentials of the admin who made the cluster, and their key alone, as other NATS clients read it
     master.json, api.json   credentials of the cluster's own processes
     seal.nk                 key with which masters seal the log and sign rounds
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from events.identities import Identities
 
 PROCESSES = ("master", "api")
-"""Identities of the cluster's own processes: they are in no event, since nothing on the log has them as its author but rounds,
-which are signed."""
+"""Identities of the cluster's own processes: they are in no event, because the only records by them are rounds, which are
+signed."""
 
 
 _JOINING = "joining.json"
@@ -51,7 +51,7 @@ _APPLY_S = 120.0
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """The key of a token that was not used yet."""
+    """The key of an unused token."""
 
     public_key: str
     expires_at: int
@@ -79,7 +79,7 @@ class KeyFolder:
 
     def make_authority(self, cluster: str, now: int) -> None:
         """Create the authority if there is none. Raises SecurityError."""
-        # Most clusters on one machine have no use for it, and it takes long to import.
+        # Most clusters on one machine do not need it, and importing it takes long.
         from dorm.security.certificates import new_authority
 
         private_folder(self.path)
@@ -148,7 +148,7 @@ class KeyFolder:
     # --- the server's configuration -------------------------------------------------------------------------------------
 
     def server_settings(self) -> str:
-        """Return what the configuration of the NATS server has beside its own settings."""
+        """Return what the configuration of the NATS server has in addition to its own settings."""
         lines = [
             f"include {_quoted(os.path.join(self.path.name, self.accounts.name))}",
             f"pid_file: {_quoted(str(self.path.parent / 'nats.pid'))}",
@@ -170,7 +170,7 @@ class KeyFolder:
         return accounts(cluster, [*own, *keys, *joining]).encode()
 
     def says(self, cluster: str, known: Identities, now: int) -> bool:
-        """Return whether the configuration is what the log says.  Raises SecurityError, CredentialsError."""
+        """Return whether the configuration agrees with the log.  Raises SecurityError, CredentialsError."""
         written = self.accounts.read_bytes() if self.exists else b""
         return written == self._configuration(cluster, known_keys(known), now)
 
@@ -179,7 +179,7 @@ class KeyFolder:
 
     def reload(self) -> bool:
         """Make the servers reload the accounts: the one of this folder, if it runs on this machine, otherwise those
-        to which the admin's own program copies the file. Return whether any was asked to.  Raises SecurityError if
+        to which the admin's own program copies the file. Return whether any server was asked to.  Raises SecurityError if
         that program fails."""
         if self.apply.exists():
             self._run_apply()
@@ -219,7 +219,7 @@ class KeyFolder:
     # --- nodes that may join --------------------------------------------------------------------------------------------
 
     def joining(self, now: int) -> dict[str, Joining]:
-        """Return the keys of tokens that are good at this time, by node.  Raises SecurityError."""
+        """Return the keys of tokens that are valid at this time, by node.  Raises SecurityError."""
         file = self.path / _JOINING
         try:
             found = msgspec.json.decode(file.read_bytes(), type=dict[str, Joining])
@@ -232,7 +232,7 @@ class KeyFolder:
         return {node: one for node, one in found.items() if one.expires_at > now}
 
     def set_joining(self, node: str, joining: Joining | None, now: int) -> None:
-        """Let a node join, or no longer.  Raises SecurityError."""
+        """Allow or forbid a node to join.  Raises SecurityError."""
         found = {name: one for name, one in self.joining(now).items() if name != node}
         if joining is not None:
             found[node] = joining

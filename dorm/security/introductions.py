@@ -1,12 +1,12 @@
-"""One-time tokens by which new nodes join, and what the two sides say to each other.
+"""One-time tokens with which new nodes join, and the messages of the two sides.
 
 An admin introduces a node: its token holds a key that the servers accept for a single act, and the certificate of the
 cluster's authority.  The new agent makes its own key, presents the public half with that token, and the admin's
 command enrolls it.  No key of a node therefore ever leaves its machine. The token's key is removed from the
 configuration when the node is enrolled, or when the token expires.
 
-The certificate itself is in the token, and not only its fingerprint: what an unverified server presents is worth nothing
-before it is verified, and Python's `ssl` shows a server's authority only since 3.13.  The fingerprint is printed beside it.
+The certificate itself is in the token, and not only its fingerprint: the certificate of an unverified server proves nothing,
+and Python's `ssl` shows a server's authority only since 3.13. The fingerprint is printed next to it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Enrolled(msgspec.Struct, frozen=True):
 
 
 def read_token(text: str, now: int) -> Introduction:
-    """Return what a token holds.  Raises SecurityError if it is none, or too old."""
+    """Return what a token holds.  Raises SecurityError if it is not a token, or has expired."""
     packed = text.strip()
     try:
         if not packed.startswith(_PREFIX) or len(packed) > _MOST:
@@ -73,7 +73,7 @@ def read_token(text: str, now: int) -> Introduction:
         found.credentials()
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError, CredentialsError):
         raise SecurityError(
-            "this is no token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
+            "this is not a token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
         ) from None
     if now > found.expires_at:
         raise SecurityError(

@@ -48,8 +48,8 @@ async def introduce(
     clock: Callable[[], int],
     show: Callable[[Introduction], None],
 ) -> bool:
-    """Show a token, and enroll the node that presents a key with it, with the bounds of `node`.  Return whether one did in
-    time.  Raises SecurityError where the log refuses that, and the log's errors."""
+    """Show a token, and enroll the node that presents a key with it, with the bounds of `node`.  Return whether a node did so
+    in time.  Raises SecurityError if the log refuses that, and the log's errors."""
     seed, until = new_seed(), clock() + round(ttl_s * 1e9)
     joining = Joining(public_key(seed), until)
     await asyncio.to_thread(folder.set_joining, node.node, joining, clock())
@@ -103,7 +103,7 @@ class _Enrolling:
                 )
                 await self._admin.enroll(enrolled)
             except (SecurityError, msgspec.ValidationError) as error:
-                self.failed = error if isinstance(error, SecurityError) else SecurityError("this is no public key")
+                self.failed = error if isinstance(error, SecurityError) else SecurityError("this is not a public key")
                 self.done.set()
                 raise AskRefused(str(self.failed)) from None
             self._key = presented.public_key

@@ -1,4 +1,4 @@
-"""Roles and what each may do, as data: the kinds of events that it publishes, and its subjects on a NATS server.
+"""Roles and their permissions, as data: the kinds of events that each publishes, and its subjects on a NATS server.
 
     role       account   may
     reader     USERS     read the log, and all containers' output; the reader called `backup` also all shipped folders,
@@ -8,22 +8,22 @@
                          folders for them
     operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
                          the log
-    api        USERS     the process of the HTTP API: what operators may, in every user's name, whom it has identified
+    api        USERS     the process of the HTTP API: do what operators may, on behalf of users whom it has identified
     node       NODES     read its own part and the log, and publish facts about itself and its containers, and their progress
     joining    NODES     present the key of one new node, once
     master     LOG       write rounds, the nodes' parts, the lease and snapshots
     admin      LOG       and change identities and streams
     restorer   LOG       write a backup's records into an empty log; exists only while `dorm deploy restore` runs
 
-A server checks no reply subject against the permissions of the one who asks.  In one account a user could have the answer to
-a permitted question written on the log's own subjects, or on `$JS.API.STREAM.DELETE…`.  So people and nodes are in accounts
-that import single services of the log's account: there a reply subject can name nothing of it.
+A server does not check reply subjects against the permissions of the client that asks.  Within one account, a user could
+direct the answer to a permitted request to the log's own subjects, or on `$JS.API.STREAM.DELETE…`.  So people and nodes are in
+accounts that import single services of the log's account, whose subjects a reply subject cannot name there.
 
-JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` know no permissions by subject.  Reading the log is
-one right, for all of it.  So a plain user asks no stream but the masters' lease.  The processes that serve views
+JetStream answers everyone who may ask: `STREAM.MSG.GET` and `DIRECT.GET` have no permissions by subject.  The permission to
+read the log covers all of it.  So a plain user may read no stream but the masters' lease.  The processes that serve views
 (`replay.tenants`) answer each user on a subject of its own, and agents answer questions about a tenant's containers on a
-subject that names the tenant.  Of shipped folders, which tenants keep from each other, each question names its subject too.
-A node reads those of all tenants, by names that nobody can guess: it learns them from the log.
+subject that names the tenant.  Requests for shipped folders, which tenants keep from each other, also name their subjects. A
+node reads those of all tenants, by names that cannot be guessed: it learns them from the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from events.nats.streams import all_streams, log_stream, report_stream
 LOG, USERS, NODES = "LOG", "USERS", "NODES"
 """The accounts."""
 _RESPONSES = "_R_.>"
-"""Where the server takes answers to imported requests; each has a random subject of its own."""
+"""Where the server receives answers to imported requests; each has its own random subject."""
 
 
 def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
@@ -94,13 +94,13 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
     "master": (),
     "joining": (),
 }
-"""The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; which of them
-count is for the fold."""
+"""The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; the fold decides
+which of them count."""
 PEOPLE: tuple[str, ...] = get_args(k.Role)
 BACKUP = "backup"
 """The user whose identity backups use to read the log and the shipped folders."""
 ENTERS = ("user", "operator", "admin")
-"""Roles that enter containers: users those of their tenant. A reader changes nothing, and the API enters containers
+"""Roles that enter containers; users only those of their tenant. A reader changes nothing, and the API enters containers
 for no user."""
 _READ_PARTS = ("master", "node", "reader", "operator", "api")
 
@@ -113,14 +113,14 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Services(msgspec.Struct, frozen=True):
-    """Subjects of one account that others import: those with one answer, and those with many."""
+    """Subjects of one account that others import: requests with one answer, and requests with many."""
 
     single: list[str]
     many: list[str]
 
 
 def reading(cluster: str) -> Services:
-    """Return what a reader of the log asks of JetStream, in the log's account."""
+    """Return the JetStream requests of a reader of the log, in the log's account."""
     log, reports, progress = log_stream(cluster), report_stream(cluster), progress_stream(cluster)
     snapshots, lease = str(snapshot_config(cluster).name), str(leadership_config(cluster).name)
     return Services(
@@ -140,9 +140,9 @@ def reading(cluster: str) -> Services:
 
 
 def reading_parts(cluster: str, node: str = "") -> Services:
-    """Return what a reader of the parts of all nodes, or of one, asks of JetStream in the log's account.  A consumer is bound
-    to the subjects that its creation names, and its name is random.  People have none: the consumers of a stream are
-    limited, and a reader who takes them all must keep no node from its part."""
+    """Return the JetStream requests of a reader of the parts of all nodes, or of one, in the log's account.  A consumer is
+    bound to the subjects that its creation names, and its name is random.  People have none: the consumers of a stream are
+    limited, and a reader who uses them all must not keep a node from its part."""
     stream = str(parts_config(cluster).name)
     info = f"{OWN_API}.STREAM.INFO.{stream}"
     if not node:
@@ -152,14 +152,14 @@ def reading_parts(cluster: str, node: str = "") -> Services:
 
 
 def following_parts(cluster: str) -> Services:
-    """Return what masters and all nodes together ask of JetStream to read parts."""
+    """Return the JetStream requests of masters and all nodes to read parts."""
     stream = str(parts_config(cluster).name)
     following = _consuming(stream, ">")
     return Services(single=[f"{OWN_API}.STREAM.INFO.{stream}", *following.single], many=following.many)
 
 
 def _consuming(stream: str, created: str) -> Services:
-    """Return what a consumer of a stream asks: `created` is its name and what it reads."""
+    """Return the requests of a consumer of a stream: `created` is its name and what it reads."""
     return Services(
         single=[f"{OWN_API}.CONSUMER.CREATE.{stream}.{created}", f"{OWN_API}.CONSUMER.DELETE.{stream}.*"],
         many=[f"{OWN_API}.CONSUMER.MSG.NEXT.{stream}.*"],
@@ -167,7 +167,7 @@ def _consuming(stream: str, created: str) -> Services:
 
 
 def shipping(cluster: str, tenant: str = "*") -> Services:
-    """Return what those who ship folders for a tenant, or for all, ask of JetStream in the log's account.  A consumer lists
+    """Return the JetStream requests, in the log's account, to ship folders for a tenant, or for all.  A consumer lists
     the subjects that its creation names, and its name is random."""
     stream, parts = files_stream(cluster), names.file(cluster, tenant, "*")
     return Services(
@@ -181,17 +181,17 @@ def shipping(cluster: str, tenant: str = "*") -> Services:
 
 
 def _fetching(cluster: str, tenant: str = "*") -> list[str]:
-    """Return what a reader of parts of shipped folders asks of JetStream."""
+    """Return the JetStream requests of a reader of parts of shipped folders."""
     return [f"{OWN_API}.DIRECT.GET.{files_stream(cluster)}.{names.file(cluster, tenant, '*')}"]
 
 
 def _limits_of_files(cluster: str) -> str:
-    """Return the subject of what the cluster takes of shipped folders; it is no tenant's."""
+    """Return the subject of the cluster's limits for shipped folders; it belongs to no tenant."""
     return names.file(cluster, "_", "limits")
 
 
 def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
-    """Return what an identity may publish on and listen to.  `tenant` of a user; "" for one of the user's own name."""
+    """Return what an identity may publish on and listen to.  `tenant` of a user; "" for the tenant named like the user."""
     inbox = f"{inbox_prefix(role, name)}.>"
     if role == "joining":
         return Access([enrollment(cluster, name), _RESPONSES], [inbox])
@@ -277,14 +277,15 @@ def _limits_asked(cluster: str) -> list[str]:
 
 
 def _asking(cluster: str, tenant: str) -> str:
-    """Return the subjects on which agents are asked for output of a tenant's containers."""
+    """Return the subjects of requests to agents for the output of a tenant's containers."""
     return f"dorm.{cluster}.ask.*.logs.{tenant}"
 
 
 def _copying(cluster: str, role: str, tenant: str) -> list[str]:
-    """Return the subjects on which agents are asked for apps' files, and are sent some.  A reader sees what is on the log and
-    what containers print.  Files are their tenant's, and operators may read all; each writes only into the own tenant's.  The
-    API lists checkpoints for the users who ask it; it knows which of them may, and speaks for all of them anyway."""
+    """Return the subjects of requests to agents for apps' files, and of uploads to them.  A reader sees what is on the log and
+    what containers print.  Files are their tenant's, and operators may read all; each writes only into those of the own
+    tenant.  The API lists checkpoints for the users who ask it; it knows which of them may, and acts on behalf of all of them
+    anyway."""
     if role == "api":
         return [f"dorm.{cluster}.ask.*.{FILES}.*"]
     if role not in ("user", "operator", "admin"):
@@ -294,18 +295,18 @@ def _copying(cluster: str, role: str, tenant: str) -> list[str]:
 
 
 def _entering(cluster: str, *, node: str = "*", tenant: str = "*", who: str = "*") -> list[str]:
-    """Return the subjects on which somebody enters containers: the server answers for whose they are, and who it is."""
+    """Return the subjects for entering containers: the server guarantees the tenant and the user."""
     return [names.session(cluster, node, what, tenant, who) for what in ("session", "input")]
 
 
 def _of_lease(cluster: str) -> list[str]:
-    """Return what everyone may ask: which master leads."""
+    """Return the requests that everyone may make: which master leads."""
     lease = str(leadership_config(cluster).name)
     return [f"{OWN_API}.STREAM.INFO.{lease}", f"{OWN_API}.STREAM.MSG.GET.{lease}"]
 
 
 def _status(cluster: str) -> list[str]:
-    """Return the subjects on which masters and agents are asked how they are."""
+    """Return the subjects of requests for the status of masters and agents."""
     return [names.ask_masters(cluster), names.ask_agents(cluster)]
 
 
@@ -321,12 +322,12 @@ def _of_masters(cluster: str) -> list[str]:
         names.parts(cluster),
         f"{OWN_API}.STREAM.MSG.GET.{parts_config(cluster).name}",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
-        # What no app needs any more leaves the store of shipped folders.
+        # Removal of folders that no app needs any more from the store of shipped folders.
         *(one for services in [shipping(cluster)] for one in (*services.single, *services.many)),
         f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}",
         f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: archived records leave the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),
-        # Webhooks are delivered beside a master: their places in the log are consumers of its account.
+        # Webhooks are delivered next to a master: their places in the log are consumers of its account.
         f"{OWN_API}.CONSUMER.*.{log_stream(cluster)}.>",
         f"{OWN_API}.CONSUMER.LIST.{log_stream(cluster)}",
         f"{OWN_API}.INFO",

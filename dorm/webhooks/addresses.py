@@ -2,7 +2,7 @@
 
 A user who may configure webhooks could otherwise have the deliverer send requests inside its own network.  The check is made
 on the addresses that are connected to, not on names: a name that resolves to a public address when it is checked and to a
-private one when it is used gains nothing.
+private one when it is used is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class NetworkError(DormError, ValueError):
-    """A text is no network."""
+    """The text is not a network."""
 
     code = "webhook.network.malformed"
 
@@ -45,7 +45,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
             found += [ipaddress.ip_network(one, strict=False) for one in _WORDS.get(text, (text,))]
         except ValueError:
             raise NetworkError(
-                f"{text[:80]!r} is no network; write one such as 10.1.0.0/16, or loopback or private"
+                f"{text[:80]!r} is not a network; write one such as 10.1.0.0/16, or loopback or private"
             ) from None
     return tuple(found)
 
@@ -57,7 +57,7 @@ _WORDS = {
 
 
 def permitted(address: str, allowed: Sequence[Network]) -> bool:
-    """Return whether an address may be connected to: it is public, also where it carries an IPv4 address within, or
+    """Return whether an address may be connected to: it is public, even if it carries an IPv4 address within, or
     allowed."""
     try:
         one = ipaddress.ip_address(address.split("%")[0])
@@ -67,7 +67,7 @@ def permitted(address: str, allowed: Sequence[Network]) -> bool:
 
 
 def _meanings(one: Ip) -> list[Ip]:
-    """Return the address that packets reach: the IPv4 address in an IPv6 one counts, whatever is around it."""
+    """Return the address that packets reach: an IPv4 address inside an IPv6 address counts."""
     if isinstance(one, ipaddress.IPv4Address):
         return [one]
     if one.ipv4_mapped is not None:
@@ -89,7 +89,7 @@ def _within(one: Ip, allowed: Sequence[Network]) -> bool:
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves names, and returns only addresses that may be connected to: these are the ones that are connected to."""
+    """Resolves names, and returns only permitted addresses; aiohttp connects to exactly these."""
 
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed

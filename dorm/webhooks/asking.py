@@ -1,4 +1,4 @@
-"""What the commands about webhooks publish, and read back.
+"""The requests of the commands about webhooks, and their answers.
 
 WebhookError
 ├── NoWebhook   no webhook of this name
@@ -122,7 +122,7 @@ async def add(client: Client, keys: Keys, name: str, url: str, events: Sequence[
 
 
 async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> WebhookSet:
-    """Give it another key; the previous one also signs for this many seconds. Raises NoWebhook, and the log's
+    """Give it another key; for this many seconds, the previous one also signs. Raises NoWebhook, and the log's
     errors."""
     before = await find(client, name)
     event = msgspec.structs.replace(
@@ -149,7 +149,7 @@ async def remove(client: Client, name: str) -> None:
 
 
 async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
-    """Have the deliverer send a test, and return what came of it.  Raises NoWebhook, NoAnswer, and the log's errors."""
+    """Have the deliverer send a test, and return the outcome.  Raises NoWebhook, NoAnswer, and the log's errors."""
     endpoint = await find(client, name)
     if endpoint.state != "active":
         text = f"webhook {name!r} is disabled ({endpoint.reason}); `dorm webhooks enable {name}` enables it"

@@ -1,4 +1,4 @@
-"""Which events a webhook delivers, and what is sent about them."""
+"""Which events a webhook delivers, and in which form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 LARGEST_BODY = 256 * 1024
-"""Bytes.  A decision about thousands of apps may be larger: then the data is left out, and read by its position."""
+"""Bytes.  A decision about thousands of apps may be larger; then the data is left out, and the receiver reads it by its
+position."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 

@@ -1,4 +1,4 @@
-"""Delivers a cluster's webhooks: a worker for each, started, changed and ended as the log says.
+"""Delivers a cluster's webhooks: a worker for each, started, changed and ended by events of the log.
 
 Any number of deliverers may run.  They share each webhook's place in the log, so an event goes to one of them; they need the
 same file of keys.
@@ -63,7 +63,7 @@ def is_place_of(name: str, endpoint: Endpoint) -> bool:
 
 
 async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
-    """Return where the deliverers of a webhook are; None before one has run, and where only an admin may look.  Raises
+    """Return where the deliverers of a webhook are; None before one has run, and if only an admin may look.  Raises
     LogUnavailable."""
     try:
         names = await places.names(WEBHOOK)
@@ -92,7 +92,7 @@ class Deliverer:
         again_s: float = AGAIN_S,
     ) -> None:
         """`who` is the user in whose name it reports; `allowed` are networks beside the public ones.  Requests take at most
-        `timeout_s` seconds; what a killed deliverer had under way comes again after `again_s`."""
+        `timeout_s` seconds; deliveries of a killed deliverer are repeated after `again_s`."""
         self._connection = connection
         self._log = connection.log
         self._cluster = connection.cluster
@@ -167,7 +167,7 @@ class Deliverer:
         self._workers[name] = endpoint, tasks.create_task(self._deliver(endpoint))
 
     async def _deliver(self, endpoint: Endpoint) -> None:
-        """Whatever goes wrong with one webhook ends no other."""
+        """A failure of one webhook does not affect others."""
         while True:
             try:
                 if not self._keys.knows(endpoint.key):
@@ -205,7 +205,7 @@ class Deliverer:
         if notifies:
             schedule_s = self._schedule_s[: len(NOTIFY_SCHEDULE_S)]
             more = {"schedule_s": schedule_s, "most_pending": MOST_NOT_DONE}
-            return Notifier(*given, **common, **more, find=self._watch.app_after)
+            return Notifier(*given, **common, **more, find=self._watch.app_after, again_s=self._again_s)
         return Worker(*given, **common, schedule_s=self._schedule_s)
 
     # --- places ---------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Deliverer:
             _log.warning("places of removed webhooks stay", reason=str(error))
 
     def _is_newer(self, place: str) -> bool:
-        """Return whether a place is of a webhook that this process has not read of yet."""
+        """Return whether a place belongs to a webhook that this process has not read about yet."""
         added = place.rpartition("-")[2]
         return added.isdigit() and int(added) > self._endpoints.seq
 

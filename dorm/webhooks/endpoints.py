@@ -1,4 +1,4 @@
-"""What the log says of webhooks: a fold of their events, apart from the cluster's state, on which no decision depends."""
+"""The webhooks on the log: a fold of their events, separate from the cluster's state; no decision depends on it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Log time, UTC ns."""
     waits_s: float
     added: int
-    """Sequence of the record that added it: what came before is not delivered."""
+    """Sequence of the record that added it; earlier events are not delivered."""
     set_by: str
     state: Literal["active", "disabled"] = "active"
     code: str = ""

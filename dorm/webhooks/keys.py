@@ -1,10 +1,10 @@
-"""Keys of webhooks: derived from one secret file, so that nothing secret has to be on the log.
+"""Keys of webhooks: derived from one secret file, so the log holds no secret.
 
 The log names a key by an id.  The key itself is a hash over the file's secret, the cluster, the webhook and that id; a
 rotation writes a new id.  A process with the file (the deliverer, and the command that shows a key to its owner) derives the
-same key, and nothing has to be sent from one to the other.
+same key, so keys are never sent between processes.
 
-    WebhookKeyError   the file can't be used, or is not the one that a key is from; the message never holds any of it
+    WebhookKeyError   the file can't be used, or is not the source of a key; the message never contains any of it
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Keys:
         return key.split("-")[0] == self.file_id
 
     def secret(self, webhook: str, key: str) -> str:
-        """Return a key as its owner gives it to a library of Standard Webhooks: `whsec_…`.  Raises WebhookKeyError."""
+        """Return a key in the form that libraries for Standard Webhooks expect: `whsec_…`.  Raises WebhookKeyError."""
         if not self.knows(key):
             text = (
                 f"the key of webhook {webhook!r} is from another file; name the one that the deliverer uses with --key"
@@ -77,8 +77,8 @@ class Keys:
         return " ".join(Webhook(self.secret(endpoint.name, key)).sign(message, at, body.decode()) for key in keys)
 
     def hidden(self, webhook: str) -> str:
-        """Return what nobody without the file can guess, for the name of a webhook's place in the log: the server lets every
-        reader use a consumer whose name is known."""
+        """Return a part of the name of a webhook's place in the log that cannot be guessed without the file: the server lets
+        every reader use a consumer whose name is known."""
         return self._hash("place", webhook)[:16].hex()
 
     def _hash(self, *parts: str) -> bytes:
@@ -113,7 +113,7 @@ def open_keys(path: Path, cluster: str) -> Keys:
 
 
 def _make(path: Path) -> None:
-    """Write a new file whole; of two processes that make one at once, both use the first."""
+    """Write a new file atomically; if two processes do so at once, both use the first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,16 +1,17 @@
-"""A webhook for `app.notify`: sends what apps asked for, each to the URL of its spec.
+"""A webhook for `app.notify`: sends the notifications that apps request, each to the URL of its spec.
 
-Its place in the log, its signatures and its bounds are those of any webhook.  What differs follows from whose endpoints they
-are: one that fails is tried for some minutes and then given up, and never disables the webhook, for it is one tenant's.
+Its place in the log, its signatures and its bounds are those of any webhook.  The difference is that its endpoints belong to
+tenants: a failing one is retried for some minutes and then given up, and never disables the webhook.
 
-No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are worked
-on at once, but for each tenant one after the other.  Of the records that are worked on, and of those that wait for their next
-attempt, a tenant has at most as many as it leaves free; what goes beyond is tried later, or given up.
+No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are in
+progress at once, but for each tenant one after the other.  Of the records in progress, and of those that wait for their next
+attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -21,10 +22,11 @@ from events.kinds import WebhookTestRequested
 from events.limits import Shares
 from events.log.records import LogError
 from events.logger import Logger
+from events.nats.places.deliveries import AGAIN_S
 from events.positions import logged
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import Any
 
     from dorm.core.state import App
@@ -37,12 +39,14 @@ MOST_NOT_DONE = 1024
 """The largest number of unfinished records, half of which may wait for another attempt: there is always room for new
 ones."""
 _AT_ONCE = 64
-"""Records that are worked on at once."""
+"""Records in progress at once."""
+_HOLDS = 4
+"""How often a record in progress is held within the time after which the server would give it out again."""
 _log = Logger(__name__)
 
 
 class _Waiting:
-    """What one record still has to have sent, while it waits for its next attempt."""
+    """The remaining notifications of one record, while it waits for its next attempt."""
 
     def __init__(self) -> None:
         self.have: set[str] = set()
@@ -56,10 +60,14 @@ class Notifier(Worker):
 
     longest_pause_s = SCHEDULE_S[-1]
 
-    def __init__(self, *given: Any, find: Callable[[int, str], Awaitable[App | None]], **more: Any) -> None:
-        """`find` returns an app by its id as it is after a record of this sequence."""
+    def __init__(
+        self, *given: Any, find: Callable[[int, str], Awaitable[App | None]], again_s: float = AGAIN_S, **more: Any
+    ) -> None:
+        """`find` returns an app by its id as it is after a record of this sequence.  The server gives out a record again that
+        was not held for `again_s` seconds."""
         super().__init__(*given, **{"schedule_s": SCHEDULE_S, **more})
         self._find = find
+        self._hold_s = again_s / _HOLDS
         self._allowance = Allowance(asyncio.get_running_loop().time)
         self._waiting: dict[int, _Waiting] = {}
         """By sequence of a record."""
@@ -79,7 +87,7 @@ class Notifier(Worker):
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _take(self, delivery: Delivery) -> bool:
-        """Work on a record beside others."""
+        """Process a record concurrently with others."""
         await self._free.acquire()
         task = asyncio.create_task(self._work(delivery))
         self._tasks.add(task)
@@ -110,19 +118,36 @@ class Notifier(Worker):
             for each in notifications(self.endpoint.url, self._cluster, one, apps.get):
                 if each.message not in before.have:
                     of.setdefault(each.tenant, []).append(each)
-        now = _Waiting()
+        now = self._waiting[record.seq] = _Waiting()
         now.have = before.have
-        failures = await asyncio.gather(*(self._send_of(tenant, some, delivery, now) for tenant, some in of.items()))
-        failed = next((one for one in failures if one is not None), None)
-        if failed is not None:
-            self._waiting[record.seq] = now
-        else:
-            self._delivered_after = max(self._delivered_after, record.seq)
+        async with self._held(delivery), asyncio.TaskGroup() as tasks:
+            parts = [tasks.create_task(self._send_of(tenant, some, now)) for tenant, some in of.items()]
+        failed = next((failure for one in parts if (failure := one.result()) is not None), None)
+        if failed is None:
+            self._forget(record.seq)
         return failed
 
-    async def _send_of(
-        self, tenant: str, notifications: list[Notification], delivery: Delivery, now: _Waiting
-    ) -> Outcome | None:
+    @contextlib.asynccontextmanager
+    async def _held(self, delivery: Delivery) -> AsyncIterator[None]:
+        """Keep the server from giving out a record again, however long its notifications wait for their tenants' turns."""
+        over = asyncio.Event()
+
+        async def hold() -> None:
+            while not over.is_set():
+                with contextlib.suppress(LogError):  # Then it comes again, and is sent once more.
+                    await delivery.working()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._hold_s):
+                        await over.wait()
+
+        holding = asyncio.create_task(hold())
+        try:
+            yield
+        finally:
+            over.set()
+            await holding
+
+    async def _send_of(self, tenant: str, notifications: list[Notification], now: _Waiting) -> Outcome | None:
         """Send a tenant's part of a record, noting in `now` what is done.  Return a failure for which the record waits."""
         failed: Outcome | None = None
         if not self._working.has_room_for(tenant):
@@ -131,7 +156,6 @@ class Notifier(Worker):
             with self._working.held(tenant):
                 async with self._turns.setdefault(tenant, asyncio.Lock()):
                     for one in notifications:
-                        await delivery.working()
                         outcome = await self._notify(one)
                         if outcome is None or outcome.delivered or outcome.gone:
                             now.have.add(one.message)
@@ -148,7 +172,7 @@ class Notifier(Worker):
         return failed
 
     async def _notify(self, one: Notification) -> Outcome | None:
-        """Send one; None where its tenant has had too many sent."""
+        """Send a notification; None if its tenant has exceeded its limit."""
         if not self._allowance.take(one.tenant):
             self._measured.given_up += 1
             _log.warning("a notification is left out: its tenant has too many", tenant=one.tenant, app=one.app)

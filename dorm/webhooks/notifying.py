@@ -1,10 +1,10 @@
-"""Notifications that apps ask for in their specs (`notify`): which are sent of an event, and whether they may be.
+"""Notifications that apps request in their specs (`notify`): which ones an event causes, and whether they may be sent.
 
-An operator adds a webhook for `app.notify`.  Its URL is no endpoint but the place under which apps may name endpoints: the
-same scheme, host and port, and a path that begins with its path.  So what the cluster calls is what an operator has allowed,
-on the log, and nothing else.  Each tenant may have so many sent in a minute; what goes beyond is left out and counted.
+An operator adds a webhook for `app.notify`.  Its URL is not an endpoint but a prefix for the endpoints that apps may name: the
+same scheme, host and port, and a path that begins with its path.  So the cluster only calls what an operator has allowed on
+the log.  Each tenant has a limit per minute; further notifications are left out and counted.
 
-Pure, but for the clock that is passed in.
+Pure, except for the clock that is passed in.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _of(base: str, cluster: str, one: Logged, app: App, what: str, more: dict[st
         "loss": app.loss,
         **more,
     }
-    # The event itself may be about others' apps too; this is about one.
+    # The event may also be about others' apps; the notification is about one app.
     envelope = {key: value for key, value in cloud_event(one).items() if key != "data"}
     envelope |= {
         "type": f"io.dorm.app.{what}.v1",

@@ -1,4 +1,4 @@
-"""One request to an endpoint: bounded in time and size, to a permitted address, following nothing."""
+"""One request to an endpoint: limited in time and size, to a permitted address, without redirects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TIMEOUT_S = 15.0
 _CONNECT_S = 5.0
 _BODY_S = 1.0
 _MOST_READ = 4096
-"""Bytes of an answer that are read: nothing in it matters."""
+"""Bytes of an answer that are read; its content does not matter."""
 _LONGEST_PAUSE_S = 86_400.0
 
 
 class Outcome(NamedTuple):
-    """What became of one request."""
+    """The outcome of one request."""
 
     status: int
     """0 for no answer."""
@@ -56,7 +56,7 @@ class Sender:
 
     async def __aenter__(self) -> Sender:
         self._session = aiohttp.ClientSession(
-            # Each webhook sends one request at a time, so their number bounds the connections.
+            # Each webhook has a bounded number of requests at a time, so their number bounds the connections.
             connector=aiohttp.TCPConnector(
                 resolver=GuardedResolver(self._allowed), use_dns_cache=False, limit=0, keepalive_timeout=30
             ),
@@ -75,7 +75,7 @@ class Sender:
         await self._session.close()
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Post.  Raises nothing: whatever happens is an outcome."""
+        """Post.  Never raises: every failure is an outcome."""
         if refused := self._refused(url):
             return Outcome(0, refused)
         try:
@@ -92,7 +92,7 @@ class Sender:
             return Outcome(0, _words(error))
 
     def _refused(self, url: str) -> str:
-        """Return why an address is refused; a name is looked at when it is resolved."""
+        """Return why an address is refused; a name is checked when it is resolved."""
         try:
             parts = urlsplit(url)
             host = parts.hostname or ""
@@ -100,8 +100,9 @@ class Sender:
             return "the URL is malformed"
         if parts.scheme not in ("http", "https") or not host:
             return "the URL is not one of HTTP"
-        # What is looked at here has to be what is connected to: aiohttp reads digits of other alphabets as digits, and takes
-        # what looks like an address for one, though it may be written as no parser here reads it.
+        # The checked address has to be the one that is connected to: aiohttp accepts digits of other alphabets, and treats
+        # text that
+        # looks like an address as one, even in forms that no parser here accepts.
         if not host.isascii() or ("%" in host and ":" not in host):
             return f"the host {host[:100]!r} holds other characters than a host's; write a foreign name as xn--..."
         if ":" not in host and not host.replace(".", "").isdigit():
@@ -109,7 +110,7 @@ class Sender:
         try:
             ipaddress.ip_address(host.split("%")[0])
         except ValueError:
-            return f"the host {host[:100]!r} is no address, and no name has digits alone"
+            return f"the host {host[:100]!r} is not an address, and no name has digits alone"
         return (
             ""
             if permitted(host, self._allowed)

@@ -1,10 +1,10 @@
-"""Which apps wait long.  Nothing happens on the log while an app waits, so its wait becomes an event here, to be delivered
+"""Which apps wait long.  Nothing happens on the log while an app waits, so its wait becomes an event here, which is delivered
 like others.
 
-A watch folds the log.  It states a wait once for each webhook's time: the events are on the log, so a restart states none
-again.  Two deliverers may state the same wait at the same moment, each under its own user.  The first of the two events on
-the log counts, and every deliverer leaves out the other (`left_out`).  A watch measures by log time, as it goes on between
-records: a wrong clock reports nothing early.
+A watch folds the log.  It publishes a wait once for each webhook's time; the events are on the log, so a restart repeats none.
+Two deliverers may publish the same wait at the same moment, each under its own user.  The first of the two events on the log
+counts, and every deliverer ignores the other (`left_out`).  A watch measures by log time, extrapolated between records, so a
+wrong clock reports nothing early.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def overdue(state: State, now: int, after_s: Iterable[float]) -> Iterator[AppWai
 
 
 _Wait = tuple[str, int, float]
-"""An app, since when it waits, and the time after which that is stated."""
+"""An app, since when it waits, and the time after which that is published."""
 
 
 def _wait_of(event: AppWaitsLong) -> _Wait:
@@ -68,7 +68,7 @@ def _wait_of(event: AppWaitsLong) -> _Wait:
 
 
 class Watch:
-    """Folds a cluster's log, states long waits, and knows which rounds are void."""
+    """Folds a cluster's log, publishes long waits, and knows which rounds are void."""
 
     def __init__(
         self, log: EventLog, cluster: str, who: str, *, clock: Callable[[], int], after_s: Callable[[], Iterable[float]]
@@ -90,7 +90,7 @@ class Watch:
         """The last record of the last batch that is folded: the state itself may be in the middle of one, in a thread."""
 
     async def left_out(self, one: Logged) -> bool:
-        """Return whether an event is of a void round, or says what another one has said before; once it is folded."""
+        """Return whether an event, once folded, belongs to a void round or repeats an earlier one."""
         if one.round is None and not isinstance(one.event, AppWaitsLong):
             return False
         seq = one.position.seq
@@ -101,7 +101,7 @@ class Watch:
         return seq in self._voids
 
     async def app_after(self, seq: int, app_id: str) -> App | None:
-        """Return an app once this record is folded; None where the cluster keeps it no longer."""
+        """Return an app once this record is folded; None if the cluster keeps it no longer."""
         async with self._folded:
             await self._folded.wait_for(lambda: self._reached >= seq)
         return self._state.apps.get(app_id)
@@ -150,7 +150,7 @@ class Watch:
     def _note(self, event: object, seq: int) -> None:
         if isinstance(event, AppWaitsLong):
             wait = _wait_of(event)
-            # Its own is noted when it is stored, and another one before it only when that is folded.
+            # Its own event is noted when it is stored, an earlier one of another deliverer only when that is folded.
             self._said[wait] = min(seq, self._said.get(wait, seq))
             while len(self._said) > _MOST_WAITS:
                 del self._said[next(iter(self._said))]

@@ -1,13 +1,13 @@
 """One webhook: takes its events from its place in the log, and sends each until the endpoint has it.
 
 Delivery is at least once: a record is done only when the endpoint has answered 2xx for all of its events.  Attempts are
-counted by the log's server, so a restart goes on with the schedule.  A server that is killed right after a record was
-postponed gives it out too early; the worker then postpones it again, and does not count that.  An event that fails waits for
-its next attempt and holds back nothing but its record; at most `MOST_PENDING` records wait so, then nothing new is tried
-before one of them succeeds or is given up.
+counted by the log's server, so a restart continues the schedule.  A server that is killed right after a record was postponed
+delivers it too early; the worker then postpones it again, and does not count that.  An event that fails waits for its next
+attempt and holds back only its own record; at most `MOST_PENDING` records wait, and then nothing new is tried before one of
+them succeeds or is given up.
 
-After the last attempt, some three days after the first, the webhook counts as dead and is disabled, unless other events have
-got through meanwhile: then that one event is given up.
+After the last attempt, about three days after the first, the webhook counts as dead and is disabled, unless other events have
+been delivered meanwhile; then only this event is given up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = Logger(__name__)
 
 
 class Reports(Protocol):
-    """What a worker reports on the log.  Each raises the log's errors."""
+    """A worker's reports on the log.  Each raises the log's errors."""
 
     async def disable(self, endpoint: Endpoint, code: str, reason: str) -> None: ...
 
@@ -60,14 +60,15 @@ class _Postponed(NamedTuple):
     due: float
     """By the loop's clock."""
     early: int
-    """How often it came before its time."""
+    """How often it was delivered before its time."""
 
 
 class Worker:
-    """Delivers for one endpoint, as it is configured now; another configuration is another worker at the same place."""
+    """Delivers for one endpoint with its present configuration; another configuration gets another worker at the same
+    place."""
 
     longest_pause_s = 86_400.0
-    """For which an endpoint may ask (`Retry-After`)."""
+    """The longest delay that an endpoint may ask for (`Retry-After`)."""
 
     def __init__(
         self,
@@ -84,8 +85,9 @@ class Worker:
         schedule_s: tuple[float, ...] = SCHEDULE_S,
         most_pending: int = MOST_PENDING,
     ) -> None:
-        """`clock` returns UTC ns; `left_out` says whether an event counts for nothing, or repeats another one; `most_pending`
-        records at its place may be not done at once."""
+        """`clock` returns UTC ns; `left_out` returns whether an event has no effect, or repeats another one; at most
+        `most_pending` records at its place are
+        unfinished at once."""
         self.endpoint = endpoint
         self._place = place
         self._sender = sender
@@ -123,11 +125,11 @@ class Worker:
                 await self._place.close()
 
     async def _take(self, delivery: Delivery) -> bool:
-        """Work on a record that has come.  Return False once the webhook is disabled."""
+        """Process a record.  Return False once the webhook is disabled."""
         return await self._pass_on(delivery)
 
     async def _pass_on(self, delivery: Delivery) -> bool:
-        """Send what is wanted of a record.  Return False once the webhook is disabled."""
+        """Send the selected events of a record.  Return False once the webhook is disabled."""
         seq, now = delivery.record.seq, asyncio.get_running_loop().time()
         before = self._postponed.get(seq)
         if before is not None and now < before.due - _EARLY_S:
@@ -212,7 +214,7 @@ class Worker:
         return outcome
 
     def _pause_s(self, seq: int, attempt: int) -> float:
-        """The schedule's pause, spread a little, so that what failed together is not tried together for days."""
+        """The schedule's pause with some jitter, so that events that failed together are not retried together for days."""
         digest = hashlib.blake2b(f"{self.endpoint.name}.{seq}".encode(), digest_size=4).digest()
         part = int.from_bytes(digest, "big") / 2**32
         return self._schedule_s[attempt - 1] * (1 + _SPREAD * part)

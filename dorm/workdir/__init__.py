@@ -5,8 +5,8 @@ packing    files into blobs and a manifest, consistently
 revision   the git commit that the folder is at
 shipping   sends what the cluster does not have yet
 getting    a shipped folder back on this machine
-using      what the cluster keeps of shipped folders, by tenant, and what no app names
-quotas     how much of it one tenant may have, and what goes beyond that;  keeping: removes both, beside a master
+using      the stored parts of shipped folders by tenant, and those that no app names
+quotas     how much one tenant may store, and what exceeds that;  keeping: removes both, next to a master
 
 async with await Client.open(url, cluster) as client:
     spec["workdir"] = await ship(client, Path("."))

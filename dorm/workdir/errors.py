@@ -1,4 +1,4 @@
-"""What may be wrong with a folder."""
+"""Errors about folders."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.runtime.workdir.cache import BlobCache
+from agents.runtime.workdir.cache import BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place, read_manifest
 from dorm.workdir.errors import Unshippable
 from events.workdir import ManifestError
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:
-    """Lay out a tenant's folder at `to`.  Raises Unshippable where the cluster no longer has it or `to` exists, OSError, and
+    """Lay out a tenant's folder at `to`.  Raises Unshippable if the cluster no longer has it or `to` exists, OSError, and
     the log's errors."""
     aside = await asyncio.to_thread(_aside, to)
     try:
-        cache = BlobCache(aside / "blobs")
+        cache = BlobCache(aside / "blobs").of(tenant)
         await _fetch(files, cache, tenant, hash)
         try:
             manifest = await asyncio.to_thread(read_manifest, cache, hash)
@@ -44,7 +44,7 @@ def _aside(to: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=to.absolute().parent, prefix=".dorm-"))
 
 
-async def _fetch(files: Files, cache: BlobCache, tenant: str, name: str) -> None:
+async def _fetch(files: Files, cache: TenantBlobs, tenant: str, name: str) -> None:
     if cache.has(name):
         return
     found = await files.get(tenant, name)

@@ -2,8 +2,8 @@
 
 `.gitignore` and `.dormignore` of each folder hold patterns for what is below it; those of a deeper folder come after those of
 a higher one, and those of `.dormignore` after those of `.gitignore` beside it.  Of several patterns that match, the last one
-counts.  Where the folder is a part of a git repository, the `.gitignore` files above it count as well.  What is below a
-folder that is left out is not looked at.
+counts.  If the folder is a part of a git repository, the `.gitignore` files above it count as well.  The content of an ignored
+folder is not examined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALWAYS = frozenset(
         ".tox", ".nox", "node_modules", ".DS_Store",
     )
 )  # fmt: skip
-"""Names that no app needs from its author's machine."""
+"""Names that are always left out: no app needs them from its author's machine."""
 VENV = "pyvenv.cfg"
 """A folder with this file is a virtual environment, whose paths and programs are of this machine."""
 
@@ -38,14 +38,14 @@ class _Rules(NamedTuple):
 
 
 class Ignored:
-    """What is left out below one folder; `below` gives that of a folder in it."""
+    """The rules below one folder; `below` returns those of a folder in it."""
 
     def __init__(self, rules: tuple[_Rules, ...]) -> None:
         self._rules = rules
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
-        """Return the rules for what is in `root`, with those of the repository that it is a part of.  Blocks.  Raises
+        """Return the rules for the content of `root`, with those of the repository that contains it.  Blocks.  Raises
         Unshippable."""
         rules: list[_Rules] = []
         repository = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
@@ -55,11 +55,11 @@ class Ignored:
             if lines:
                 rules.append(_Rules(f"{root.relative_to(folder).as_posix()}/", "", _compiled(lines, folder / GIT)))
         if any(one.spec.check_file(one.prefix).include for one in rules):
-            rules = []  # The repository leaves out this very folder, and its author names it all the same.
+            rules = []  # The repository ignores this very folder, but its author names it explicitly.
         return cls(tuple(rules)).below(root, "")
 
     def below(self, folder: Path, path: str) -> Ignored:
-        """Return the rules for what is in `folder`, whose path within the shipped one is `path` ("" for itself).  Blocks.
+        """Return the rules for the content of `folder`, whose path within the shipped one is `path` ("" for itself).  Blocks.
         Raises Unshippable."""
         lines = [*_lines(folder / GIT), *_lines(folder / OWN)]
         if not lines:
@@ -91,5 +91,5 @@ def _compiled(lines: list[str], path: Path) -> GitIgnoreSpec:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
         raise Unshippable(
-            f"{path.parent}: a line of {GIT} or {OWN} is no pattern: {error}", code="workdir.ignore.malformed"
+            f"{path.parent}: a line of {GIT} or {OWN} is not a pattern: {error}", code="workdir.ignore.malformed"
         ) from None

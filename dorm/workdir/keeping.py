@@ -1,5 +1,5 @@
-"""Removes parts of shipped folders that no app needs any more, and what tenants have beyond their quotas: beside a master, and
-only while that one leads."""
+"""Removes parts of shipped folders that no app needs any more, and parts beyond tenants' quotas: next to a master, and only
+while it leads."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from events.log.files import Files
 
 _EVERY_S = 60.0
-"""Between looks at quotas."""
+"""Between two checks of quotas."""
 _LOOKS = 60
-"""One check in this many also removes what no app needs."""
+"""One check in this many also removes parts that no app needs."""
 _log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
-    """Look once a minute, while the body runs."""
+    """Check once a minute, while the body runs."""
     keeping = asyncio.create_task(_keep(files, lambda: master.state, master.elected.is_set), name="files")
     try:
         yield

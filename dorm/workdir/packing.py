@@ -1,8 +1,8 @@
 """A folder as blobs and a manifest: content is hashed and not kept, so a folder may be larger than memory.
 
-A file counts as it was while it was read: its size and its times have to be the same before and after.  One that changes
-meanwhile is read again, a few times; then the folder is refused with that file's name.  What is sent later is read again and
-has to have the hash that it had, so no mixture of two states is ever shipped.
+A file must not change while it is read: its size and its times have to be the same before and after.  A file that changes is
+read again, a few times; then the folder is refused with that file's name.  Before sending, content is read again and must have
+the same hash, so no mixture of two states is ever shipped.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Packing:
 
 
 def content_of(root: Path, name: str, sources: list[Source]) -> bytes:
-    """Read a blob again, to send it. Blocks. Raises Changing if it is no longer what was packed."""
+    """Read a blob again, to send it.  Blocks.  Raises Changing if it has changed since it was packed."""
     content = bytearray()
     for source in sources:
         try:
@@ -161,7 +161,7 @@ def _hashed(descriptor: int, size: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _opened(root: Path, path: str) -> BinaryIO:
-    """Open a regular file; if it has become something else, such as a link, it is not followed."""
+    """Open a regular file; if it has become something else, such as a link, do not follow it."""
     try:
         descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,8 +1,9 @@
 """How much of the store of shipped folders one tenant may have.
 
 A client counts before it sends anything.  Servers know no quota for some subjects of a stream, so another program can write
-more with the same credentials: the leading master looks once a minute, and removes what a tenant has beyond its quota.  What
-its apps name stays first, then what was stored earliest.  Between two looks, such a program can still fill the store for all.
+more with the same credentials: the leading master checks once a minute, and removes parts beyond a tenant's quota.  Parts that
+its apps name are kept first, then those that were stored earliest.  Between two looks, such a program can still fill the store
+for all.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 def room_of(limits: Limits, tenant: str, listed: Iterable[StoredBlob], *, replaced: Collection[str]) -> int:
     """Return how many bytes a tenant may still store: its quota without the blobs `listed` of it, except for those that are
-    about to be `replaced`, by their names.  Negative where it has too much."""
+    about to be `replaced`, by their names.  Negative if it exceeds its quota."""
     return limits.quota_of(token(tenant)) - sum(blob.takes for blob in listed if blob.name not in replaced)
 
 
 async def enforce_quotas(files: Files, state: State, limits: Limits) -> dict[str, Removed]:
-    """Remove what tenants have beyond their quotas; return that by tenant.  Raises the log's errors."""
+    """Remove parts beyond tenants' quotas; return them by tenant.  Raises the log's errors."""
     by_tenant: dict[str, list[StoredBlob]] = {}
     for blob in await files.listed():
         by_tenant.setdefault(blob.tenant, []).append(blob)

@@ -1,4 +1,4 @@
-"""The git commit that a folder is at, and whether the folder differs from it: for people who look at a run later."""
+"""The git commit that a folder is at, and whether the folder differs from it: for users who examine a run later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 class Revision(NamedTuple):
     commit: str = ""
-    """"" for a folder that is in no repository, or where git does not answer in time."""
+    """"" for a folder outside any repository, or if git does not answer in time."""
     changed: bool = False
 
 

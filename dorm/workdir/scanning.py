@@ -1,6 +1,6 @@
-"""Which entries a project folder has: within the cluster's limits, in order, and without what no node could lay out.
+"""Which entries a project folder has: within the cluster's limits, in order, and without anything that nodes cannot lay out.
 
-A folder that is too large is refused before any file is read, with the folders that make it so.
+A folder that is too large is refused before any file is read, with the names of its largest folders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from events.workdir import Limits
 
 _COUNTED_ON_S = 2.0
-"""Seconds for which a folder that is too large is counted on, to name what makes it so."""
+"""Seconds for which counting continues in a folder that is too large, to name its largest parts."""
 _NAMED = 3
 _SPECIAL = (
     (stat.S_ISSOCK, "a socket"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"),
@@ -71,11 +71,11 @@ class Scanned(msgspec.Struct, frozen=True):
 
     entries: list[Found]
     left_out: list[str]
-    """What is no file and was left out though no rule says so, in words."""
+    """Entries that are not files and were left out without a rule, in words."""
 
 
 def scan(root: Path, limits: Limits) -> Scanned:
-    """Return what a folder has.  Blocks.  Raises Unshippable."""
+    """Return a folder's entries.  Blocks.  Raises Unshippable."""
     if not root.is_dir():
         what = "no folder" if root.exists() else "not there"
         raise Unshippable(f"{root}: it is {what}; name the project's folder", code="workdir.not_a_folder")
@@ -193,7 +193,7 @@ class _Scan:
         by_count = self._code == "workdir.too_many_files"
         amounts = self._counts if by_count else self._sizes
         largest = sorted(amounts, key=lambda part: (-amounts[part], part))
-        # A folder whose content is one folder says less than that one.
+        # A folder that contains only one folder says less than the inner one.
         shown = [
             part
             for part in largest

@@ -1,7 +1,7 @@
 """Sending a folder: only what the cluster does not have yet.
 
-The manifest is sent last, so where there is one, its blobs are there.  A folder that is there and was shipped lately needs one
-question.  A blob that is older than half of the time for which the cluster keeps it counts as missing: sending it again renews
+The manifest is sent last, so if there is one, its blobs are there.  A folder that is there and was shipped lately needs one
+request.  A blob that is older than half of the time for which the cluster keeps it counts as missing: sending it again renews
 its time, so nothing that a new spec names is about to be removed.
 """
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _BESIDE = 256
-"""Bytes that a store keeps beside a part, at most."""
+"""The most bytes that a store keeps in addition to a part."""
 _TRIES = 2
 """A folder that changed between packing and sending is packed once more."""
 
 
 class Shipped(msgspec.Struct, frozen=True):
-    """What came of shipping a folder."""
+    """The result of shipping a folder."""
 
     workdir: Workdir
     blobs: int
-    """Parts that it has, its list of files included."""
+    """Its parts, including its list of files."""
     sent: int
     """How many of them had to be sent."""
     sent_bytes: int
-    """What that was, compressed."""
+    """Their bytes, compressed."""
     left_out: list[str]
-    """What is no file, in words."""
+    """Entries that are not files, in words."""
 
 
 async def ship(client: Client, folder: Path | str, *, user: str = "") -> dict[str, Any]:
-    """Ship a folder for an app of this client; return what `workdir` has to be in a spec.  `user`: the app's, where an open
+    """Ship a folder for an app of this client; return what `workdir` has to be in a spec.  `user`: the app's, if an open
     cluster's spec names another one.  Raises Unshippable, and the log's errors."""
     shipped = await ship_folder(client.log.files, await tenant_of(client, user), Path(folder))
     found: dict[str, Any] = msgspec.to_builtins(shipped.workdir)
@@ -120,7 +120,7 @@ async def _once(
 
 def _check_quota(folder: Path, packed: Packed, missing: list[str], room: int) -> None:
     """Refuse a folder whose missing parts, compressed as they are sent, do not fit into the tenant's quota: before any of them
-    is there.  Blocks.  Raises OverQuota, Changing."""
+    is sent.  Blocks.  Raises OverQuota, Changing."""
     needed = len(packed.manifest) + _BESIDE
     for name in missing:
         needed += len(seal_blob(content_of(folder, name, packed.blobs[name]))) + _BESIDE

@@ -1,9 +1,10 @@
-"""The shipped folders that the cluster keeps: how much space each tenant takes, and what is no longer needed.
+"""The stored shipped folders: how much space each tenant uses, and what is no longer needed.
 
 A part is needed while an app that the state knows names its folder, or while it was stored lately.  A client that ships a
 folder counts parts as missing once they are older than half of the time for which the cluster keeps them
-(`dorm.workdir.shipping`), so a folder that was just shipped holds parts of at most that age.  Whatever is older than one and a
-half times that time, and named by no app's folder, is therefore in no folder that somebody could still be about to submit.
+(`dorm.workdir.shipping`), so a folder that was just shipped holds parts of at most that age.  A part that is older than one
+and a half times that time, and that no app's folder names, therefore belongs to no folder that someone could still be about to
+submit.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Use(msgspec.Struct, frozen=True):
     newest_at: int
     """UTC ns, when its latest part was stored."""
     folders: int
-    """How many different folders its apps name, as far as the cluster keeps them."""
+    """How many different stored folders its apps name."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ def _submitted(spec: Any) -> str:
 
 
 def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> list[Use]:
-    """Return what each tenant takes, the largest first."""
+    """Return the use of each tenant, the largest first."""
     by_tenant: dict[str, list[StoredBlob]] = {}
     for blob in (one for one in listed if one.size):
         by_tenant.setdefault(blob.tenant, []).append(blob)
@@ -88,8 +89,8 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
 
 
 async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERYONE) -> Removed:
-    """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns).  With
-    `of`, what that tenant has is given up, as its own users may; masters remove it later.  Raises the log's
+    """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns).  With `of`, give
+    up that tenant's parts, as its own users may; masters remove them later.  Raises the log's
     errors."""
     before = now - int(_KEPT * keep_s * SECOND)
     folders = named(state)
@@ -119,7 +120,7 @@ async def needed_parts(
 
 
 async def _parts(files: Files, tenant: str, hash: str) -> list[str]:
-    """Return the names of a folder's parts, [] where the store has no list of them."""
+    """Return the names of a folder's parts, [] if the store has no list of them."""
     found = await files.get(tenant, hash)
     content = open_blob(hash, found[0], UNPACKED_MANIFEST) if found is not None else None
     try:

@@ -114,7 +114,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """The places of all blocks, and a copy of the header, so that a broken header is no loss."""
+    """The places of all blocks, and a copy of the header, so that a broken header is not a loss."""
 
     header: Header
     records: list[Entry]

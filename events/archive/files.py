@@ -1,11 +1,15 @@
-"""Open the files that hold archives; their errors become the log's."""
+"""Open the files that hold archives; their errors become the log's.
+
+Archives and backups have the specs, names and messages of all tenants, so new ones can be read by their owner alone.  In a
+folder with the set-group-ID bit (`chmod 2750`), the folder's group can read them too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from events.errors import code_of
 from events.log.records import LogRefused
@@ -29,6 +33,41 @@ def open_file(path: Path) -> int:
                 f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'not a file'}", code="archive.not_a_file"
             )
     return file
+
+
+def create(path: Path) -> BinaryIO:
+    """Return a new file to write.  Raises OSError."""
+    file = open(path, "xb", opener=_private)  # noqa: SIM115 - the caller's
+    _share(file.fileno(), path.parent, stat.S_IRGRP)
+    return file
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for archives, with its parents, if it is not there.  Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        if not path.parent.exists():
+            make_folder(path.parent)
+        path.mkdir(mode=0o700)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _share(folder, path.parent, stat.S_IRGRP | stat.S_IXGRP | stat.S_ISGID)
+        finally:
+            os.close(folder)
+
+
+def share(file: BinaryIO, folder: Path) -> None:
+    """Let the group of a folder that is shared with it read a file that is made there.  Raises OSError."""
+    _share(file.fileno(), folder, stat.S_IRGRP)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _share(made: int, folder: Path, bits: int) -> None:
+    mode = folder.stat().st_mode
+    if mode & stat.S_ISGID and mode & stat.S_IRGRP:
+        os.fchmod(made, stat.S_IMODE(os.fstat(made).st_mode) | bits)
 
 
 @contextlib.contextmanager

@@ -173,7 +173,7 @@ class SegmentLog(ReadableLog):
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Open an archive.  Raises LogRefused if it can't be opened, is no archive of segments, or has a later format."""
+        """Open an archive.  Raises LogRefused if it can't be opened, is not an archive of segments, or has a later format."""
         return await asyncio.to_thread(lambda: cls.of_file(open_file(path), str(path)))
 
     @classmethod

@@ -1,6 +1,6 @@
 """Files in blocks, and the digest of a file.
 
-The digest is SHA-256 over the file's blocks, each as 1 and its bytes or, where all of them are zero, as 0 alone, and over its
+The digest is SHA-256 over the file's blocks, each as 1 and its bytes or, if all of them are zero, as 0 alone, and over its
 size.  So a hole of terabytes costs neither side anything, and a file has one digest however its holes are stored.
 """
 

@@ -125,7 +125,7 @@ class Zeros(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tail(msgspec.Struct, frozen=True, tag=True):
-    """The end of a file; the digest is that of the whole file, also where the answer began later."""
+    """The end of a file; the digest is that of the whole file, even if the answer began later."""
 
     digest: str
 

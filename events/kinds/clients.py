@@ -86,7 +86,10 @@ class PolicyChanged(Event, frozen=True):
     """The same for apps of some tenants (on an open cluster, of some users). Changes only these; None resets one to
     `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
-    """What an app's weight counts against: all apps, or the others of its tenant, where all tenants weigh the same."""
+    """What an app's weight counts against: all apps, or the others of its tenant, if all tenants weigh the same."""
+    tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    """How many apps of one tenant, running, waiting or held, may exist at once.  Apps that have ended do not count.  An open
+    cluster has no tenants."""
 
 
 class SealRequested(Event, frozen=True):

@@ -31,4 +31,4 @@ class NodeOffers(msgspec.Struct, frozen=True, omit_defaults=True):
     environments: bool = False
     """Whether the agent builds apps' environments: agents before 0.6.0 do not know that part of a spec."""
     pythons: Annotated[list[Annotated[str, msgspec.Meta(max_length=16)]], msgspec.Meta(max_length=32)] = []
-    """Versions of Python that apps may choose, such as 3.12; empty where images bring their own."""
+    """Versions of Python that apps may choose, such as 3.12; empty if images bring their own."""

@@ -60,5 +60,10 @@ class RotationFailed(Event, frozen=True):
     reason: str
     """For people, with what to do."""
 
+    @property
+    def in_vain(self) -> bool:
+        """Whether somebody asked for a rotation where none was to be: nothing is wrong."""
+        return self.code in ("rotation.nothing_due", "rotation.no_archives")
+
 
 OfRotation = RotationRequested | LogRotated | RotationFailed

@@ -46,7 +46,7 @@ class StoredBlob(NamedTuple):
 
 
 class Files(Protocol):
-    """Blobs to read and to write.  Each method raises LogUnavailable, and LogRefused where the cluster has no such store or
+    """Blobs to read and to write.  Each method raises LogUnavailable, and LogRefused if the cluster has no such store or
     forbids it."""
 
     async def put(self, tenant: str, name: str, body: bytes) -> None:

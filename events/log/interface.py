@@ -213,7 +213,7 @@ class EventLog(ReadableLog, Protocol):
 
     async def purge(self, upto: int) -> None:
         """Remove the records up to `upto`, which a cut has to cover.  Only rotation may do so.  Sequences do not change.
-        Raises LogRefused where no cut covers them or the store forbids it, and LogUnavailable."""
+        Raises LogRefused if no cut covers them or the store forbids it, and LogUnavailable."""
         raise LogRefused(f"records up to {upto:,} can't be removed from this log", code="log.not_archived")
 
     def check_room(self) -> None:
@@ -251,6 +251,12 @@ class Bus(Protocol):
         """Serve questions on all subjects that match, each by the answerer for its subject.  Of several processes that serve
         them under one name of a `queue`, each question goes to one.  Raises as `answer`."""
         await self.answer(pattern, answerer_of(pattern))
+
+    async def answer_all(self, subject: str, answerer: Answerer) -> None:
+        """Serve questions to which all askers get the same short answer, whatever they ask, until cancelled.  No asker can
+        delay another: nothing waits until an answer is taken, and those that ask at once share one call of the answerer, which
+        begins at the first question and is given none.  Raises as `answer`."""
+        await self.answer(subject, answerer)
 
     @property
     def guarded(self) -> bool:

@@ -38,7 +38,7 @@ async def nearest(
     folded from there, so `load` decides; if a master has signed one, no other counts there.  The log's owner passes the
     store as `drop_foreign_from`: snapshots of another log or beyond this one's end are dropped from it.
 
-    Raises LogUnavailable and LogRefused where the log's start is unknown, or only a snapshot leads past it.
+    Raises LogUnavailable and LogRefused if the log's start is unknown, or only a snapshot leads past it.
     """
     while True:
         try:

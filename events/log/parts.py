@@ -41,7 +41,7 @@ class ReadableParts(Protocol):
         ...
 
     def follow(self, node: str) -> AsyncGenerator[StoredPart, None]:
-        """Yield a node's part as it is, and then each whole one that replaces it, without end and through outages; where many
+        """Yield a node's part as it is, and then each whole one that replaces it, without end and through outages; if many
         come at once, only the last ones.  Raises LogClosed."""
         ...
 

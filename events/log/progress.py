@@ -30,8 +30,8 @@ class ReadableProgress(Protocol):
 
     def read(self, *, after: int = 0, app: str = EVERY, follow: bool = False) -> AsyncGenerator[list[Record], None]:
         """Yield batches of records with `seq > after`, in order; of one app, by its id, or of every app.  Without `follow` it
-        ends at the stream's end as of the start.  Raises LogUnavailable, LogRefused (with `follow` only once the connection
-        is closed, or where the identity may not read it)."""
+        ends at the stream's end as of the start.  Raises LogUnavailable, LogRefused (with `follow` only once the connection is
+        closed, or if the identity may not read it)."""
         ...
 
     async def newest(self, app: str = EVERY) -> list[Record]:

@@ -8,12 +8,15 @@ listener.  Pieces are numbered: a lost one ends the answer with an error and nev
     Dorm-Piece: n     with no body: a probe, sent every second without a piece; n is that of the last piece
     Dorm-End: n       the answer is complete with n pieces
     Dorm-Refused: 1   the answer ends here; the body says why
+
+Where all askers get the same short answer (`answer_all`), it is sent without waiting for any of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +48,8 @@ _WAITING_BYTES = 32 * 1024 * 1024
 _LOOK_UP_S = 5.0
 _MOST_ANSWERS = 256
 """Questions that one answerer serves at once.  Of a pattern, each subject has its share: it names who asks, or for whom."""
+_MOST_ASKERS = 4096
+"""Askers that wait for one answer to all of them; where more ask, those that have waited longest get none."""
 _log = Logger(__name__)
 
 
@@ -52,7 +57,7 @@ class NatsBus(Bus):
     """The bus of one cluster; `reports` is the pattern of its heartbeats' subjects."""
 
     def __init__(self, link: Link, reports: str, stream: str) -> None:
-        """`stream` stores the heartbeats where identities count; elsewhere older clusters have another, which is looked
+        """`stream` stores the heartbeats if identities count; elsewhere older clusters have another, which is looked
         up."""
         self._link = link
         self._client = link.client
@@ -143,15 +148,51 @@ class NatsBus(Bus):
                         room = len(answers) < _MOST_ANSWERS if asked == pattern else shares.has_room_for(asked)
                         chosen = answerer_of(asked) if room else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
-                        shares.take(asked)
                         task.add_done_callback(answers.discard)
-                        task.add_done_callback(partial(_left, shares, asked))
+                        if room:  # A refusal takes none.
+                            shares.take(asked)
+                            task.add_done_callback(partial(_left, shares, asked))
                 for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
             raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+
+    async def answer_all(self, subject: str, answerer: Answerer) -> None:
+        with as_log_errors("listening for questions"):
+            subscription = await self._client.subscribe(
+                subject, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
+            )
+            await self._link.listening(subscription)
+        asking = _Asking()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                answers = tasks.create_task(self._answer_waiting(asking, answerer))
+                async for message in subscription.messages:
+                    if message.reply:
+                        asking.add(message.reply)
+                answers.cancel()
+            raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _answer_waiting(self, asking: _Asking, answerer: Answerer) -> None:
+        """Answer all that wait, again and again: one call of the answerer for all that have asked until it is done."""
+        while True:
+            await asking.asked.wait()
+            refused, pieces = "", list[bytes]()
+            try:
+                async with answering(answerer, b"") as answer:
+                    pieces = [piece async for piece in answer if piece]
+            except Exception as error:
+                refused = _refusal(error)
+            for inbox in asking.take():
+                with contextlib.suppress(nats.errors.Error):
+                    for number, piece in enumerate(pieces if not refused else (), 1):
+                        await self._client.publish(inbox, piece, headers={"Dorm-Piece": str(number)})
+                    await self._client.publish(inbox, refused.encode(), headers=_last(refused, len(pieces)))
 
     async def _answer(self, message: Msg, answerer: Answerer) -> None:
         # The answerer runs in its own task, from its first piece to its closing, at most one piece ahead.
@@ -175,10 +216,7 @@ class NatsBus(Bus):
                 async with asyncio.timeout(_PROBE_S):
                     piece = await pieces.get()
             if isinstance(piece, _End):
-                refused = piece.refused.encode()
-                await self._client.publish(
-                    inbox, refused, headers={"Dorm-Refused": "1"} if refused else {"Dorm-End": str(sent)}
-                )
+                await self._client.publish(inbox, piece.refused.encode(), headers=_last(piece.refused, sent))
                 return
             if len(piece) > self._client.max_payload - 1024:
                 piece, pieces = b"", asyncio.Queue(1)
@@ -197,6 +235,38 @@ class NatsBus(Bus):
                     piece = b""  # The piece was sent; it is acknowledged before the probe that follows it.
 
 
+class _Asking:
+    """The inboxes of those that wait for an answer to all, in order."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._inboxes: deque[str] = deque(maxlen=_MOST_ASKERS)
+
+    def add(self, inbox: str) -> None:
+        self._inboxes.append(inbox)
+        self.asked.set()
+
+    def take(self) -> list[str]:
+        taken = list(self._inboxes)
+        self._inboxes.clear()
+        self.asked.clear()
+        return taken
+
+
+def _last(refused: str, sent: int) -> dict[str, str]:
+    """Return the headers of an answer's last message."""
+    return {"Dorm-Refused": "1"} if refused else {"Dorm-End": str(sent)}
+
+
+def _refusal(error: Exception) -> str:
+    """Return what an asker learns of an answer that failed.  A fault must not end other answers: the asker gets an error, and
+    the operator finds it in this log."""
+    if isinstance(error, AskRefused):
+        return str(error) or "refused"
+    _log.exception("an answer failed")
+    return "the agent failed while it answered; its log says more"
+
+
 class _End:
     """The end of an answer; `refused` says why it is incomplete, "" if it is complete."""
 
@@ -211,12 +281,8 @@ async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[by
             async for piece in answer:
                 if piece:
                     await pieces.put(piece)
-    except AskRefused as error:
-        end = _End(str(error) or "refused")
-    except Exception:
-        # A fault in one answer must not end others: the asker gets an error, and the operator finds it in this log.
-        _log.exception("an answer failed")
-        end = _End("the agent failed while it answered; its log says more")
+    except Exception as error:
+        end = _End(_refusal(error))
     await pieces.put(end)
 
 

@@ -177,7 +177,7 @@ class Connection:
             await server_clock(self._link, self.cluster),
         )
 
-    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+    def report_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
         self._link.on_outage = tell
 

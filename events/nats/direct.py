@@ -2,7 +2,7 @@
 
 A consumer lives on one server and is created by the cluster's leader, so if either dies there is none for the length of an
 election (4 to 9 s on three servers).  Meanwhile readers that follow the log use this path: it needs no leader, and a server's
-copy of a stream is always a prefix without gaps.  It needs no consumer either, so it also serves where a stream has as many as
+copy of a stream is always a prefix without gaps.  It needs no consumer either, so it also serves if a stream has as many as
 it may, and readers who shall not have any.
 """
 

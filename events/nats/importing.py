@@ -202,7 +202,7 @@ async def _publish(
                     if progress:
                         progress(done, end)
     except LogUnavailable as error:
-        stored = f"{done} of {end} records are stored, the same command goes on from there"
+        stored = f"{done} of {end} records are stored, the same command continues from there"
         raise LogUnavailable(f"{error}; {stored}", code=error.code) from None
     finally:
         with contextlib.suppress(nats.errors.Error):
@@ -237,7 +237,7 @@ async def _store(link: Link, answers: _Answers, records: list[Record], inbox: st
     if answer.error is not None or answer.seq != records[-1].seq:
         why = (answer.error or {}).get("description", f"the last one was stored as {answer.seq}")
         raise LogRefused(
-            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does somebody else write to this cluster?",
+            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does someone else write to this cluster?",
             code="import.conflict",
         )
 

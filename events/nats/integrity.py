@@ -61,7 +61,7 @@ async def check_stream(link: Link, cluster: str) -> None:
     if (
         last
         and await record_at(link, stream, last, _TIMEOUT_S) is None
-        and not await _goes_on_after(link, stream, last)
+        and not await _continues_after(link, stream, last)
     ):
         raise LogDamaged(
             f"stream {stream} has lost records: the last one, {last:,}, can't be read; {_way_back(info)}",
@@ -73,7 +73,7 @@ async def check_stream(link: Link, cluster: str) -> None:
             raise LogDamaged(
                 f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}", code="log.records_lost"
             )
-        # A message that was being written when its machine lost power was never acknowledged, so it is no loss.
+        # A message that was being written when its machine lost power was never acknowledged, so it is not a loss.
         _log.warning("the server could not read the end of its data when it started", stream=stream, bytes=lost)
     if changed := unprotected(info["config"], cluster):
         raise LogDamaged(
@@ -83,7 +83,7 @@ async def check_stream(link: Link, cluster: str) -> None:
         )
 
 
-async def _goes_on_after(link: Link, stream: str, seq: int) -> bool:
+async def _continues_after(link: Link, stream: str, seq: int) -> bool:
     """Return whether the server has stored more since: then readers check that record."""
     state = (await checked_info(link, stream, _TIMEOUT_S))["state"]
     return bool(state.get("last_seq", 0) != seq)

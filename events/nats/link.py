@@ -269,7 +269,7 @@ class Link:
         if "authorization violation" in str(error).lower():
             self._note_locked_out()
         if isinstance(error, nats.errors.SlowConsumerError):
-            self._say_left_out(error.subject)
+            self._report_left_out(error.subject)
         else:
             _log.debug("nats error", error=_words(error))
 
@@ -280,7 +280,7 @@ class Link:
         if self._locked_out == _LOCKED_OUT:
             self._tell("locked out")
 
-    def _say_left_out(self, subject: str) -> None:
+    def _report_left_out(self, subject: str) -> None:
         now = asyncio.get_running_loop().time()
         self._left_out += 1
         if now - self._left_out_said >= _SAY_AGAIN_S:

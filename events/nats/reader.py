@@ -96,7 +96,7 @@ class Reader:
         replaces: bool = False,
     ) -> None:
         """`imported`: the last sequence that comes from an archive (`events.log.imported`).  `timeout`: seconds for each
-        request that creates the consumer.  `replaces`: the stream is no log and keeps the last message of each subject."""
+        request that creates the consumer.  `replaces`: the stream is not a log and keeps the last message of each subject."""
         self._replaces = replaces
         self._timeout = timeout
         self._silence_s = _CLUSTER_SILENCE_S if link.clustered else _SILENCE_S

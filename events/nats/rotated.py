@@ -106,8 +106,8 @@ class Rotated:
         return max(after, end)
 
     async def purge(self, upto: int) -> None:
-        """Remove the records up to the newest cut, or an earlier one.  Repeating it changes nothing.  Raises LogRefused where
-        the cut does not allow it, or the server; LogUnavailable."""
+        """Remove the records up to the newest cut, or an earlier one.  Repeating it changes nothing.  Raises LogRefused if the
+        cut does not allow it, or the server; LogUnavailable."""
         cut = await self.cut()
         if cut is None or upto > cut.upto:
             raise LogRefused(

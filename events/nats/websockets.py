@@ -20,6 +20,7 @@ class _Later(ModuleType):
 
 
 def load_when_used(name: str) -> None:
-    """Have a module loaded by the first use of what it holds.  Changes nothing where it is loaded, or not installed."""
-    if name not in sys.modules and find_spec(name) is not None:
-        sys.modules[name] = _Later(name)
+    """Have a module loaded by the first use of what it holds.  Changes nothing if it is loaded, or not installed."""
+    if name not in sys.modules and (spec := find_spec(name)) is not None:
+        later = sys.modules[name] = _Later(name)
+        later.__spec__ = spec  # For programs that ask whether it is installed.

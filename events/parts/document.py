@@ -77,7 +77,7 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
     held: HeldPart | None = None
     batch: int = 0
     earlier: AppSpec | None = None
-    """What the generations up to `earlier_until` were started with, where that is not `spec`: its owner has edited it."""
+    """What the generations up to `earlier_until` were started with, if that is not `spec`: its owner has edited it."""
     earlier_until: int = 0
     containers: list[ContainerPart] = []
     """All that were released to this node, of every generation that may still have one."""
@@ -91,7 +91,7 @@ class Masters(msgspec.Struct, frozen=True):
     keys_since: int
     keys_before: list[str]
     enrolment: Enrolment | None
-    """None where the cluster does not know this node."""
+    """None if the cluster does not know this node."""
 
 
 class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,7 +127,7 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True):
-    """A part as it is stored: the bytes of a `NodePart`, and a signature over them ("" where none is asked for)."""
+    """A part as it is stored: the bytes of a `NodePart`, and a signature over them ("" if none is asked for)."""
 
     document: bytes
     signature: str = ""

@@ -53,7 +53,7 @@ class Open(msgspec.Struct, frozen=True, tag="open", omit_defaults=True):
     command: Words = []
     """The program and its arguments; empty for forwarded connections."""
     terminal: Size | None = None
-    """The size of the client's terminal, where the command is to have one; then its output is one stream."""
+    """The size of the client's terminal, if the command is to have one; then its output is one stream."""
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+-]{0,64}$")] = ""
     """What kind of terminal (TERM)."""
     port: Port | None = None
@@ -125,9 +125,9 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     """The session is over, or did not begin."""
 
     exit_code: ExitCode | None = None
-    """As a shell has it: 128 and the signal's number after a signal; None where it did not end by itself."""
+    """As a shell has it: 128 and the signal's number after a signal; None if it did not end by itself."""
     code: str = ""
-    """Stable code of the reason, "" where the command has ended by itself."""
+    """Stable code of the reason, "" if the command has ended by itself."""
     reason: str = ""
 
 

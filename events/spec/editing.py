@@ -61,7 +61,7 @@ def differing(before: AppSpec, after: AppSpec) -> Changes:
 
 
 def check_same_app(before: AppSpec, after: AppSpec, *, started: bool) -> None:
-    """Raises SpecError where a field differs that no edit can change, or none of an app that has started."""
+    """Raises SpecError if a field differs that no edit can change, or none of an app that has started."""
     for name in NEVER:
         was, is_now = getattr(before, name), getattr(after, name)
         if was != is_now:

@@ -127,7 +127,7 @@ def _coded(struct: Any, path: str, problem: str) -> str:
 
 
 def _part(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct that a field holds, also where it may be left out (`Utility | None`) or is annotated."""
+    """Return the struct that a field holds, even if it may be left out (`Utility | None`) or is annotated."""
     if isinstance(kind, type):
         return kind if issubclass(kind, msgspec.Struct) else None
     return next((found for one in get_args(kind) if (found := _part(one)) is not None), None)
@@ -171,7 +171,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 class _NoFields(msgspec.Struct):
-    """What is no struct has none."""
+    """What is not a struct has none."""
 
 
 def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:

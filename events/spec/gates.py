@@ -88,8 +88,8 @@ def _start(text: Quantity) -> tuple[int, int]:
 
 
 def starts_at(spec: Gated, submitted_at: int) -> int:
-    """Return before when an app that was submitted at `submitted_at` gets no containers; both in UTC ns.  0 where its spec
-    says nothing.  Raises QuantityError."""
+    """Return before when an app that was submitted at `submitted_at` gets no containers; both in UTC ns.  0 if its spec says
+    nothing.  Raises QuantityError."""
     if spec.start_after == "":
         return 0
     time, delay = _start(spec.start_after)
@@ -122,7 +122,7 @@ def check_gates(spec: Gated) -> None:
 def in_order(specs: Sequence[Gated]) -> list[int]:
     """Return the indexes of specs in an order in which each comes after those that it waits for, otherwise as they are.
 
-    Raises SpecError where some wait for each other."""
+    Raises SpecError if some wait for each other."""
     names = {spec.name for spec in specs}
     left, ordered, done = list(range(len(specs))), list[int](), set[str]()
     while left:

@@ -75,7 +75,7 @@ def as_text(value: Setting) -> str:
 
 
 def written(group: Group | None, env: dict[str, str]) -> dict[str, str]:
-    """Return what the author of a spec wrote into `env`: without the group's own variables, where they have the values that
+    """Return what the author of a spec wrote into `env`: without the group's own variables, if they have the values that
     they must have.  Others of these names stay, and are refused as reserved."""
     own = group.variables() if group is not None else {}
     return {name: value for name, value in env.items() if own.get(name) != value} if own else env

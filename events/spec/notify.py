@@ -37,7 +37,7 @@ class Notify(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def as_map(document: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a spec's document whose `notify` is a map, where it is a URL alone."""
+    """Return a spec's document whose `notify` is a map, if it is a URL alone."""
     url = document.get("notify")
     return {**document, "notify": {"url": url}} if isinstance(url, str) else document
 

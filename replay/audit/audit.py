@@ -64,7 +64,7 @@ class Report(msgspec.Struct, frozen=True):
     """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
     ledgers: LedgerReport = LedgerReport()
-    """What live apps reported of the samples that they used; a wrong ledger is no divergence."""
+    """What live apps reported of the samples that they used; a wrong ledger is not a divergence."""
     parts: PartsReport = PartsReport()
     """The nodes' parts beside a cluster's log; an archive has none."""
 
@@ -100,7 +100,7 @@ async def verify(
                 progress(surveyed + max(checks.made.upto, start) - 2 * start, 2 * (end - start))
 
         async def hand_on(surveyed: int) -> None:
-            # After a divergence nothing more is decided again, but the survey continues, for the seals.
+            # After a divergence, no more rounds are decided again, but the survey continues, for the seals.
             while survey.ready:
                 await checks.put(survey.ready.popleft())
                 tell(surveyed)
@@ -165,7 +165,7 @@ class _Checks:
         return self.made.divergence is not None
 
     async def put(self, part: Slice) -> None:
-        """Have a slice checked; waits while too many are being checked."""
+        """Submit a slice to be checked; wait while too many are in progress."""
         while self._running and (len(self._running) >= self._most or self._running[0].done()):
             self._add(await self._running.popleft())
         if not self.diverged:

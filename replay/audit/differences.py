@@ -16,7 +16,7 @@ _ABSENT = object()
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One place where two facts differ.  Values are shown as Python writes them, `nothing` where one is missing."""
+    """One place where two facts differ.  Values are shown as Python writes them, `nothing` if one is missing."""
 
     path: str
     recorded: str

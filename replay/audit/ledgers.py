@@ -1,8 +1,8 @@
 """The ledgers of live apps: at the end of each epoch of its data an app reports a digest of the samples that it used.
 
-The digest is right if each sample was used exactly once. A wrong one is the app's own affair, so it is no divergence: else
-any app could make every audit of the cluster fail. Hashing the samples takes time, and an app can claim any number of them,
-so one audit hashes a bounded number; ledgers beyond that are not checked, and counted as such.
+The digest is right if each sample was used exactly once. A wrong digest is the app's own error and no divergence; otherwise,
+any app could make every audit of the cluster fail. Hashing the samples takes time, and an app can claim any number of them, so
+one audit hashes a bounded number; ledgers beyond that are not checked, and counted as such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 MOST_SAMPLES = 20_000_000
-"""Samples hashed in one audit: some seconds."""
+"""Samples hashed in one audit, which takes some seconds."""
 MOST_WRONG = 100
 """Wrong ledgers that a report lists."""
 
@@ -76,7 +76,7 @@ class LedgerCheck:
         return LedgerReport(self._right, self._wrong, self._wrong_count, self._not_checked)
 
     def _expected(self, samples: int) -> str | None:
-        """Return the digest of each sample once, None if it would take too long."""
+        """Return the digest of a ledger that used each sample once; None if computing it would take too long."""
         known = self._known.get(samples)
         if known is None:
             if samples > self._left:

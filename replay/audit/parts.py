@@ -1,7 +1,7 @@
-"""Whether the nodes' parts say what the log says: each is derived again at its record, and compared byte for byte.
+"""Checks the nodes' parts against the log: each is derived again at its record, and compared byte for byte.
 
-A part is what an agent follows, so a wrong one would be obeyed.  Where the cluster names its masters' keys, the signature is
-checked with those that counted at that record.
+An agent follows its part, even a wrong one.  If the cluster names its masters' keys, the signature is
+checked with the keys that were valid at that record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WrongPart(msgspec.Struct, frozen=True):
-    """A part that is not what the log says."""
+    """A part that contradicts the log."""
 
     node: str
     seq: int
@@ -42,7 +42,7 @@ class PartsReport(msgspec.Struct, frozen=True):
     """Parts that were derived again."""
     wrong: list[WrongPart] = []
     missing: list[str] = []
-    """Nodes without a part, where others have one: the master has yet to write it."""
+    """Nodes without a part, although others have one: the master has not written it yet."""
 
 
 async def verify_parts(log: ReadableLog) -> PartsReport:

@@ -240,7 +240,7 @@ def _compare_seals(event: Round) -> Verdict:
 def _fact_differences(recorded: Sequence[Any], again: Sequence[Any]) -> list[Difference]:
     kinds = [[type(fact).__name__ for fact in facts] for facts in (recorded, again)]
     if kinds[0] != kinds[1]:
-        # The lists of facts say more than how the first two that do not match differ.
+        # The lists of facts say more than the first difference between them.
         listed = [", ".join(names) or "nothing" for names in kinds]
         found = [Difference("facts", *listed)]
     else:

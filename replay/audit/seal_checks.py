@@ -204,7 +204,7 @@ class SealCheck:
             self._fits(seq, seal)
 
     def _look_at_cut(self, record: Record, event: Event) -> None:
-        """Compare a cut, which states the chain at a seal, with that seal; what no key has signed is no cut."""
+        """Compare a signed cut, which states the chain at a seal, with that seal; ignore an unsigned one."""
         if not isinstance(event, LogRotated) or record.seq <= self._renamed_upto or not cut_is_signed(event):
             return
         if (sealed := self._sealed.get(event.upto)) is not None and sealed != event.chain:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RECORDS = 5000
 ALLOCATIONS = 10
-"""A slice is cut once it has this many of either: allocations, where there are any, take most of the time by far."""
+"""A slice is cut once it has this many of either: allocations, if there are any, take by far the most time."""
 MOST_RECORDS = 50_000
 """Most records of a slice without a round."""
 

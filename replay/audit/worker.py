@@ -17,7 +17,7 @@ from replay.audit.workers import LENGTH
 
 def main() -> None:
     """Run until the input ends."""
-    # The solver writes a line to standard output now and then, which must not get into the answers.
+    # The solver sometimes writes a line to standard output, which must not end up in the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     decode = msgspec.msgpack.Decoder(Slice).decode

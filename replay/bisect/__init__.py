@@ -1,10 +1,10 @@
 """When did an outcome become inevitable?  The first record from which on it holds under every one of some policies.
 
-    outcomes    an outcome as people write it, and where what they wrote is wrong
+    outcomes    parses an outcome, and locates errors in it
     judging     whether it holds: on the log, or on a fork of it that is simulated under a policy
-    bisecting   which moments are tried, and what follows from the verdicts
+    bisecting   chooses the moments to try, and draws the conclusion
 
-    OutcomeError   an outcome that cannot be read; the message names the character
+    OutcomeError   an outcome that cannot be parsed; the message names the character
     BisectError    a question without an answer: an unknown app, a log without records
 
 Start with `bisecting`.

@@ -3,15 +3,15 @@
     found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
 
 A moment is a record of the log.  At each one that is tried, the log is forked once for each policy
-(`replay.simulator.forks`): later facts that no master decided come again as they were, apps have the work that they turned
+(`replay.simulator.forks`): later facts that no master decided are repeated as they were, apps have the work that they turned
 out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it
 holds in all of these forks.
 
 Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
 that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
 first.  The search by halves then starts from the last moment of the scan at which the outcome did not hold, and the moments
-next to the record that it finds are tried as well.  Where an earlier moment held, the outcome is reported as not monotone.
-What lies between two moments that were tried is not known, so a short lapse may be missed; more tries make the scan finer.
+next to the record that it finds are tried as well.  If the outcome held at an earlier moment, it is reported as not monotone.
+Moments between two that were tried are unknown, so a short lapse may be missed; more tries make the scan finer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 TRIES = 60
 """Forks that are simulated at most, unless the caller sets another bound."""
 _SCAN = 8
-"""Moments of the coarse scan beside the first and the last, at most; it takes a third of the tries."""
+"""Moments of the coarse scan in addition to the first and the last, at most; it takes a third of the tries."""
 HORIZON_S = 86_400.0
 """How long a fork is simulated beyond a time after which an event is to happen."""
 
@@ -89,7 +89,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     """The record that made it inevitable: it holds from there on, and not before.  0 if it held from the first moment on."""
     inevitable_at: int | None
     after: int | None
-    """The last moment at which it did not hold; the one before `inevitable` where that is exact."""
+    """The last moment at which it did not hold; the one before `inevitable` if that is exact."""
     exact: bool
     """Whether `after` and `inevitable` are neighbors.  Otherwise the tries were used up, and it happened between them."""
     monotone: bool
@@ -257,7 +257,7 @@ class _Search:
         return isinstance(clause, Happens) or clause.time < state.time
 
     def _simulated(self, state: State, contender: Contender, known: list[bool | None]) -> bool:
-        """Fork the log at `state` and play it on under a policy until the outcome is decided.  Raises SimulationError."""
+        """Fork the log at `state`, and continue it under a policy until the outcome is decided.  Raises SimulationError."""
         made = forks.make(
             self._history,
             state,
@@ -301,6 +301,6 @@ def _times(clauses: Sequence[Atom]) -> list[int]:
 
 
 def _ids(clauses: Sequence[Atom], end: State) -> dict[str, str]:
-    """Return the ids of the apps that clauses name, as far as the log's last state has them."""
+    """Return the ids of the apps that clauses name, if the log's last state has them."""
     named = [clause.app for clause in clauses if not isinstance(clause, Measures)]
     return {name: app.id for name in named if (app := end.find_app(name)) is not None}

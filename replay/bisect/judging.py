@@ -1,7 +1,7 @@
 """Whether an outcome holds: clause by clause, on the log as far as that has decided it, and on a simulation from there.
 
 A clause is decided when its event happens, or when its time has come.  What the log's records up to a moment decide is the
-same under every policy.  Where a simulation ends with a clause undecided, what it waits for has not happened.
+same under every policy.  If a simulation ends with a clause undecided, its event has not happened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Judge:
         return None not in self.verdicts
 
     def see(self, state: State, record: Record, _event: Event, _folded: Folded) -> None:
-        """Look at clauses about events, after each record was folded."""
+        """Evaluate clauses about events; called after each folded record."""
         for index, clause in enumerate(self._clauses):
             if self.verdicts[index] is not None or not isinstance(clause, Happens):
                 continue
@@ -58,7 +58,7 @@ class Judge:
                 self._decide(index, record.seq, verdict=False)
 
     def look(self, state: State, time: int) -> None:
-        """Look at clauses about this moment (UTC ns), with all records up to it folded."""
+        """Evaluate clauses about this moment (UTC ns), with all records up to it folded."""
         for index, clause in enumerate(self._clauses):
             if self.verdicts[index] is None and not isinstance(clause, Happens) and clause.time == time:
                 self._decide(index, state.seq, self._holds(clause, state))

@@ -1,4 +1,4 @@
-"""Outcomes as people write them.
+"""The syntax of outcomes.
 
     outcome  =  clause { ("and" | "or") clause }            "and" binds more strongly; parentheses group
     clause   =  "not" clause | "(" outcome ")" | APP event ("before" | "after") TIME | APP state "at" TIME
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OutcomeError(ReplayError):
-    """An outcome that cannot be read; the message names the character, counted from 1."""
+    """An outcome that cannot be parsed; the message names the character, counted from 1."""
 
     code = "outcome.malformed"
 
@@ -100,7 +100,7 @@ Outcome = Atom | Not | All | Any
 
 
 def atoms(outcome: Outcome) -> list[Atom]:
-    """Return the clauses of an outcome that are no combination, in order."""
+    """Return the atomic clauses of an outcome, in order."""
     if isinstance(outcome, Not):
         return atoms(outcome.of)
     if isinstance(outcome, All | Any):
@@ -234,7 +234,7 @@ class _Parser:
         except (ValueError, OverflowError) as error:
             detail = f" ({error})" if isinstance(error, QuantityError) else ""
             raise OutcomeError(
-                f"outcome: at character {token.at}: {short(token.text)} is no time; write 10:00, 2026-11-21T10:00, -10m "
+                f"outcome: at character {token.at}: {short(token.text)} is not a time; write 10:00, 2026-11-21T10:00, -10m "
                 f"(before the log's end) or +2h (after it){detail}"
             ) from None
 

@@ -28,7 +28,7 @@ __all__ = ["Comparison", "Differs", "FieldOfSeveral", "Side", "compare", "differ
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """A field of the two specs with different values; None where a spec does not have it."""
+    """A field of the two specs with different values; None if a spec does not have it."""
 
     field: str
     """Such as `demand.cpu`."""
@@ -57,7 +57,7 @@ async def compare(
     """Compare two apps (names or ids) as they are at a moment, by default at the log's end; `other` is the log of `b`, which
     is read to its end.
 
-    Raises StoryError where there is no such app, and as `replay.travel.travel.state_at`.
+    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`.
     """
     if other is None:
         one, two = await sides(log, (a, b), moment, progress)
@@ -73,7 +73,7 @@ async def sides(
     """Return apps (names or ids) at a moment, by default at the log's end, each with its spec.  One fold follows them, from
     the submission of the first one on if they are in the state, else from the log's start.
 
-    Raises StoryError where there is no such app, and as `replay.travel.travel.state_at`."""
+    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`."""
 
     async def at(seq: int) -> State:
         return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
@@ -109,7 +109,7 @@ class FieldOfSeveral(msgspec.Struct, frozen=True):
     field: str
     """Such as `demand.cpu`."""
     values: list[Any]
-    """By app; None where a spec does not have it."""
+    """By app; None if a spec does not have it."""
 
 
 def differing(specs: Sequence[dict[str, Any]]) -> list[FieldOfSeveral]:

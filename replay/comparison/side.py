@@ -67,9 +67,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     given: dict[str, float]
     """By the resource's unit, such as `core-hours`."""
     lost_container_hours: float
-    """Pauses of adjustments, and work that they had repeated."""
+    """Pauses of adjustments, and work that was repeated because of them."""
     steps_per_s: float | None
-    """Over all of its time with containers that ran."""
+    """Over all the time in which its containers ran."""
     loss: float | None
     adjust_s: float | None
     """What an adjustment cost on average."""
@@ -80,7 +80,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watched:
-    """Follows a fold for one app, by name or id, beside the teller of its story."""
+    """Follows a fold for one app, by name or id, together with the teller of its story."""
 
     def __init__(self, teller: AppTeller) -> None:
         self.teller = teller

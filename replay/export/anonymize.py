@@ -53,7 +53,7 @@ _AGENTS = (
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _MASTERS = frozenset((k.LogRotated.__name__, k.RotationFailed.__name__))
-"""What masters publish beside their rounds."""
+"""What masters publish in addition to their rounds."""
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
 _SOLVED = (k.Resized, k.IdleTicked, k.PolicyFailed)
 _REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)

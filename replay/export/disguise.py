@@ -84,7 +84,7 @@ _DROPPED = {
     "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
     "subject", "test", "url", "public_key", "about", "session", "made_from",
 }  # fmt: skip
-"""Fields that cannot hold under other names, or that the rewriter fills in from the record."""
+"""Fields that are wrong under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users", "Pause.by": "users",
@@ -118,7 +118,7 @@ class Disguise:
     def struct(self, value: msgspec.Struct) -> Any:
         """Return an event, a fact, or a part of a state under other names, in the same class."""
         if isinstance(value, AppSpec):
-            if not can_be_read(value):  # Nobody has checked it, and the fold ignores it: this one as well.
+            if not can_be_read(value):  # Nobody has checked it, and the fold ignores it.
                 value = AppSpec(name=value.name, command=["-"], demand={CPU: WITHHELD})
             return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
         changed: dict[str, Any] = {}
@@ -166,7 +166,7 @@ class Disguise:
     # --- specs ----------------------------------------------------------------------------------------------------------
 
     def document(self, value: Any) -> Any:
-        """Return a spec as a client sent it: a refused one stays refused, for the same reason where possible."""
+        """Return a spec as a client sent it: a refused one stays refused, for the same reason if possible."""
         try:
             check_spec(value)
         except SpecError as error:
@@ -282,12 +282,12 @@ def _parameters() -> frozenset[str]:
 
 
 def _no_digest(disguise: Disguise, value: str) -> str:
-    """Replace the digest of a secret: a token under another name is none that anyone has."""
+    """Replace the digest of a secret: under another name, no such token exists."""
     return "0" * 64
 
 
 def _workdir(value: Any) -> Any:
-    """Replace a shipped folder by one that is none: its hash and its commit would say whose it is."""
+    """Replace a shipped folder by one that does not exist: its hash and its commit would reveal its owner."""
     return {"hash": "0" * 64} if isinstance(value, dict) else WITHHELD if value else value
 
 

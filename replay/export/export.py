@@ -2,8 +2,8 @@
 
     records of the log ─▶ sink: an archive, or one of `replay.export.tables`, which filter by the selection
 
-A change of the records (of names, say) is inserted as a log of its own that reads through to this one, and has no snapshots
-where they would not fit.
+A change of the records (of names, say) is inserted as a log of its own that reads through to this one, and has no snapshots if
+they would not fit.
 
 A part that starts at some moment includes the state there, so it can be folded like a whole log.  A selection of records in
 between cannot, and is marked (`sparse`).

@@ -7,7 +7,7 @@ pseudonyms, so logs to be compared must be exported together.
 
 An app's id is made from its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and deciding again
 derives it again.  So submissions are numbered: those of one app name in the order of their apps' ids, with numbers that hash
-to the same order.  Where submissions belong to tenants, their pseudonyms do as well.  If an app `a` was submitted twice,
+to the same order.  If submissions belong to tenants, their pseudonyms do as well.  If an app `a` was submitted twice,
 `a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with that of the first.
 """
 
@@ -170,7 +170,7 @@ def _clusters(names: set[str]) -> dict[str, str]:
 
 def _requirements(texts: set[str], pseudonyms: Pseudonyms) -> dict[str, str]:
     """Rename requirements.  Policies number them in the order of their texts, so they must stay as many and in the same order;
-    where the renamed words do not sort that way, leading white space does."""
+    if the renamed words do not sort that way, leading white space does."""
     ordered = sorted(texts - {""})
     renamed = []
     for text in ordered:

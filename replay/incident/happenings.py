@@ -1,7 +1,7 @@
 """What operators, users, machines and masters did, one line each, in the order of the log.
 
-It keeps what can have led to an incident and what the incident was, and leaves out the usual: progress, starts and stops of
-containers, releases.  Memory is bounded: of each sort the first and the latest are kept, and the others are counted.
+It keeps possible causes of an incident and the incident itself, and leaves out the usual: progress, starts and stops of
+containers, releases.  Memory is bounded: the first and the latest of each sort are kept, and the others are counted.
 """
 
 from __future__ import annotations

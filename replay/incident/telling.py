@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 MOST_APPS = 20
 MOST_NODES = 10
-"""Apps and nodes whose stories are told: those to which most happened."""
+"""Apps and nodes with a story: those with the most events."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the folder tells in words.  Times are log times (UTC ns)."""
+    """All text of the folder.  Times are log times (UTC ns)."""
 
     cluster: str
     before: int
@@ -48,7 +48,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[Happened]
     stories: list[Story]
     untold: int
-    """How many other apps and nodes something happened to."""
+    """How many other apps and nodes were affected."""
     diff: Diff
     builds: list[str]
     made_by: str

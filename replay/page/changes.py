@@ -2,7 +2,7 @@
 
 `Changes` keeps the entries of the last view.  `see` notes what a record can have touched, at next to no cost for the bulk of a
 log, reports of progress.  `take` looks at just that, and returns the entries that differ, whole, with the records since.  So a
-page that applies every change has exactly the view at the change's position, and one that missed some asks for a view.
+page that applies every change has exactly the view at the change's position; a page that missed some requests a view.
 
 Fair shares depend on all apps and nodes at once.  They are computed again when something that they follow from has changed; on
 large clusters at most every `SHARES_EVERY_S` seconds of log time, and between these an app keeps the fair share that it had.
@@ -59,7 +59,7 @@ _SILENT = (
     k.AppProgressed, k.AppCheckpointed, k.ProgressLinesSkipped, k.AppResizeRequested, k.EpochCompleted, k.ContainersPrepared,
     k.NodeReported, k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.SessionStarted, k.SessionEnded, k.Unknown,
 )  # fmt: skip
-"""Kinds that change no entry of a view: what follows from them, a round brings."""
+"""Kinds that change no entry of a view: their effects come with a round."""
 _OF_AN_APP = (k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
 """Kinds from agents that change the entries of one app and its nodes."""
 _NO_SHARES = (k.GenerationReleased, k.MembersReleased, k.MembershipCommitted, k.LogSealed, k.IdleTicked)

@@ -1,9 +1,9 @@
 """A what-if fork as the dashboard shows it beside what happened: its course over time, its figures, and how far to trust them.
 
-    fork_view(log, moment, changes)   plays the log on from a moment, as it was and with something changed
+    fork_view(log, moment, changes)   plays the log on from a moment, as it was, and changed
 
-The answer is bounded: pictures by their width in pixels, apps by `MOST_APPS`, those that differ most first.  What really
-happened is `replay.page.timeline` of the log itself, over the same time.  Raises what `replay.simulator.forks.whatif.whatif`
+The answer is bounded: pictures by their width in pixels, apps by `MOST_APPS`, those that differ most first.  For what really
+happened, see `replay.page.timeline` of the log itself, over the same time.  Raises what `replay.simulator.forks.whatif.whatif`
 raises.
 """
 
@@ -50,7 +50,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     far_off: bool
     """Whether they are so large that the fork should not be relied on."""
     backtest: Backtest | None
-    """None where nothing can be compared: no app ended after a moment at which the log could be forked."""
+    """None if nothing can be compared: no app ended after a moment at which the log could be forked."""
 
 
 class ForkView(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class ForkView(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     """The log time there."""
     to: str
-    """To where the pictures and the figures reach: the log's end, or where nothing more happens."""
+    """The end of the pictures and figures: the log's end, or the last thing that happens."""
     horizon_s: float
     """How far the simulations were played."""
     window_s: float
@@ -72,7 +72,7 @@ class ForkView(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
     trust: Trust
     verdict: str
-    """What the change makes of the apps' completion, and whether that is more than the error."""
+    """The effect of the change on the apps' completion, and whether it exceeds the error."""
     really: Figures | None
     """None if the log ends at the fork."""
     unchanged: Figures
@@ -174,7 +174,7 @@ def _by_difference(app: WhatIfApp) -> tuple[bool, float]:
 
 
 def _verdict(found: WhatIf) -> str:
-    """Return what the change makes of completion, and whether that exceeds the error."""
+    """Return the effect of the change on completion, and whether it exceeds the error."""
     if found.changed is None:
         return "Nothing is changed: this is the simulation that others are compared with."
     difference_s = found.completion_difference_s

@@ -134,7 +134,7 @@ async def _place(log: ReadableLog, moment: Moment | None, otherwise: int) -> int
 
 
 async def _decided(log: ReadableLog, state: State) -> Logged | None:
-    """Return the last decision before a state, None where the log no longer holds it."""
+    """Return the last decision before a state, None if the log no longer holds it."""
     seq = state.figures.seq
     if not seq or seq <= await log.start():
         return None
@@ -161,7 +161,7 @@ class _Seen:
         """By app: one report in how many is kept, and how many came since the last that was."""
 
     def fold(self, state: State, batch: Sequence[Record]) -> bool:
-        # The cluster grows while it is read, so how many records make one change is settled batch by batch.
+        # The cluster grows while it is read, so the number of records in a change is chosen batch by batch.
         size = len(state.apps) + len(state.nodes) + 1
         most = max(min(MOST_CHANGES, MOST_WORK // size), 200)
         self._every = max(self._every, -(-(self._last - self._from) // most))

@@ -1,9 +1,9 @@
 """The parts of a recording about single apps and nodes: their stories, and why each app had what it had, at any
 moment.
 
-A second fold, beside which one teller follows each app and node.  That costs a look at nearly every record for each of them,
-so on long logs only those to which most happened have one; how many follows from the log's length alone.  An explanation and
-a speed curve are taken when an app's situation changes, and thinned where that is often.
+In a second fold, one teller follows each app and node, and each examines nearly every record.  On long logs, therefore,
+only those with the most events have one; their number follows from the log's length alone.  An explanation and
+a speed curve are taken when an app's situation changes, and thinned if that is often.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ MOST_NODES = 100
 MOST_LOOKS = 6_000_000
 """Records times tellers: seconds of one core."""
 MOST_CHAPTERS = 200
-"""Most chapters of a story: the last; fewer where there are many stories."""
+"""Most chapters of a story: the last; fewer if there are many stories."""
 ALL_CHAPTERS = 12_000
 """About how many chapters all stories have together: a few megabytes before compression."""
 MOST_TURNS = 24
-"""Most moments of an app at which it is explained; fewer where there are many apps."""
+"""Most moments of an app at which it is explained; fewer if there are many apps."""
 ALL_TURNS = 2000
 MOST_EXPLAINING = 40_000_000
-"""Explanations times the cluster's apps and nodes: each asks for all of their shares."""
+"""Explanations times the cluster's apps and nodes: each computes all of their shares."""
 _BULK = (k.AppProgressed, k.AppCheckpointed)
 _OF_AN_APP = (k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
 
@@ -73,7 +73,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Stories(msgspec.Struct, frozen=True):
-    """What is said of apps and nodes."""
+    """Stories of apps and nodes."""
 
     apps: dict[str, StoryTold]
     nodes: dict[str, StoryTold]
@@ -103,7 +103,7 @@ async def stories(
 
 
 async def _decision(log: ReadableLog, state: State) -> Record | None:
-    """Return the round of the last decision before a state, None where the log no longer holds it."""
+    """Return the round of the last decision before a state, None if the log no longer holds it."""
     seq = state.figures.seq
     return await log.record_at(seq) if seq > await log.start() else None
 
@@ -139,7 +139,7 @@ class _Telling:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to follow."""
+        """Whether any app or node is followed."""
         return bool(self._apps or self._nodes)
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
@@ -196,7 +196,7 @@ class _Turns:
         self._skipped = 0
 
     def new(self, app: App, now: int) -> bool:
-        """Return whether its situation is another than before, and due to be taken."""
+        """Return whether its situation has changed and is due to be recorded."""
         reason = reason_of(app, now)
         code = reason.code if reason is not None else ""
         key = (app.generation, app.phase, code, app.n_min, app.n_max, app.weight)
@@ -222,7 +222,7 @@ class _Turns:
 def _turn(state: State, witness: Witness) -> Turn:
     try:
         found = explain(state, witness, state.time)
-    except ExplainError:  # It is known by its submission alone.
+    except ExplainError:  # Only its submission is known.
         return Turn(str(state.seq), "", None)
     return Turn(str(state.seq), found.text, found.speed)
 

@@ -28,7 +28,7 @@ APPS = 200
 WIDEST = 4000
 """Most pixels, and so spans of an app and points of a curve."""
 MARKS = 1000
-"""Most decisions, and most marks: of those within one grain of time the weightiest is kept."""
+"""Most decisions, and most marks: within one grain of time, the most important one is kept."""
 _ADJUSTING = frozenset({"adjusting", "starting", "stopping"})
 """Phases of an app that an adjustment has parts of."""
 _FAILURES = ("failed",)
@@ -146,7 +146,7 @@ def timeline(
 
 
 def is_failure(mark: Mark) -> bool:
-    """Return whether a mark is one that people look for when something went wrong."""
+    """Return whether a mark is a failure."""
     return (
         mark.kind in _FAILURES
         or (mark.kind == "ended" and mark.what == "failed")
@@ -202,7 +202,7 @@ class _Cut:
 
 
 def _thin(items: Sequence[Item], times: Sequence[int], weights: Sequence[int], length: int) -> list[Item]:
-    """Keep the weightiest of each grain of time if there are too many."""
+    """Keep the most important mark of each grain of time if there are too many."""
     if len(items) <= MARKS:
         return list(items)
     grain = max(1, -(-length // (MARKS - 1)))

@@ -52,9 +52,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     """In a view the index of the app, in changes its id."""
     count: int
     starting: int = 0
-    """Of these, how many are to run and do not yet."""
+    """How many of these are due to run and do not run yet."""
     stopping: int = 0
-    """Of these, how many still run and are not to."""
+    """How many of these still run although they should not."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class NodeView(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     capacity: dict[str, int]
     used: dict[str, int]
-    """What its containers take, or are to take."""
+    """What its containers use, or will use."""
     state: str
     """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `lost` or `left`."""
     containers: list[Held]
@@ -82,7 +82,7 @@ class AppView(msgspec.Struct, frozen=True):
     user: str
     phase: str
     containers: int
-    """How many it is to have."""
+    """How many it will have."""
     running: int
     n_min: int
     n_max: int
@@ -98,7 +98,7 @@ class AppView(msgspec.Struct, frozen=True):
     engine: str
     generation: int
     since: str | None
-    """Since when its phase holds; None where the log does not say."""
+    """Since when its phase holds; None if the log does not say."""
     submitted_at: str
     reason: Waiting | None
     """Why it waits, or has less than n_max."""
@@ -116,7 +116,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     capacity: dict[str, int]
     """Of nodes that are usable or still hold containers."""
     used: dict[str, int]
-    """What the apps' partitions take of it."""
+    """How much of it the apps' partitions use."""
     utilization: float
     """U = Σ used / capacity over the kinds, between 0 and `utilization_max`."""
     utilization_max: int
@@ -140,7 +140,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     policy_failure: str = ""
     """Why the policy's last answer was not usable; "" while it works."""
     paused: str = ""
-    """Who paused scheduling, and why; "" while decisions are made."""
+    """Who paused scheduling, and why; "" while it is not paused."""
 
 
 class ChangeView(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class ChangeView(msgspec.Struct, frozen=True):
     kind: str
     """`start`, `restart`, `live` or `stop`."""
     before: int | None
-    """None where the state no longer knows."""
+    """None if the state no longer knows."""
     after: int
 
 
@@ -278,7 +278,7 @@ def app_view(app: App, standing: Standing | None, now: int) -> AppView:
 
 
 def _since(app: App, current: Generation | None) -> int:
-    """Return when the app's phase began (UTC ns), 0 where the state does not know."""
+    """Return when the app's phase began (UTC ns), 0 if the state does not know."""
     if app.ended:
         return app.ended_at
     if current is None:
@@ -291,7 +291,7 @@ def _since(app: App, current: Generation | None) -> int:
 
 
 def places_of(app: App) -> dict[str, Held]:
-    """Return the app's containers by node: those that may run, and those that are to."""
+    """Return the app's containers by node: those that may run, and those that should."""
     current = None if app.ended else app.current
     planned: dict[str, int] = {}
     up: dict[str, int] = {}
@@ -410,7 +410,7 @@ def cluster_view(state: State, decided: Logged | None) -> ClusterView:
 
 
 def decision_view(state: State, decided: Logged) -> DecisionView | None:
-    """Return the decision in words and figures; None where the record holds none.  `state` knows the apps' names, and what
+    """Return the decision in words and figures; None if the record holds none.  `state` knows the apps' names, and what
     they had before."""
     fact = decided.event
     if not isinstance(fact, Resized):
@@ -466,7 +466,7 @@ def _name(state: State, app: str) -> str:
 
 
 def _finite(value: float) -> float:
-    """Return 0 for what JSON can't carry: a broken master can publish anything."""
+    """Return 0 for numbers that JSON cannot express: a broken master can publish anything."""
     return value if abs(value) < 1e300 else 0.0
 
 

@@ -1,7 +1,7 @@
 """Past apps of any age: how each ended, from the log alone.
 
     gathering   one fold, from which each app is kept as one row.  Start here
-    selecting   pure: which rows are wanted, and in which order
+    selecting   pure: selects rows, and orders them
 
     found = await gather(log, since=parse("-30d"))
     best = in_order(select(found.apps, conditions=[parse_condition("loss<0.1")]), "loss")

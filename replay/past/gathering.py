@@ -1,8 +1,8 @@
 """Every app of a span of time as one row, by one fold of the log.
 
-What is kept of an app is small, and nothing is kept of one that is not wanted, so memory grows with the answer and not with
-the log.  With `since` the fold starts from the nearest snapshot before it.  An app's figures are those of its whole life
-either way: the state has them.
+Little is kept of an app, and nothing of an app that is not requested, so memory grows with the answer and not with the log.
+With `since` the fold starts from the nearest snapshot before it.  An app's figures are those of its whole life either way: the
+state has them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Gathered(msgspec.Struct, frozen=True):
     state: State
     """At the end of the span."""
     since: int
-    """Log time (UTC ns) from which on it was looked, 0 for the log's start."""
+    """Log time (UTC ns) at which the span starts; 0 for the log's start."""
 
 
 async def gather(
@@ -90,7 +90,7 @@ async def gather(
     """Return the apps that had not ended at `since` (default: the log's start) and were accepted before `until` (default: its
     end), as they were at `until`.
 
-    Raises MomentError where the log does not reach the span, and as `replay.travel.travel.state_at`.
+    Raises MomentError if the log does not reach the span, and as `replay.travel.travel.state_at`.
     """
     start = await log.start()
     state = await state_at(log, since if since is not None else AtSequence(start))

@@ -1,4 +1,4 @@
-"""Which rows are wanted, and in which order."""
+"""Selects rows, and orders them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METRICS = (
     "loss", "step", "samples_per_s", "life_s", "paused_s", "core_hours", "container_hours", "adjustments", "failures",
     "lost_steps", "n_max",
 )  # fmt: skip
-"""What conditions and orders are about, beside the parameters of sweeps."""
+"""Metrics for conditions and orders, in addition to the parameters of sweeps."""
 ORDERS = ("ended", "submitted", "name", "user", "state", *METRICS)
 _CONDITION = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]{0,62})\s*(<=|>=|!=|==|=|<|>)\s*(\S.{0,200}?)\s*")
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
@@ -33,7 +33,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class SelectError(ReplayError):
-    """A condition or an order that cannot be read."""
+    """A condition or an order that cannot be parsed."""
 
     code = "history.malformed"
 
@@ -63,7 +63,7 @@ def parse_condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise SelectError(
-            f"{short(text)} is no condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
+            f"{short(text)} is not a condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
             code="history.metric.malformed",
         )
     name, compare, written = found.groups()
@@ -72,7 +72,7 @@ def parse_condition(text: str) -> Condition:
         value = float(written)
     except ValueError:
         if name in METRICS or compare not in ("=", "==", "!="):
-            text = f"{short(text)}: {short(written)} is no number"
+            text = f"{short(text)}: {short(written)} is not a number"
             raise SelectError(text, code="history.metric.no_number") from None
     return Condition(name, compare, value)
 
@@ -98,16 +98,16 @@ def select(
 
 
 def named(name: str, id: str, sweep: str, wanted: str) -> bool:
-    """Return whether a name or pattern means an app."""
+    """Return whether a name or pattern matches an app."""
     return any(fnmatchcase(one, wanted) for one in (name, id, sweep) if one)
 
 
 def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
-    """Return the rows by one of `ORDERS` or by a parameter, the least first; with `-` before it the greatest first.  Rows
+    """Return the rows by one of `ORDERS` or by a parameter, in ascending order; with `-` before it, in descending order.  Rows
     without the value come last.  Raises SelectError."""
     name, down = order.removeprefix("-"), order.startswith("-")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
-        text = f"{short(order)} is no order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
+        text = f"{short(order)} is not an order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
         raise SelectError(text, code="history.order.malformed")
     field = {"ended": "ended_at", "submitted": "submitted_at"}.get(name, name)
     rows = list(rows)

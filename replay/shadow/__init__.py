@@ -1,4 +1,4 @@
-"""What another policy would do on a log, decision by decision, beside the master that really decides.
+"""What another policy would do on a log, decision by decision, next to the master that really decides.
 
     hypothetical  the allocation that a policy would have given, carried on from decision to decision
     comparing     what differs between that and the log: `Comparison`

@@ -20,7 +20,7 @@ MOST_APPS = 1000
 
 
 class AppDifference(msgspec.Struct, frozen=True):
-    """An app with another number of containers than it would have."""
+    """An app that would have another number of containers."""
 
     app: str
     """Its id."""
@@ -31,7 +31,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
     nodes_then: dict[str, int]
     why: str
-    """Why it would have no more, by the policy; where it would have all that it may, why it has less, by the log."""
+    """Why it would have no more, by the policy; if it would have all that it may, why it has less, by the log."""
     code: str
     """The reason's code, "" for none."""
 
@@ -67,9 +67,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     live: int
     """Apps that may hold containers now, which are compared."""
     differing: int
-    """How many of them have another number of containers than they would have."""
+    """How many of them would have another number of containers."""
     moved: int
-    """How many more have as many, on other nodes."""
+    """How many others have the same number of containers, on other nodes."""
     apps: list[AppDifference]
     """Those that differ, by id, at most `MOST_APPS`."""
     now: Figures
@@ -77,15 +77,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     changes: int
     """Adjustments of running apps since the shadow began, by the policy."""
     changes_really: int
-    """And by the log."""
+    """The same by the log."""
     decisions: int
     """Decisions of the master that were compared so far."""
     skipped: int
-    """Decisions that were not, since the next one was there before the policy had answered."""
+    """Decisions that were not compared, because the next one arrived before the policy had answered."""
     took_s: float
     """Seconds that the policy took."""
     failed: str
-    """Why it gave no usable answer, "" where it did; the hypothetical allocation then stays as it was."""
+    """Why it gave no usable answer, "" if it did; the hypothetical allocation then stays as it was."""
 
 
 def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Problem, list[AppDifference], int, str]:

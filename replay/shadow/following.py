@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 _DECISIONS = (Resized, IdleTicked, PolicyFailed)
-"""Facts that say that the master's policy was asked; one that changes nothing is a decision as well."""
+"""Facts that show that the master asked its policy; a decision that changes nothing counts too."""
 
 
 class Shadow:
-    """A policy beside a log.  Only reads: a `ReadableLog` has nothing to append with."""
+    """A policy beside a log.  It only reads: a `ReadableLog` cannot append."""
 
     def __init__(self, log: ReadableLog, cluster: str, policy: Policy, params: dict[str, Any]) -> None:
         self._log, self._cluster = log, cluster
@@ -64,7 +64,7 @@ class Shadow:
                     return
 
     async def now(self) -> Comparison:
-        """Return one comparison for the log's end: what the policy would make of the allocation as it is."""
+        """Return one comparison for the log's end: what the policy would change in the present allocation."""
         state = await state_at(self._log, AtSequence(await self._log.end()))
         hypothetical = Hypothetical(self._policy, self._params, state)
         return await asyncio.to_thread(self._compared, state, hypothetical, state.settings.policy)

@@ -2,12 +2,12 @@
 
 It starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds, nodes
 and times, but with the containers of its own last answer in place of the real ones; its answer is the next hypothetical
-allocation.  So the two drift apart as two clusters would.  What differs from a cluster that the policy really leads:
+allocation.  So the two drift apart as two clusters would.  The differences to a cluster that the policy really leads:
 
 * An adjustment takes no time.  No app is in the middle of one, and none is left alone after one.
-* Apps arrive, work, fail and end as on the log: a container more does not finish an app earlier (the what-if simulates that).
+* Apps arrive, work, fail and end as on the log: another container does not finish an app earlier (the what-if simulates that).
 * An app that pauses after a failure, or whose owner cancelled it, holds nothing.
-* A node that is gone takes its containers along; what the app has left is what the policy is asked about.
+* A node that is gone takes its containers along; the policy is asked about the app's remaining containers.
 * Ports are no limit.
 
 A policy that fails leaves the hypothetical allocation as it is, as a master would.
@@ -63,7 +63,7 @@ class Hypothetical:
         )
 
     def decide(self, problem: Problem) -> Allocation:
-        """Ask the policy, and go on with its answer.  Raises PolicyFailure, which leaves the places as they are."""
+        """Ask the policy, and continue with its answer.  Raises PolicyFailure, which leaves the places unchanged."""
         try:
             answer = self.policy.allocate(problem, self.params)
         except PolicyFailure:

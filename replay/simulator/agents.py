@@ -79,7 +79,7 @@ class VirtualAgents:
                 self._set_batch(partition, size)
 
     def _set_batch(self, partition: Partition, size: int) -> None:
-        """One that works goes on with the other batch size at once."""
+        """A working app continues with the new batch size at once."""
         works, now = partition.doing == "working", self._agenda.now
         if works:
             partition.rest(now, "working")
@@ -169,10 +169,10 @@ class VirtualAgents:
         self._up[fact.node] = True
         self._types[fact.node] = fact.labels.get("type", "")
 
-    # --- the ways of an app ---------------------------------------------------------------------------------------------
+    # --- the life of an app ---------------------------------------------------------------------------------------------
 
     def _at(self, partition: Partition, time: int, act: Callable[[Partition], None]) -> None:
-        """Run `act` then, unless the app turns to something else before."""
+        """Run `act` at that time, unless the app does something else before."""
         turn = partition.turn
 
         def if_still() -> None:
@@ -207,7 +207,7 @@ class VirtualAgents:
         self._work_on(partition, self._agenda.now)
 
     def _work_on(self, partition: Partition, began: int) -> None:
-        """Work since `began` (UTC ns), from which the intervals of reports and checkpoints count."""
+        """Work since `began` (UTC ns), where the intervals of reports and checkpoints start."""
         partition.began = began
         partition.work(self._agenda.now)
         done_at = partition.done_at()
@@ -231,7 +231,7 @@ class VirtualAgents:
         node = partition.runs[first]
         self._stand_still(partition)
         self._forget(partition, [first])
-        self._say_exited(partition, first, node, failure.exit_code, asked=False)
+        self._report_exited(partition, first, node, failure.exit_code, asked=False)
 
     def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
         """Run `act` repeatedly while the app works on."""
@@ -299,13 +299,13 @@ class VirtualAgents:
         gone = {slot: node for slot, node in sorted(partition.runs.items()) if self._is_up(node)}
         self._forget(partition, list(gone))
         for slot, node in gone.items():
-            self._say_exited(partition, slot, node, exit_code, asked=asked)
+            self._report_exited(partition, slot, node, exit_code, asked=asked)
 
     def _left(self, partition: Partition, slot: int, node: str) -> None:
         """Report that a member of a live app has left by itself."""
-        self._say_exited(partition, slot, node, DONE, asked=False)
+        self._report_exited(partition, slot, node, DONE, asked=False)
 
-    def _say_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
+    def _report_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
         self._append(
             k.ContainerExited(
                 app=partition.app,
@@ -419,10 +419,10 @@ class VirtualAgents:
         partition.runs = {slot: c.node for slot, c in left.items()}
         partition.runs_generation = ran.number
         partition.started = {slot for slot, c in left.items() if c.state == "running"}
-        self._go_on(partition, app, ran)
+        self._continue(partition, app, ran)
         self._live.adopt(partition, ran)
 
-    def _go_on(self, partition: Partition, app: App, ran: Generation) -> None:
+    def _continue(self, partition: Partition, app: App, ran: Generation) -> None:
         timings, now = partition.timings, self._agenda.now
         exited = [c for c in ran.containers.values() if c.state == "exited"]
         boot_s = timings.resume_s if partition.saved else timings.boot_s
@@ -433,7 +433,7 @@ class VirtualAgents:
             self._at(partition, since + int(timings.stop_s * SECOND), self._leave)
         elif ran.number != app.generation:
             decided_at = app.generations[app.generation].decided_at
-            self._go_on_stopping(partition, decided_at, worked=works_at <= decided_at and not exited)
+            self._continue_stopping(partition, decided_at, worked=works_at <= decided_at and not exited)
         elif any(c.exit_code == 0 and not c.asked for c in exited):
             partition.doing = "working"
             self._at(partition, now, self._finish)
@@ -447,7 +447,7 @@ class VirtualAgents:
             partition.doing = "starting"
             self._at(partition, ran.released_at + int(timings.start_s * SECOND), self._start)
 
-    def _go_on_stopping(self, partition: Partition, since: int, *, worked: bool) -> None:
+    def _continue_stopping(self, partition: Partition, since: int, *, worked: bool) -> None:
         timings = partition.timings
         if partition.done > partition.saved and worked and timings.can_checkpoint:
             partition.doing = "working"

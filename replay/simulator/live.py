@@ -1,6 +1,6 @@
-"""Live adjustments in a simulated cluster: newcomers start beside the members, and all of them pause for a moment to agree.
+"""Live adjustments in a simulated cluster: newcomers start next to the members, and all of them pause for a moment to agree.
 
-The members of a live app stand still for `LIVE.pause_s`; everything before that happens while they work.
+The members of a live app pause for `LIVE.pause_s`; everything before that happens while they work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LiveMembers:
         self._work = work
 
     def released(self, partition: Partition, fact: k.MembersReleased | k.MembersLost) -> None:
-        """Follow an announcement; after a loss, those that are left go on at once."""
+        """Follow an announcement; after a loss, the remaining members continue at once."""
         if (
             partition.runs_generation != fact.generation
             or partition.generation != fact.generation
@@ -63,7 +63,7 @@ class LiveMembers:
             self._later(partition, warm_up_s, self._switch)
 
     def adopt(self, partition: Partition, generation: Generation) -> None:
-        """Continue a change that was announced before the fork, and let members leave that were about to."""
+        """Continue a change that was announced before the fork, including members that were about to leave."""
         partition.membership = generation.announced
         for slot, container in sorted(generation.leaving.items()):
             self._leave(partition, slot, container.node)

@@ -73,7 +73,7 @@ class VirtualMaster:
         self.wake(now)
 
     def note(self, *, news: bool = True) -> None:
-        """Take note of a folded record; without `news` nothing follows from it at once."""
+        """Note a folded record; without `news`, nothing follows from it at once."""
         self._leader.folded(self._agenda.now, news=news)
         if not self._turning:
             self.wake(self._agenda.now)
@@ -82,7 +82,7 @@ class VirtualMaster:
         """Mark a node as silent since then (UTC ns)."""
         settings = self._state.settings
         self._silence.since[node] = since
-        known = self._state.nodes.get(node)  # One that was forgotten is silent all the same.
+        known = self._state.nodes.get(node)  # A forgotten node is silent, too.
         held_s = known.lease_s if known is not None else settings.node_lease_s
         lease_s = max(held_s, settings.node_grace_s) + LEASE_MARGIN_S
         for silent_s in (settings.node_grace_s, lease_s):
@@ -134,7 +134,8 @@ class VirtualMaster:
         return decision
 
     def _publish_later(self, computed: Publish) -> None:
-        """Publish the round once deciding has taken its time, in which others write; its basis stays the state decided on."""
+        """Publish the round after the time that deciding takes, in which others write; its basis remains the state it was
+        decided on."""
         self._deciding = True
 
         def publish() -> None:
@@ -154,7 +155,7 @@ class VirtualMaster:
 
 
 def _refuse_failure(facts: list[Any]) -> None:
-    """A live master keeps what it has when its policy fails.  A simulation of that would mislead, so this raises
+    """A live master keeps its allocation when its policy fails.  Simulating that would be misleading, so this raises
     SimulationError."""
     for fact in facts:
         if isinstance(fact, PolicyFailed):

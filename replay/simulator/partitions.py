@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.workload import SimulatedApp
 
 NEVER = 2**62
-"""UTC ns (the year 2116): later times are taken as never, so every time fits into the log."""
+"""UTC ns (the year 2116): later times count as never, so every time fits into the log."""
 
 Doing = Literal["", "starting", "booting", "working", "standing", "agreeing", "saving", "leaving"]
-"""Nothing (it has no containers); starting its containers; from there to its first work; working; nothing, since a part of it
-is gone; agreeing on another membership; saving; leaving.  The last two follow a request to stop."""
+"""Idle (it has no containers); starting its containers; from there to its first work; working; idle, because a part of it is
+gone; agreeing on another membership; saving; leaving. The last two follow a request to stop."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Partition:
     efficiency: float = 1.0
     """The part of its containers' time that goes into work (`scenario.Tasks`)."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """The type of each node that has one."""
+    """The type of each node with a type."""
     generation: int = 0
     placement: dict[int, str] = field(default_factory=dict)
     """Node by slot, of the generation that was decided last."""
@@ -78,7 +78,7 @@ class Partition:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it goes on: it ended, or is to stop, or has nothing left."""
+        """Whether it does nothing more: it ended, was asked to stop, or has no containers left."""
         return self.ended or self.stopping or not self.runs or self.runs_generation != self.generation
 
     def give_up_joining(self) -> None:
@@ -87,7 +87,7 @@ class Partition:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Containers on each node, most first."""
+        """Containers on each node, in descending order."""
         by_node: dict[str, int] = {}
         for node in self.runs.values():
             by_node[node] = by_node.get(node, 0) + 1

@@ -80,7 +80,7 @@ class Scenario(msgspec.Struct, frozen=True):
     progress_s: float = 60.0
     """How often a working app reports its progress; 0 for never."""
     until_s: float | None = None
-    """When the run is cut off, in seconds from its start; None: when nothing is left to happen."""
+    """When the run is cut off, in seconds from its start; None: when nothing more can happen."""
     cluster: str = "simulated"
     plugins: tuple[PolicyPlugin, ...] = ()
     """The plug-in policies that the simulated master announces."""

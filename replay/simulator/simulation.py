@@ -1,6 +1,6 @@
 """One run: simulated clients, agents and apps around the real core, writing an ordinary log.
 
-    Simulation(scenario).run()                     from an empty log, until nothing is left to happen
+    Simulation(scenario).run()                     from an empty log, until nothing more can happen
     Simulation(scenario, state=…, running=…)       a fork: from the state of another log, with models of its live apps
 
 A fork is led by a new master, under the settings of the state; the scenario's policy and times are not used.  Its nodes are
@@ -65,9 +65,7 @@ class Simulation:
         that they will have.  `state` is not changed.  Raises SimulationError."""
         self.scenario = scenario
         self.state = copy_of(state) if state is not None else State()
-        self.state.identities = (
-            msgspec.UNSET
-        )  # Simulated masters have no keys, and nobody in particular asks for what happens.
+        self.state.identities = msgspec.UNSET  # Simulated masters have no keys, and requests no author.
         self.agenda = Agenda(self.state.time or BEGIN)
         self.begin = self.agenda.now
         """UTC ns; all times of the scenario count from here."""
@@ -115,13 +113,13 @@ class Simulation:
         self.agenda.at(self._moment(at_s), lambda: self._append(event, who))
 
     def run(self) -> State:
-        """Run until nothing is left to happen, or `until_s`.  Returns the last state.  Raises SimulationError."""
+        """Run until nothing is left to happen, or `until_s`.  Return the last state.  Raises SimulationError."""
         for _ in self.play():
             pass
         return self.state
 
     def play(self) -> Iterator[int]:
-        """The same, act by act: yields the time after each (UTC ns)."""
+        """The same, act by act: yield the time after each (UTC ns)."""
         self._begin()
         until = None if self.scenario.until_s is None else self._moment(self.scenario.until_s)
         while self.agenda:
@@ -134,7 +132,7 @@ class Simulation:
             yield self.agenda.now
 
     def running(self) -> dict[str, Running]:
-        """Return what a fork of the present state has to know, by app."""
+        """Return what a fork of the present state needs to know, by app."""
         now = self.agenda.now
         alive = {
             name: Running(one.model, one.done_by(now), one.saved, one.failures)

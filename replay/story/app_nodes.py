@@ -1,4 +1,4 @@
-"""What the nodes of one app do to it, as chapters of its story: they drain, leave, get lost, come back."""
+"""How its nodes affect one app, as chapters of its story: they are drained, leave, are lost, come back."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Over all of it; 0 if unknown."""
     loss: float | None = None
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` where the last loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the last loss is no finite number."""
     samples_per_s: float | None = None
     checkpoint: int | None = None
 

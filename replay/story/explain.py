@@ -142,7 +142,7 @@ def _reason(witness: Witness, app: App, now: int) -> Why | None:
 
 
 def _running(app: App) -> int | None:
-    """Return the revision of the spec with which its containers run, None while it has none."""
+    """Return the revision of the spec that its containers run with; None while it has none."""
     return (app.current.revision or 1) if app.current is not None and not app.ended else None
 
 

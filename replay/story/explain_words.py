@@ -181,11 +181,11 @@ def _cost(app: App, found: Explanation) -> list[str]:
     last = found.history[-1]
     if last["live"]:
         paused = f"{last['pause_s'] * 1e3:.3g} ms"
-        return [f"Its last adjustment ({last['containers']} containers) was live: it paused for {paused}."]
+        return [f"Its last adjustment ({containers(last['containers'])}) was live: it paused for {paused}."]
     total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not ended yet"
     lost = last["lost_steps"]
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
         redone = "; whether work was lost is unknown, since it reports no progress"
     cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
-    return [f"Its last adjustment ({last['containers']} containers) {total}{redone}{cut}."]
+    return [f"Its last adjustment ({containers(last['containers'])}) {total}{redone}{cut}."]

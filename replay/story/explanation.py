@@ -254,7 +254,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     now: BatchNow
     position: str
-    """Of the decision that gave it this size; "" for its initial one, or where this reading of the log starts later."""
+    """Of the decision that gave it this size; "" for its initial one, or if this reading of the log starts later."""
     time: int
     policy: str
 
@@ -304,13 +304,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 1
     """Counts its specs: the submitted one is 1 (`dorm edit`)."""
     revision_running: int | None = None
-    """With which its containers run; None while it has none."""
+    """The revision that its containers run with; None while it has none."""
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
     speed: SpeedCurve | None = None
     """What is known of its speed; None for one that has ended or pauses."""
     batch: Batch | None = None
-    """Its batch size, and why; None for an app whose batch size is its own affair."""
+    """Its batch size, and why; None for an app that chooses its own batch size."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None

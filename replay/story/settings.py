@@ -85,7 +85,7 @@ _LONGEST = 80
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a change of settings changed of what decisions go by: the policy, its parameters, the folder of checkpoints."""
+    """The effect of a change of settings on decisions: the policy, its parameters, the folder of checkpoints."""
 
     seq: int
     time: int
@@ -99,7 +99,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class SettingsWatch:
-    """Follows what decisions go by."""
+    """Follows the settings that decisions depend on."""
 
     def __init__(self) -> None:
         self._now: dict[str, Any] = {}
@@ -110,10 +110,10 @@ class SettingsWatch:
         self._now = _decisive(state.settings)
 
     def record(self, state: State, event: k.PolicyChanged) -> Effect | None:
-        """Follow a change after it was folded; return its effect, None if decisions go by what they went by before."""
+        """Follow a change after it was folded; return its effect, None if it does not affect decisions."""
         before, self._now = self._now or _decisive(type(state.settings)()), _decisive(state.settings)
         names = [name for name in {**before, **self._now} if before.get(name) != self._now.get(name)]
-        if "policy" in names:  # The parameters of the policy before have gone with it.
+        if "policy" in names:  # The parameters of the previous policy are gone as well.
             names = [name for name in names if name in self._now]
         if not names:
             return None

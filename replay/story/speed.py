@@ -24,11 +24,11 @@ class SpeedPoint(msgspec.Struct, frozen=True):
 
     containers: int
     steps_per_s: float | None
-    """None where nothing was measured or declared: then only `speed_up` is known."""
+    """None if nothing was measured or declared: then only `speed_up` is known."""
     speed_up: float
     """Against the fewest containers that it may have."""
     uncertainty: float
-    """About how far off that may be, as a part of it (one standard deviation)."""
+    """Its relative error (one standard deviation)."""
     measured_s: float
     """How long it was measured with this many."""
 
@@ -56,11 +56,11 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     next_saves_s: float | None
     """How much earlier it would be done with one more container, or gang, from here on; None likewise and at its n_max."""
     types: list[TypeCurve] = []
-    """Its speed by type of node, fastest first; empty where no difference between the cluster's types is known."""
+    """Its speed by type of node, fastest first; empty if no difference between the cluster's types is known."""
 
 
 def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
-    """Return what is known of the app that a policy is asked about, on the cluster's nodes."""
+    """Return what is known of the speed of an app of a policy's problem, on the cluster's nodes."""
     names = names_of(nodes)
     if len(names) == 1 and names[0] in app.speed_on:
         app = msgspec.structs.replace(app, speed=app.speed_on[names[0]])

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _works(app: App) -> bool:
-    """Return whether its containers run, and, of an app that reports progress, whether it has reported any since they do: to
-    load and to come to the first step is part of a pause."""
+    """Return whether its containers run and, if it reports progress, whether it has reported any since they started: loading,
+    up to the first step, is part of a pause."""
     current = app.current
     return current is not None and bool(current.started_at) and (current.worked or not app.reports_progress)
 

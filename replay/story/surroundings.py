@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 KEPT = 64
-"""Stirs that are remembered: far more than are reported for one decision."""
+"""Triggers that are kept: far more than are reported for one decision."""
 TOLD = 3
 """Most causes reported for one decision, the latest; the others are counted."""
 
@@ -42,7 +42,7 @@ class _Trigger(msgspec.Struct, frozen=True):
     app: str = ""
     """The app that it belongs to."""
     weight: int = 2
-    """Of several triggers only the weightiest are reported: 1 is the end of an adjustment."""
+    """Of several triggers, only the most important are reported: 1 is the end of an adjustment."""
     since: int = 0
     """For the end of an adjustment: when that was decided."""
 
@@ -201,7 +201,7 @@ class Surroundings:
             return [Cause(f"{state.seq}.0", "the log was quiet, so an idle tick checked the allocation again")]
         triggers = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
         if not triggers:
-            return self._for_want_of_others(state, event.basis)
+            return self._for_lack_of_others(state, event.basis)
         own = [trigger.cause for trigger in triggers if app and trigger.app == app and trigger.weight > 1]
         causes = own[-1:] + [trigger.cause for trigger in triggers if trigger.cause not in own[-1:]][-TOLD:]
         left = len(triggers) - len(causes)
@@ -218,14 +218,14 @@ class Surroundings:
         known = found is None or any(cause.position == found.position for cause in causes)
         return causes if found is None or known else [found, *causes]
 
-    def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
+    def _for_lack_of_others(self, state: State, basis: int) -> list[Cause]:
         if self._exit is not None and self._looked < self._exit[0] <= basis:
             seq, exited = self._exit
             return [Cause(str(seq), f"slot {exited.slot} of {name_in(state, exited.app)} ended")]
         return [self._before] if self._before is not None else []
 
     def _since_last(self, basis: int, most: int) -> list[_Trigger]:
-        """Return the weightiest triggers that a decision on this basis answers, in order."""
+        """Return the most important triggers that a decision on this basis answers, in order."""
         found = [trigger for trigger in (*self._strong, *self._weak) if self._looked < trigger.seq <= basis]
         found.sort(key=lambda trigger: trigger.seq)
         reach = found[-1].time if found else 0
@@ -332,8 +332,8 @@ def placed_by(change: k.Resize) -> Places:
 
 
 def still_wanted(app: App, event: k.ContainerExited) -> bool:
-    """Return whether no round had asked for the end of a container that has just ended: neither by a decision nor by the end
-    of its generation or its app."""
+    """Return whether a container that has just ended was still wanted: no decision, and no end of its generation or its app,
+    had asked it to stop."""
     generation = app.generations.get(event.generation)
     if app.ended or app.cancel_requested or event.generation < app.generation or generation is None:
         return False

@@ -82,6 +82,7 @@ def settings(event: k.PolicyChanged) -> str:
     parts += [f"{name}={value}" for name, value in sorted(given.items())]
     parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
     parts += [f"weights={event.weights}"] if event.weights is not None else []
+    parts += [f"tenant_apps={event.tenant_apps}"] if event.tenant_apps is not None else []
     what = ", ".join(parts)
     return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
 
@@ -109,7 +110,7 @@ def paused(pause: Pause) -> str:
     """Describe a pause that lasts, and how it ends."""
     return (
         f"scheduling is paused since {moment(pause.at)} by {pause.by}{why(pause.reason)}, so nothing new is decided; "
-        "`dorm resume` goes on"
+        "`dorm resume` continues"
     )
 
 
@@ -127,11 +128,11 @@ Operated = (
     | k.SchedulingResumed
     | k.OfSessions
 )
-"""What people ask of one app, or of the whole cluster, beside settings; and who entered the app's containers."""
+"""Requests about one app or the whole cluster, except for settings; and sessions in the app's containers."""
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
-    """Return the kind and the text of a chapter; None where this is no news for the app.  An app that has its containers
+    """Return the kind and the text of a chapter; None if this is no news for the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
     if isinstance(event, k.OfSessions):
         return entered(event, app)
@@ -321,7 +322,7 @@ def exited(one: Exit) -> str:
 
 
 def stopped(one: Exit) -> str:
-    """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is no failure."""
+    """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is not a failure."""
     code = "" if one.exit_code is None or not one.exit_code else f", with exit code {one.exit_code}"
     return f"slot {one.slot} on {one.node} stopped as asked{code}"
 

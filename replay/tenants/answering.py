@@ -1,8 +1,8 @@
 """Answers users who ask for their tenant's view of the log.
 
 The user is a token of the request's subject, which the server guards; the log states the user's tenant. The requests
-of one user are bounded, so that no other user waits for them: answers at once, questions in a second, and folds of
-the past (one for each tenant, `replay.tenants.views`).  An answer is sent only as fast as the user receives it.
+of one user are bounded, so that no other user waits for them: concurrent answers, requests per second, and folds of the past
+(one for each tenant, `replay.tenants.views`).  An answer is sent only as fast as the user receives it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 _MOST_AT_ONCE = 32
-"""Answers to one user at once, also those that follow the log."""
+"""Concurrent answers to one user, including those that follow the log."""
 _RATE, _BURST = 20.0, 60.0
-"""Questions of one user in a second, and how many may come at once."""
+"""Requests of one user per second, and how many may arrive at once."""
 _MOST_WAIT_S = 2.0
 
 
@@ -42,7 +42,7 @@ QUEUE = "views"
 
 async def serve(log: ReadableLog, bus: Bus, cluster: str, key: bytes) -> None:
     """Serve the views of a cluster until cancelled.  `key` of the pseudonyms.  Raises LogUnavailable when the connection is
-    closed, LogRefused where the server forbids it."""
+    closed, LogRefused if the server forbids it."""
     views = Views(log, key)
     answering = Answering(views, bus, cluster, key)
     async with asyncio.TaskGroup() as tasks:
@@ -64,7 +64,7 @@ class Answering:
         """When each user last asked, and how many questions were left then."""
 
     def answerer(self, subject: str) -> Answerer:
-        """Return who answers a question that came on this subject."""
+        """Return what answers a request on this subject."""
         return partial(self._answer, subjects.who_of(subject))
 
     async def _answer(self, user: str, question: bytes) -> AsyncGenerator[bytes, None]:
@@ -92,7 +92,7 @@ class Answering:
                 del self._busy[user]
 
     async def _turn(self, user: str) -> None:
-        """Wait until a user may ask once more.  Raises AskRefused."""
+        """Wait until the user may send another request.  Raises AskRefused."""
         now = asyncio.get_running_loop().time()
         if len(self._asked) > 10_000:
             self._asked.clear()

@@ -1,8 +1,8 @@
-"""Events and states as a stranger sees them: without what belongs to tenants.
+"""Events and states as other tenants see them: without the tenants' own data.
 
 Built on the rules that anonymize whole logs (`replay.export.disguise`): a field that is added later shows nothing until it has
-a rule there.  Beyond these rules, of an app only that is kept by which the fold finds out what it has: demand, weight, bounds,
-gang, placements.  What concerns no tenant is not renamed (`names.Names`).
+a rule there.  Beyond these rules, only those fields of an app are kept that determine what it has: demand, weight, bounds,
+gang, placements.  Names that belong to no tenant are not renamed (`names.Names`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHOWN = (
     k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
     k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
 )  # fmt: skip
-"""Kinds that the fold of an app's share depends on.  Of all others a stranger sees only that there was a record."""
+"""Kinds that the fold of an app's share depends on.  Of all others, other tenants only see that there was a record."""
 REQUESTS = (
     k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
     k.AppHoldRequested, k.AppReleaseRequested,
@@ -72,7 +72,7 @@ class Hiding(Disguise):
     # --- parts of events ------------------------------------------------------------------------------------------------
 
     def spec(self, spec: AppSpec, name: str, user: str, tenant: str = "") -> AppSpec:
-        """Return what a spec asks for, under a name that is a pseudonym already."""
+        """Return the resources of a spec, under a name that is already a pseudonym."""
         if not can_be_read(spec):
             return AppSpec(name=name, command=["-"], demand={CPU: WITHHELD})
         demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
@@ -86,7 +86,7 @@ class Hiding(Disguise):
         )  # fmt: skip
 
     def _group(self, group: Group, tenant: str) -> Group:
-        """Return what a group's limit follows from."""
+        """Return the part of a spec that determines its group's limit."""
         return Group(self._names.app_name(group.name, tenant), "", group.index, group.count, group.parallel)
 
     def _submitted(self, event: k.AppSubmitted) -> k.AppSubmitted:
@@ -120,12 +120,12 @@ class Hiding(Disguise):
         return msgspec.structs.replace(made, spec=spec, next=later, changed=[], after=after)
 
     def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
-        """What an operator or an agent says about a node is said to all whose containers have to leave it."""
+        """All tenants whose containers have to leave a node may know what an operator or its agent states about it."""
         made: k.NodeDrainRequested = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
 
     def _scheduling(self, event: Any) -> Any:
-        """A pause concerns everybody, so everybody may know why."""
+        """A pause affects everyone, so everyone may know its reason."""
         return msgspec.structs.replace(super().struct(event), reason=event.reason)
 
     def _pause(self, pause: Pause) -> Pause:
@@ -229,7 +229,7 @@ class Hiding(Disguise):
         )
 
     def _gates(self, app: App) -> Gates | msgspec.UnsetType:
-        """Apps that wait for others wait for those of their own tenant."""
+        """Apps only wait for apps of their own tenant."""
         if not isinstance(app.gates, Gates):
             return app.gates
         made: Gates = super().struct(app.gates)
@@ -261,7 +261,7 @@ class Hiding(Disguise):
         )
 
     def _identities(self, known: Identities) -> Identities:
-        """Who is refused what is for readers of the log, and a digest of a token is for its user."""
+        """Refusals are for readers of the whole log, and the digest of a token is for its user."""
         made: Identities = super().struct(known)
         return msgspec.structs.replace(made, refusals=[], tokens={}, masters=[], masters_before=[])
 

@@ -1,8 +1,8 @@
-"""Pseudonyms of other tenants' names: keyed hashes, so that they need no table and reveal nothing that a dictionary finds.
+"""Pseudonyms of other tenants' names: keyed hashes, so they need no table and resist dictionary attacks.
 
 A pseudonym follows from the key and the name alone.  So it is the same in every record, in every snapshot, and in every
-process that has the key, and a reader may go on with another process at any record.  An app's id is made again from the
-pseudonyms of its name and its submission, as the fold does it.
+process that has the key, and a reader may go on with another process at any record.  An app's id is derived from the
+pseudonyms of its name and its submission, as the fold derives it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 _KEPT = frozenset(("masters", "addresses", "identities", "labels", "values"))
-"""Kinds of names that belong to no tenant where `Names` is asked: masters, and what nodes state about themselves."""
+"""Kinds of names that `Names` does not hide because they belong to no tenant: masters, and what nodes state about
+themselves."""
 _PREFIXES = {
     "users": "user", "nodes": "node", "app_references": "missing", "resources": "resource", "policies": "policy",
     "webhooks": "webhook", "tokens": "token",
@@ -31,7 +32,7 @@ KEY_BYTES = 32
 
 
 class Names:
-    """The names in one state, as strangers see them."""
+    """The names in one state, as other tenants see them."""
 
     def __init__(self, state: State, key: bytes) -> None:
         """`state` may go on being folded.  `key`: from 16 to 64 bytes, unknown to those who read the pseudonyms."""
@@ -69,7 +70,7 @@ class Names:
         return f"user-{self._hashed('user', name)}"
 
     def app_name(self, name: str, tenant: str) -> str:
-        """Return the pseudonym of an app's name, which says nothing of equal names of other tenants."""
+        """Return the pseudonym of an app's name; equal names of several tenants have different pseudonyms."""
         return f"app-{self._hashed('app', f'{tenant}//{name}')}" if name else ""
 
     def app(self, app: App) -> str:

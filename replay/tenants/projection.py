@@ -5,10 +5,10 @@
     seen.record_for("vision")                   what a user of the tenant `vision` reads in its place
     projection.state_for("vision")              and the state that those records fold to
 
-One projection serves all tenants: the public version of a record is computed once. A record that may not be seen at
-all becomes an event of the unknown kind `Withheld`, so that sequences are those of the log.
+One projection serves all tenants: the public version of a record is computed once. A record that must not be seen at all
+becomes an event of the unknown kind `Withheld`, so sequences remain those of the log.
 
-Records that their author was not allowed to publish, and those that nobody can read, changed nothing.  Only their author's
+Forbidden and unreadable records changed nothing.  Only their author's
 tenant sees them.  The rounds of a projection are not signed, since they are not what the master signed; whether a round counts
 was decided by this fold.
 """
@@ -126,7 +126,8 @@ class Projection:
         return Seen(record, event, hidden, owners - {""}, own, self.names)
 
     def state_for(self, tenant: str) -> State:
-        """Return the state as a tenant sees it.  It shares parts with the state of the fold: encode it before that goes on."""
+        """Return the state as a tenant sees it.  It shares parts with the state of the fold: encode it before the fold
+        continues."""
         hidden = self._hiding.struct(self.state)
         return Showing(self.names, tenant).state(hidden)
 

@@ -1,7 +1,7 @@
 """What a tenant sees of an event: its own part in full, in place of what a stranger sees.
 
-Sentences about an app may name others' apps (`room is being made for …`), by their ids, which are too special to be anything
-else.  Those are replaced by the pseudonyms that the rest of the projection has.
+Sentences about an app may name others' apps (`room is being made for …`), by their ids, which cannot be confused with other
+text.  Those are replaced by the pseudonyms that the rest of the projection has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Showing:
         return app is not None and app.tenant == self.tenant
 
     def is_own_user(self, name: str) -> bool:
-        """Return whether a user is of the tenant, as far as the cluster knows."""
+        """Return whether a user is of the tenant, according to the cluster."""
         known = self._state.known
         return known is not None and known.tenant_of(name) == self.tenant
 
@@ -86,7 +86,7 @@ class Showing:
         return msgspec.structs.replace(offers, volumes=volumes)
 
     def _user_added(self, event: k.UserAdded) -> k.UserAdded:
-        """A user of this tenant may be its admin, and add users of others; or leave it for another one."""
+        """A user of this tenant may be its admin and add users of other tenants, or move to another tenant."""
         tenant = event.tenant or event.name
         own = self.is_own_user(event.name) or tenant == self.tenant
         return msgspec.structs.replace(
@@ -107,7 +107,7 @@ class Showing:
                 ]
                 return msgspec.structs.replace(hidden, records=records)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
-                # An answer is its asker's, whosever app was asked about.
+                # An answer belongs to the tenant that asked, no matter whose app it is about.
                 owned = tenant_in(fact.submission) == self.tenant
             case _:
                 owned = self.owns(getattr(fact, "app", ""))
@@ -116,7 +116,7 @@ class Showing:
         return fact if isinstance(fact, k.AppAccepted) else self.without_others(fact)
 
     def _resized(self, fact: k.Resized, hidden: k.Resized) -> k.Resized:
-        """Put the tenant's apps back into a decision, so that what there is of others is hidden once for all tenants."""
+        """Put the tenant's apps back into a decision, so that data of others is hidden once for all tenants."""
         own = {app for app in (*fact.reasons, *fact.shortage, *fact.batches) if self.owns(app)}
         pseudonyms = {app: self._names.app(self._state.apps[app]) for app in own}
 
@@ -176,7 +176,7 @@ class Showing:
         return msgspec.structs.replace(app, waiting=waiting, gates=gates, **reasons)
 
     def _gates(self, gates: Gates) -> Gates:
-        """Of a user who holds an app of this tenant, such as an operator, it sees what it sees of other users."""
+        """A user who holds an app of this tenant, such as an operator, is shown like any other user."""
         hold = gates.hold
         if hold is None:
             return gates
@@ -200,13 +200,13 @@ class Showing:
         return _ID.sub(self._other, _CUT.sub(self._cut, said))
 
     def without_others(self, value: T) -> T:
-        """Return a part of an event with all its texts so."""
+        """Return a part of an event with this done for all its texts."""
         said = _encode(value).decode()
         changed = self.text(said)
         return value if changed == said else msgspec.json.decode(changed, type=type(value))
 
     def _cut(self, found: re.Match[str]) -> str:
-        """Leave out the first half of another's id."""
+        """Remove an id of another tenant that was cut in half."""
         apps = self._state.apps
         other = any(app.startswith(found[1]) for app, one in apps.items() if one.tenant != self.tenant)
         return found[2] if other else found[0]

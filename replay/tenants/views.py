@@ -4,9 +4,9 @@
     await views.run()                                    follows the log until cancelled
     async for batch in views.read("vision", after=118)   the log as this tenant sees it
 
-The newest records are kept as they were folded, so a reader who follows costs what is new to it.  One who starts further back
-has a fold of its own from the nearest snapshot, until it has caught up.  A state as a tenant sees it is made of the present
-fold or of one of the log's snapshots, and kept for a while, so a reader of a long log starts at once.
+The newest records are kept as they were folded, so a reader that follows costs only what is new to it.  A reader that
+starts further back has its own fold from the nearest snapshot, until it has caught up.  A state as a tenant sees it is made of
+the present fold or of one of the log's snapshots, and kept for a while, so a reader of a long log starts at once.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _MOST, _ROOM = 2048, 16 << 20
 """Records that are kept as they were folded, and the bytes of their bodies."""
 _PIECE = 256
-"""Records that are projected before others have their turn."""
+"""Records that are projected before other readers get their turn."""
 _STATES = 64
 """States of tenants that are kept."""
 _FRESH = 512
-"""Records after which a kept state is made again."""
+"""Records after which a kept state is replaced."""
 _PAST_AT_ONCE = 2
 """Threads that fold the past."""
 _PAST_OF_TENANT = 4
@@ -138,8 +138,8 @@ class Views:
         return end
 
     async def read(self, tenant: str, *, after: int, until: int | None = None) -> AsyncGenerator[list[Record], None]:
-        """Yield the records of a tenant's view with `seq > after`, up to `until`; without it, also those to come.
-        Raises LogDamaged where the log ends before `after`, LogUnavailable."""
+        """Yield the records of a tenant's view with `seq > after`, up to `until`; without it, also those to come. Raises
+        LogDamaged if the log ends before `after`, LogUnavailable."""
         end = await self.end()
         if after > end:
             raise LogDamaged(f"the log ends at {end}, before {after}", code="log.truncated")
@@ -182,7 +182,7 @@ class Views:
                             if piece:
                                 async with self._computing:
                                     made = await asyncio.to_thread(project, piece)
-                                # A slow reader holds nothing that others wait for.
+                                # Here, a slow reader delays no other reader.
                                 yield made
                         if batch[-1].seq >= upto:
                             return

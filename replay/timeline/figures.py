@@ -36,7 +36,7 @@ class Figures:
                 self._unusable[node.id] = node.capacity
 
     def take(self, app: App, held: dict[str, int]) -> None:
-        """Take an app as it is now; `held` counts its containers that may run, by node."""
+        """Count an app as it is now; `held` counts its containers that may run, by node."""
         decided = sizes(app)
         waits = not app.ended and app.current is None
         before = self._live.pop(app.id, None)
@@ -51,7 +51,7 @@ class Figures:
             self._held.add(app.demand, held, 1)
 
     def put(self, picture: Timeline, time: int) -> None:
-        """Put the figures of now, log time `time`, into the picture."""
+        """Add the present figures, at log time `time`, to the picture."""
         picture.waiting.put(time, self._waits)
         for taken, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
             totals = taken.totals(self._totals, self._unusable)

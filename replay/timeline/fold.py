@@ -151,7 +151,7 @@ class Watcher:
         return reached
 
     def keep_within_bounds(self) -> None:
-        """Thin what exceeds its bound; a caller of `see` does this now and then."""
+        """Thin what exceeds its bound; a caller of `see` does this regularly."""
         self._bounds.keep(self._time)
 
     def done(self, state: State, finish: int = 0) -> Timeline:

@@ -1,6 +1,6 @@
 """What happened on a cluster, as drawn: for apps and nodes what held from when to when, and what changed it.
 
-`timeline` folds the log once and keeps step functions: a value and the log time from which on it held.  So a picture's size
+`timeline` folds the log once and keeps step functions: a value and the log time from which it held.  So a picture's size
 depends on what changed, not on the number of records.  If even that is too much, changes closer together than a *grain* of
 time are drawn as one, and a note says so (`Timeline.notes`).  Its renderings are `replay.timeline.png` and
 `replay.timeline.trace` (for Perfetto); the dashboard draws what `replay.page.timeline` takes from it.
@@ -107,7 +107,7 @@ class Phase(NamedTuple):
 
 
 class Size(NamedTuple):
-    """An app's containers.  Those that start, run and stop take room; `decided` is how many it is to have."""
+    """An app's containers.  Those that start, run and stop take room; `decided` is how many it will have."""
 
     decided: int
     starting: int
@@ -282,7 +282,7 @@ class Mark(msgspec.Struct):
     """The ids of the app and the node that it is about, if any."""
     node: str = ""
     weight: int = 1
-    """Of several within one grain the heaviest is kept."""
+    """Within one grain, the most important mark is kept."""
     stands_for: int = 1
 
 
@@ -308,7 +308,7 @@ class Timeline(msgspec.Struct):
     fairness_budget: Steps[float] = msgspec.field(default_factory=Steps)
     """-1 while the policy has none."""
     waiting: Steps[int] = msgspec.field(default_factory=Steps)
-    """Apps that have no partition and want one."""
+    """Apps without a partition that wait for one."""
     grain: int = 0
     """Changes closer together than this (ns) may be drawn as one; 0: everything is drawn."""
     notes: list[str] = []
@@ -386,7 +386,7 @@ def most_affected(picture: Timeline, apps: int, nodes: int) -> Timeline:
         chosen_apps = {name: lane for name, lane in picture.apps.items() if name in keep}
         notes.append(f"The {apps} most affected of {len(picture.apps)} apps are shown; --app shows others.")
     if len(picture.nodes) > nodes:
-        busiest = sorted(picture.nodes.values(), key=_unrest, reverse=True)[:nodes]
+        busiest = sorted(picture.nodes.values(), key=_extent, reverse=True)[:nodes]
         keep = {lane.id for lane in busiest}
         chosen_nodes = {name: lane for name, lane in picture.nodes.items() if name in keep}
         notes.append(f"The {nodes} most affected of {len(picture.nodes)} nodes are shown; --node shows others.")
@@ -397,5 +397,5 @@ def _troubles(lane: AppLane) -> tuple[int, int, int]:
     return lane.failures + (lane.ended == "failed"), len(lane.adjustments), len(lane.phases)
 
 
-def _unrest(lane: NodeLane) -> tuple[int, int]:
+def _extent(lane: NodeLane) -> tuple[int, int]:
     return len(lane.conditions), sum(map(len, lane.held.values()))

@@ -186,7 +186,7 @@ def _fairness(axes: Axes, picture: Timeline) -> None:
     _curve(axes, picture, [("loss", picture.fairness_loss, _INK)], "fairness loss")
     x, y = _points(picture.fairness_budget, picture.end)
     if any(value >= 0 for value in y):
-        # A budget that a forged round states may be no number, or larger than any picture.
+        # A budget that a forged round states may not be a number, or larger than any picture.
         axes.set_ylim(0, 1.15 * max(axes.get_ylim()[1] / 1.15, *(value for value in y if value < _LARGEST)))
         axes.step(x, [value if value >= 0 else None for value in y], where="post", color="#d3313b", linestyle=":")  # type: ignore[arg-type]
 

@@ -38,9 +38,9 @@ async def export_spans(
     progress: Progress | None = None,
 ) -> int:
     """Pass every span that ends after `since` (default: the log's start) to `send`, at most `BATCH` at once, and return how
-    many there were.  With `follow` it goes on with the log, without end, and holds nothing back.
+    many there were.  With `follow`, it continues with the log, without end, and holds nothing back.
 
-    While `send` takes its time nothing more is read, so a receiver that is slow or away costs no memory.  Raises as
+    While `send` runs, nothing more is read, so a slow or absent receiver costs no memory.  Raises as
     `state_at` and `send` do."""
     found: list[Span] = []
     tracer = Tracer(cluster, found.append)

@@ -1,6 +1,6 @@
 """Spans in OTLP, OpenTelemetry's protocol: as JSON without any library, as protobuf by `opentelemetry-proto`.
 
-TraceError   the library is missing, or the receiver does not take the spans
+TraceError   the library is missing, or the receiver does not accept the spans
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _value(value: Value) -> dict[str, Any]:
 
 
 def as_protobuf(cluster: str, spans: Sequence[Span]) -> bytes:
-    """Return one request in protobuf.  Raises TraceError where the extra `otel` is not installed."""
+    """Return one request in protobuf.  Raises TraceError if the extra `otel` is not installed."""
     try:
         from google.protobuf.json_format import ParseDict
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -98,7 +98,7 @@ def as_protobuf(cluster: str, spans: Sequence[Span]) -> bytes:
 
 
 def rejected(answer: bytes) -> str:
-    """Return what a receiver says in its answer of spans that it did not take, "" if it took all."""
+    """Return what a receiver's answer says about rejected spans, "" if it accepted all."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: a batch is sent until the receiver has taken it, or says that it never will."""
+"""OTLP over HTTP: a batch is sent until the receiver accepts it or rejects it permanently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PATH = "/v1/traces"
 _TIMEOUT_S = 30.0
 _AGAIN = (429, 502, 503, 504)
-"""Answers after which the protocol asks for another try."""
+"""Status codes after which the protocol asks for a retry."""
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _MOST_READ = 64 * 1024
 _log = Logger(__name__)
@@ -37,7 +37,7 @@ def traces_url(url: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TraceError(
-            f"{shown(url)[:100]!r} is no address of a receiver; write http://HOST:4318", code="traces.url.malformed"
+            f"{shown(url)[:100]!r} is not an address of a receiver; write http://HOST:4318", code="traces.url.malformed"
         )
     return url.rstrip("/") + _PATH if parts.path in ("", "/") else url
 
@@ -65,7 +65,7 @@ class Receiver:
         await self._session.close()
 
     async def send(self, spans: list[Span]) -> None:
-        """Raises TraceError where the receiver refuses them, or takes none in time."""
+        """Raises TraceError if the receiver refuses them, or takes none in time."""
         body = await asyncio.to_thread(lambda: gzip.compress(as_protobuf(self._cluster, spans), 5))
         loop = asyncio.get_running_loop()
         began, pause = loop.time(), _FIRST_S
@@ -81,7 +81,8 @@ class Receiver:
             pause = min(2 * pause, _LONGEST_S)
 
     async def _try(self, body: bytes) -> tuple[float, str]:
-        """Return for how long the receiver asks us to wait, and why it did not take them; "" if it did.  Raises TraceError."""
+        """Return how long the receiver asks us to wait, and why it did not accept the batch; "" if it did.  Raises
+        TraceError."""
         try:
             async with self._session.post(self._url, data=body, headers=self._headers, allow_redirects=False) as answer:
                 if answer.status == 200:

@@ -1,6 +1,6 @@
 """Phases of apps as spans.
 
-    app     from the submission to the end; the parent of all others, and handed on last
+    app     from the submission to the end; the parent of all others, and passed on last
     wait    without a partition, until containers are released
     start   from the release until all containers run
     run     from then until the app is asked to stop, fails, or ends
@@ -84,7 +84,7 @@ class Tracer:
         """By app, when its last live adjustment was decided."""
 
     def begin(self, state: State) -> None:
-        """Go on from this state: phases that have begun are handed on whole when they end."""
+        """Go on from this state: phases that have begun are passed on whole when they end."""
         for app in state.apps.values():
             if app.ended:
                 continue

@@ -1,7 +1,7 @@
 """The state at any moment of a log.
 
 travel    the nearest snapshot before a moment, and a short fold from there diff      the difference between two
-states;  diff_words: in words;  settings_between: who changed settings meanwhile reported  what apps had reported at
+states;  diff_words: in words;  settings_between: who changed settings in between reported  what apps had reported at
 that time, beside the log stepper   a cursor that steps through a log, forward and back;  pages: its cache;  search:
 its filters
 

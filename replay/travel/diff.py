@@ -1,6 +1,6 @@
 """The difference between two states of one log: apps, nodes, settings, and the cluster as a whole.
 
-It covers what people call a change, not everything that a digest sees: where containers are but not which ports they have,
+It covers what users regard as a change, not everything in a digest: where containers are but not which ports they have,
 how far an app is but not when it last reported.
 """
 
@@ -27,7 +27,7 @@ _UPDATED = ("n_min", "n_max", "weight")
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A property with another value; None where the app, node or setting does not exist."""
+    """A property with another value; None if the app, node or setting does not exist."""
 
     field: str
     before: Any
@@ -207,7 +207,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
         parameters = settings.params
     times = {name: getattr(settings, name) for name in TIMES}
     weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
-    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights}
+    most = {"tenant_apps": settings.tenant_apps} if isinstance(settings.tenant_apps, int) else {}
+    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights, **most}
 
 
 def _cluster(state: State) -> dict[str, Any]:

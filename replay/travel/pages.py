@@ -110,7 +110,7 @@ class Keyframes:
         self._bytes = 0
 
     def pass_by(self, state: State) -> None:
-        """Take each state that is folded, and keep a copy if it lies between two pages."""
+        """Note each folded state, and keep a copy if it lies between two pages."""
         if state.seq % PAGE == 0 and state.seq and state.seq not in self._kept:
             kept = copy(state)
             self._kept[kept.seq] = kept

@@ -1,7 +1,8 @@
-"""What apps had reported by a moment, beside the log: laid over the state there for people, as `ps` does for now.
+"""What apps had reported by a moment, beside the log: laid over the state at that moment for users, as `ps` does for the
+present.
 
-The log has a mark of each app that works about once a minute, so the reports of the last minute before the moment say all that
-is newer.
+The log has a mark of each working app about once a minute, so the reports of the last minute before the moment have
+everything newer.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 _MARK_S = 65
-"""Seconds within which the log has a mark of an app that works (`agents.progress.watermarks`)."""
+"""Seconds within which the log has a mark of a working app (`agents.progress.watermarks`)."""
 _PATIENCE_S = 10.0
 
 
 async def reported_at(log: ReadableLog, state: State, moment: Moment | None) -> Newest:
-    """Return the newest report of each app at a moment, by default now; empty where the stream can't be read."""
+    """Return the newest report of each app at a moment, by default now; empty if the stream can't be read."""
     with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             if moment is None:

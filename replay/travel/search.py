@@ -31,7 +31,7 @@ _KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}
 
 
 class SearchError(ReplayError):
-    """A filter that cannot be read."""
+    """A filter that cannot be parsed."""
 
     code = "search.malformed"
 
@@ -90,7 +90,7 @@ def _failed(event: Any) -> bool:
 
 
 def parse(text: str, state: State) -> Search:
-    """Parse a filter as people write it: names of kinds, or of apps and nodes of this state, or `app=digits`, `user=ann`.
+    """Parse a filter: names of kinds, or of apps and nodes of this state, or `app=digits`, `user=ann`.
 
     Raises SearchError."""
     found: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}

@@ -1,7 +1,7 @@
 """The changes of settings between two states of a log, and their authors.
 
-Only the records that settings and authority follow from are read: a server sends no others, so a year between the states costs
-little.
+Only the records that determine settings and authority are read: a server sends no others, so a year between the states
+costs little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
 
 A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
-log's start.  So snapshots decide how long it takes, never what comes out.
+log's start.  So snapshots affect the duration, never the result.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ known      the part of `given` of which the use is reported; nothing is guessed 
 wasted     of each container, what it was known to hold and did not use; never less than nothing
 paused     the part of `given` in which an adjustment kept the app from working: from when its containers were asked to stop
            until all new ones had started, and on until its first report, less the time that the reported steps took
-redone     work that an adjustment had repeated: the steps after the checkpoint, at the pace and size before the adjustment
+redone     work that was repeated because of an adjustment: the steps after the checkpoint, at the pace and size before it
 lost       paused and redone
 
-    UsageError   a span without length, or a name that nobody has
+    UsageError   an empty span, or an unknown name
 """
 
 from __future__ import annotations

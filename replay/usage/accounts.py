@@ -115,7 +115,7 @@ class Account:
 
 
 def _paused_from(app: App, now: int) -> int:
-    """Return from when on the app stands still for an adjustment, NEVER if it does not, or until something else happens."""
+    """Return from when an adjustment pauses the app, which may be in the future; NEVER if none does."""
     current = app.current
     if app.ended or current is None or current.adjustment != "restart" or current.started_at:
         return NEVER

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from replay.usage.accounts import Held
 
 GROUPS = ("user", "app", "node")
-"""What usage can be summed up by; each resource always has sums of its own."""
+"""The keys by which usage can be summed; each resource always has its own sums."""
 
 Key = tuple[str, str, str]
-"""User, app and node; "" for those that are not asked for."""
+"""User, app and node; "" for keys that were not requested."""
 
 _REPORTS = (k.AppProgressed, k.AppCheckpointed)
 _OF_ONE = (k.ContainerStarted, k.ContainerExited, k.ContainersPrepared, k.MembershipChanged)
@@ -224,7 +224,7 @@ class Ledger:
             account.resized_live(last)
 
     def _all_if_nodes_changed(self, state: State) -> None:
-        """Whatever voids places on a node notes that the node has changed (`dorm.core.fold.effects.void_plans`)."""
+        """Look at all apps if a node has changed: voided places count as a change (`dorm.core.fold.effects.void_plans`)."""
         if any(node.changed_seq == state.seq for node in state.nodes.values()):
             self._all(state)
 
@@ -247,7 +247,7 @@ class Ledger:
                 return
             account = self._open[app.id] = Account(app, self._time)
         account.run_to(self._time)
-        if account.demand != app.demand:  # Its spec was edited: what was held until now was of the earlier demand.
+        if account.demand != app.demand:  # Its spec was edited: everything held until now had the earlier demand.
             self._put(account)
             account.demand = dict(app.demand)
         account.look(app, self._time)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replay.usage.usage import Row, Usage
 
 MOST_GROUPS = 12
-"""Groups of a panel that are drawn by themselves, the largest; the others are drawn as one."""
+"""The largest groups of a panel, which are drawn separately; the others are drawn as one."""
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d31", "#6d7380")
 """Distinguishable with any color vision (Okabe and Ito, Color Universal Design, 2008), except for the last two."""
 _INK, _MUTED, _LINE = "#22252b", "#6d7380", "#dddfe4"

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The period, in log time (UTC ns)."""
     end: int
     user: str
-    """The owner; "" where usage is not asked for by user.  So are the next three."""
+    """The owner; "" if usage is not grouped by user; likewise the next three."""
     app: str
     """The app's name."""
     app_id: str
@@ -67,7 +67,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lost: float
     """Paused and redone."""
     capacity: float | None
-    """What the nodes had; None where rows are of single users or apps."""
+    """What the nodes had; None if rows are of single users or apps."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ def _check_span(begin: int, start: int, last: int, finish: int, every_s: float) 
 
 
 def _check_names(ledger: Ledger, wanted: Wanted) -> None:
-    """Raise UsageError for a name that does not occur in the span: nothing found must not look like nothing used."""
+    """Raise UsageError for a name that does not occur in the span: a typo must not look like no usage."""
     known = {
         "user": (wanted.users, list(ledger.known_users)),
         "app": (wanted.apps, [*ledger.known_apps, *ledger.names]),

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def unused_number() -> str:
-    """An argument of `sleep` that no other process of this machine has, so that its processes can be found."""
+    """An argument of `sleep` that no other process of this machine has, so its processes can be found."""
     return f"{100_000 + os.getpid() % 900_000}.{next(_numbers):04d}{os.getpid()}"
 
 
@@ -48,7 +48,7 @@ def cluster() -> str:
 
 @pytest.fixture
 def docker_node(docker_host: str, tmp_path: Path, cluster: str) -> Callable[..., DockerRuntime]:
-    """`docker_node("a", user=…)` gives a runtime object for node a, not open yet; each node of a name has one root."""
+    """`docker_node("a", user=…)` returns an unopened runtime for node a; equal names share one root."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
 

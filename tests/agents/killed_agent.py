@@ -1,4 +1,4 @@
-"""An agent in a process of its own that is killed (-9) in the middle of a start."""
+"""An agent in a separate process that is killed (-9) in the middle of a start."""
 
 from __future__ import annotations
 

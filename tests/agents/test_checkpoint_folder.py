@@ -37,7 +37,7 @@ WORK = (
     'trap "exit 0" TERM; while :; do n=$((n+1)); echo $n > $f; echo "{\\"checkpoint\\": $n}" >> "$DORM_PROGRESS"; '
     "sleep 0.2; done"
 )
-"""Counts on from what lies in its folder of checkpoints, and first says where it begins."""
+"""Continues to count from its folder of checkpoints, and first prints where it starts."""
 
 
 class TestMarker:
@@ -104,9 +104,7 @@ class Stuck:
         return True
 
 
-async def test_a_mount_that_does_not_answer_holds_one_thread_whoever_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_mount_blocks_a_single_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_folder, "_PATIENCE_S", 0.2)
     looks, stuck = Looks(CheckpointFolder(tmp_path / "shared"), "n1"), Stuck()
     try:
@@ -126,7 +124,7 @@ async def test_a_mount_that_does_not_answer_holds_one_thread_whoever_looks(
 
 
 class Cluster:
-    """A master and process agents in this process, each with a mount of its own: a link."""
+    """A master and process agents in this process, each with a separate mount: a link."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -202,7 +200,7 @@ def _document() -> dict[str, object]:
 
 
 @pytest.mark.slow
-async def test_an_app_that_saved_waits_for_its_folder_and_never_begins_at_nothing(cluster: Cluster) -> None:
+async def test_an_app_that_saved_waits_for_its_folder_instead_of_starting_over(cluster: Cluster) -> None:
     """Its node is drained, and the only other one has no mount: it waits there until that is mounted."""
     await cluster.start("a", "shared")
     await cluster.client.submit(_document())
@@ -247,7 +245,7 @@ async def test_a_folder_that_is_unmounted_under_a_running_agent_is_left_alone(cl
     assert believed > 3
 
 
-async def test_an_agent_that_comes_back_without_its_mount_does_not_start_what_was_released_before(
+async def test_an_agent_that_returns_without_its_mount_does_not_start_earlier_releases(
     tmp_path: Path,
 ) -> None:
     """It marks the empty folder, so what it sees there is the folder that it announces, and not the one of the release."""

@@ -1,4 +1,4 @@
-"""What a container finds in its environment, and which command starts it."""
+"""A container's environment variables, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_where_it_finds_its_outputs() -> None:
         assert (spec.env["DORM_OUTPUTS"], spec.outputs_dir, spec.tenant) == (found, "/shared/o", "t")
 
 
-def test_torchrun_finds_what_its_launcher_would_have_set() -> None:
+def test_torchrun_finds_the_variables_of_its_launcher() -> None:
     env = made(4, engine="torchrun").env
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("2", "3", "0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "20042")

@@ -46,7 +46,7 @@ def test_only_released_generations_are_wanted() -> None:
     assert fold(bench).due == {Key(bench.app().id, 1, 0), Key(bench.app().id, 1, 1)}
 
 
-def test_of_other_nodes_nothing_is_wanted() -> None:
+def test_other_nodes_records_are_ignored() -> None:
     bench = Bench(b=4)
     bench.running(n_max=1)
     desired = fold(bench)
@@ -70,7 +70,7 @@ def test_a_newer_decision_stops_the_old_generation_at_once() -> None:
 
 
 @pytest.mark.parametrize("event", ["fail", "cancel", "complete"])
-def test_nothing_is_wanted_of_what_failed_or_ended(event: str) -> None:
+def test_failed_and_ended_apps_want_nothing(event: str) -> None:
     bench = cluster()
     bench.started()
     match event:
@@ -130,14 +130,14 @@ class TestLease:
         # Were a node heard no more often than its grace time is long, it would be lost again and again.
         assert [desired.pace(interval_s) for interval_s in (0.5, 5, 60)] == [0.5, 2, 2]
 
-    def test_heartbeats_come_in_time_for_a_short_lease_too(self) -> None:
+    def test_heartbeats_are_in_time_for_a_short_lease(self) -> None:
         bench = Bench()
         bench.add(k.PolicyChanged(heartbeat_s=1.4, node_lease_s=4.5, node_grace_s=3))
         assert fold(bench).pace(5) == 1
         bench.add(k.PolicyChanged(heartbeat_s=0.5, node_lease_s=300))
         assert fold(bench).pace(5) == 0.5
 
-    def test_what_a_lease_has_ended_must_not_run_again(self) -> None:
+    def test_containers_ended_by_a_lease_must_not_run_again(self) -> None:
         """The master gives its room and its app's next generation away from then on."""
         bench = cluster()
         bench.conclude(a=20)
@@ -157,7 +157,7 @@ class TestLease:
         assert len(fold(bench).due) == 2
         assert bench.app().generations[1].containers[0].state == "desired"
 
-    def test_what_is_released_to_a_node_that_left_never_starts(self) -> None:
+    def test_releases_to_a_node_that_left_never_start(self) -> None:
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.decide()
@@ -172,7 +172,7 @@ class TestLease:
 
 
 def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announcement() -> None:
-    """As where the masters cease to write parts: the node folds the rounds, and had read further before."""
+    """For example if the masters cease to write parts: the node folds the rounds, and had read further before."""
     bench = cluster()
     bench.add(joined("a"))
     last = len(bench.records)
@@ -182,7 +182,7 @@ def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announce
         assert desired.fresh == (record.seq == last)
 
 
-def test_an_app_is_not_forgotten_while_an_end_is_still_to_be_told() -> None:
+def test_an_app_is_not_forgotten_while_an_end_is_unreported() -> None:
     bench = cluster()
     bench.add(k.AppCancelRequested(app="app"))
     bench.settle()
@@ -221,13 +221,13 @@ def test_master_and_agent_agree_on_every_container() -> None:
         assert desired.due == counted, record.seq
 
 
-def test_a_server_can_filter_by_what_an_agent_reads() -> None:
-    """Patterns of which two match the same subject are filtered by the reader, who is then sent the whole log."""
+def test_a_server_can_filter_the_subjects_of_an_agent() -> None:
+    """If two patterns match the same subject, the reader has to filter, and receives the whole log."""
     patterns = subjects_of("demo", "master")
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
 
 
-def test_what_an_agent_reads_of_its_own_progress_is_what_it_has_told() -> None:
+def test_an_agent_reads_back_its_own_progress() -> None:
     """An agent that starts again must not report the whole file again: an old checkpoint would count as the latest."""
     bench = cluster()
     app = bench.app()
@@ -348,7 +348,7 @@ class TestPreparing:
         assert self.works_on(bench, 29.9)
         assert not self.works_on(bench, 30.0)
 
-    def test_not_while_a_node_of_it_is_lost(self) -> None:
+    def test_not_while_one_of_its_nodes_is_lost(self) -> None:
         bench = self.shrunk()
         bench.say(k.NodeLost(node="b", last_heard=bench.now))
         assert not self.works_on(bench)

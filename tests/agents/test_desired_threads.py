@@ -33,7 +33,7 @@ print(len([one for one in found if one is not None]))
 
 
 @pytest.mark.slow
-def test_the_first_reads_may_come_at_once(tmp_path: Path) -> None:
+def test_the_first_reads_may_be_concurrent(tmp_path: Path) -> None:
     """msgspec reads a type's annotations on first use, and two threads that do so at once crash the process."""
     file = DesiredFile(tmp_path / "desired", "c", "n")
     file.save(Desired("n", 7), Record(7, 1, "dorm.c.event.NodeJoined.n", b"{}", "id"), "build")

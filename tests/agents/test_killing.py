@@ -45,7 +45,7 @@ async def test_a_kill_waits_for_nothing(node: Node) -> None:
         await ends(node)
 
 
-async def test_what_is_stopping_already_is_killed(node: Node) -> None:
+async def test_stopping_containers_are_killed(node: Node) -> None:
     async with node.agent() as agent:
         await stubborn(node)
         await node.decide(k.AppCancelled(app="app-1", generation=1))

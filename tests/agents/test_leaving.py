@@ -1,4 +1,4 @@
-"""Agents that are told to empty their node and go."""
+"""Agents that are asked to empty their node and leave."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await node.clean()
 
 
-async def test_an_empty_node_says_goodbye(node: Node) -> None:
+async def test_an_empty_node_leaves(node: Node) -> None:
     async with node.agent() as agent:
         assert await agent.leave(timeout=PATIENCE_S)
     assert [type(fact) for fact in node.facts()] == [k.NodeJoined, k.NodeDrainRequested, k.NodeLeft]
 
 
-async def test_nobody_waits_for_a_log_that_is_away_for_longer_than_was_said(node: Node) -> None:
+async def test_no_one_waits_for_an_absent_log_beyond_the_limit(node: Node) -> None:
     async with node.agent() as agent:
         node.log.away = True
         async with asyncio.timeout(PATIENCE_S):

@@ -42,7 +42,7 @@ async def prepared_elsewhere(node: Node, generation: int, name: str) -> None:
     await node.log.append(subjects.fact(CLUSTER, "ContainersPrepared", name), encode(event), msg_id=f"p.{name}")
 
 
-async def test_it_is_prepared_and_the_generation_before_works_on_until_all_nodes_are_ready(node: Node) -> None:
+async def test_the_old_generation_works_until_all_nodes_are_prepared(node: Node) -> None:
     async with node.working() as agent:
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         said = await node.until(k.ContainersPrepared)
@@ -66,7 +66,7 @@ async def test_without_a_wait_it_stops_at_once_and_is_prepared_all_the_same(node
         await node.until(k.ContainersPrepared)
 
 
-async def test_what_was_prepared_for_an_overtaken_plan_is_removed(node: Node) -> None:
+async def test_preparations_for_an_overtaken_plan_are_removed(node: Node) -> None:
     async with node.working() as agent:
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         await node.until(k.ContainersPrepared)
@@ -116,7 +116,7 @@ async def test_a_failure_ahead_costs_the_app_nothing(node: Node) -> None:
         assert len([fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]) == 1
 
 
-async def test_another_agent_goes_on_where_one_was_killed(node: Node) -> None:
+async def test_another_agent_continues_after_a_killed_one(node: Node) -> None:
     async with node.working():
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         await node.until(k.ContainersPrepared)

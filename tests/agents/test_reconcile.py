@@ -1,4 +1,4 @@
-"""Every row of the table: what is wanted, what is seen and what was told, and what follows."""
+"""Every row of the table: desired, observed and reported states, and the resulting actions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestDiscarding:
         wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 10 * SECOND)
         assert reconcile(wish, [seen("exited", exited_at=NOW - 61 * SECOND)], NOW) == []
 
-    def test_an_app_of_a_tenant_with_a_retention_of_its_own_stays_for_that(self) -> None:
+    def test_an_app_is_kept_for_its_tenants_retention(self) -> None:
         wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 100 * SECOND)
         ended = [seen("exited", exited_at=NOW - 100 * SECOND)]
         owner = wish.owner_of("app")
@@ -96,20 +96,20 @@ class TestDiscarding:
         told = desired(wanted=False, due=True, exited=True)
         assert reconcile(told, [seen("exited", exited_at=NOW - 10_000 * SECOND)], NOW) == []
 
-    def test_what_belongs_to_no_app_goes_at_once(self) -> None:
+    def test_containers_without_an_app_are_removed_at_once(self) -> None:
         stranger = Key("stranger", 1, 0)
         wish = Desired("a")
         assert reconcile(wish, [seen("exited", stranger)], NOW) == [Discard(stranger)]
         assert reconcile(wish, [seen("running", stranger)], NOW) == [Halt(stranger)]
 
 
-def test_nothing_starts_beside_what_the_log_never_released() -> None:
+def test_nothing_starts_next_to_unreleased_containers() -> None:
     stranger = Key("stranger", 1, 0)
     assert reconcile(desired(wanted=True), [seen("running", stranger)], NOW) == [Halt(stranger)]
 
 
 @pytest.mark.parametrize("ghost", [Key("app", 1, 0), Key("other", 1, 0)])
-def test_nothing_starts_beside_what_the_log_believes_ended(ghost: Key) -> None:
+def test_nothing_starts_next_to_containers_that_ended_on_the_log(ghost: Key) -> None:
     """A node that has outlived its lease: the master has given away room and app of what still runs here."""
     wish = desired(wanted=True)
     wish.exited.add(ghost)
@@ -118,7 +118,7 @@ def test_nothing_starts_beside_what_the_log_believes_ended(ghost: Key) -> None:
 
 
 def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
-    """Its room is still counted by the master, so what was released fits beside it."""
+    """The master still counts its room, so released containers fit next to it."""
     wish = desired(wanted=True)
     stopping = Key("other", 1, 0)
     wish.due.add(stopping)
@@ -166,11 +166,11 @@ class TestPreparing:
     def test_then_this_one_stops(self, end: dict[str, Any]) -> None:
         assert reconcile(self.ahead(**end), [seen("running")], NOW, None, {Key("app", 3, 0)}) == [Halt(KEY)]
 
-    def test_what_ends_meanwhile_is_reported(self) -> None:
+    def test_containers_that_end_meanwhile_are_reported(self) -> None:
         ended = seen("exited")
         assert reconcile(self.ahead(), [ended], NOW, None, {Key("app", 3, 0)}) == [ReportExited(KEY, ended)]
 
-    def test_what_was_prepared_for_an_overtaken_plan_is_discarded(self) -> None:
+    def test_preparations_for_an_overtaken_plan_are_discarded(self) -> None:
         wish = self.ahead()
         wish.apps["app"].generation = 4
         old = Key("app", 3, 0)

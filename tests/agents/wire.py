@@ -1,4 +1,4 @@
-"""A wire to a real engine that a test can cut, or make swallow what is sent."""
+"""A connection to a real engine that a test can cut, or let lose what is sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """Passes bytes between a socket of its own and an engine's, as long as it is whole."""
+    """Passes bytes between its own socket and an engine's, as long as it is intact."""
 
     def __init__(self, path: Path, engine: str) -> None:
         self.url = f"unix://{path}"

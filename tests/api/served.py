@@ -1,4 +1,4 @@
-"""The API as it is served, on a log of a real NATS server, and a client that reads what it answers."""
+"""The API on the log of a real NATS server, and a client that reads its answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def served(connection: Connection, **limits: Any) -> AsyncIterator[Api]:
 
 @contextlib.asynccontextmanager
 async def connected(url: str, cluster: str = "") -> AsyncIterator[Connection]:
-    """A connection to a cluster, which is made with a name of its own."""
+    """A connection to a new cluster with a unique name."""
     connection = await Connection.open(url, cluster or f"api-{secrets.token_hex(4)}", create=True)
     try:
         yield connection
@@ -176,7 +176,7 @@ class Sse:
             self._buffer += piece
 
     async def take(self, count: int, until: str = "") -> list[dict[str, str]]:
-        """Return so many events, or fewer where one has the id `until` or the stream ends."""
+        """Return a number of events, or fewer if one has the id `until` or the stream ends."""
         found: list[dict[str, str]] = []
         async with asyncio.timeout(PATIENCE_S):
             while len(found) < count and (one := await self.next()) is not None:

@@ -1,4 +1,4 @@
-"""The description (OpenAPI) is what the server does: schemathesis, with every check that it has, finds nothing."""
+"""The server behaves as its description (OpenAPI) says: schemathesis, with all its checks, finds nothing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_every_route_is_described(nats_server: NatsServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_the_description_is_what_the_server_does(
+async def test_the_server_behaves_as_described(
     nats_server: NatsServer, tmp_path: Path, answered: dict[str, Counter[int]]
 ) -> None:
     async with connected(nats_server.url) as connection:

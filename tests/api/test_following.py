@@ -1,4 +1,4 @@
-"""A follower folds what the log has, and ends by nothing that the log does."""
+"""A follower folds the log, and survives everything that the log does."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_damaged_log_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert restarts
 
 
-async def test_it_waits_for_what_comes_and_not_for_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_for_coming_records_but_not_for_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FragileLog()
     await filled(log, RECORDS[:50])
     async with following(log) as follower:
@@ -147,7 +147,7 @@ async def test_too_much_that_waits_is_refused() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_who_asks_without_end_delays_nobody_else() -> None:
+async def test_endless_requests_delay_no_one_else() -> None:
     turns, over, had = Turns(4, 100, of_one=2), asyncio.Event(), list[str]()
 
     async def work(party: str) -> None:
@@ -191,7 +191,7 @@ def test_behind_a_proxy_one_user_leaves_streams_for_others() -> None:
         held.enter_context(addresses.stream("elsewhere", "mallory"))
         with raises(TooMany, "api.streams.too_many"), addresses.stream("proxy"):
             pass
-    with contextlib.ExitStack() as held:  # Where users are unknown, an address has all of its own.
+    with contextlib.ExitStack() as held:  # If users are unknown, each address has its whole share.
         for _ in range(4):
             held.enter_context(addresses.stream("proxy"))
     assert addresses.streams == 0

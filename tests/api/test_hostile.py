@@ -75,7 +75,7 @@ GET = b"GET /v1/apps HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["words", "tls", "version", "length", "chunks", "path", "header", "headers", "hosts"],
 )
-async def test_what_is_not_http_is_answered_and_closed(nats_server: NatsServer, sent: bytes) -> None:
+async def test_requests_that_are_not_http_are_answered_and_closed(nats_server: NatsServer, sent: bytes) -> None:
     async with unharmed(nats_server, idle_s=0.5) as api:
         got = await raw(api, sent)
         head, _, body = got.partition(b"\r\n\r\n")
@@ -83,7 +83,7 @@ async def test_what_is_not_http_is_answered_and_closed(nats_server: NatsServer, 
         assert got == b"" or body.startswith(b'{"type":"urn:dorm:problem:')
 
 
-async def test_slow_clients_are_let_go(nats_server: NatsServer) -> None:
+async def test_slow_clients_are_disconnected(nats_server: NatsServer) -> None:
     async with unharmed(nats_server, idle_s=0.5, body_s=0.5) as api:
         head = b"POST /v1/apps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
         slow_head, slow_body, silent = await asyncio.gather(
@@ -165,7 +165,7 @@ async def test_connections_of_one_address_are_bounded(nats_server: NatsServer) -
             await writer.wait_closed()
 
 
-async def test_a_thousand_idle_streams_cost_nobody_an_answer(nats_server: NatsServer) -> None:
+async def test_a_thousand_idle_streams_block_no_answer(nats_server: NatsServer) -> None:
     async with unharmed(nats_server) as api:
         url = URL(api.server.url)
         request = b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -197,7 +197,7 @@ async def _text(api: Api, path: str, headers: dict[str, str], wait_s: float) -> 
     return found.decode(errors="replace").lower()
 
 
-async def test_what_proves_a_user(nats_server: NatsServer) -> None:
+async def test_proofs_of_a_user(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection:
         secrets = await closed(connection)
         log, cluster = connection.log, connection.cluster

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.local.nats_server import free_port
 from dorm.remote import AsyncClient, wire
 from events.positions import logged, parse
 from tests.api.served import connected, filled
-from tests.api.test_streams import positions
+from tests.api.streams.test_streams import positions
+from tests.lab.machines.ports import free_port
 from tests.replay.busy import busy_log
 from tests.tries import tries
 
@@ -49,7 +49,7 @@ async def test_a_killed_server_loses_and_repeats_nothing(
 ) -> None:
     monkeypatch.setattr(wire, "PAUSE_S", 0.05)
     kills = tries(1, 6)
-    port, random = free_port("127.0.0.1"), Random(7)
+    port, random = free_port(), Random(7)
     url, part = f"http://127.0.0.1:{port}", len(RECORDS) // (kills + 2)
     last = str([*logged(RECORDS[-1])][-1].position)
     starts = [str(random.randrange(part)) for _ in range(READERS)]

@@ -1,4 +1,4 @@
-"""Stories and explanations that are continued say what a fold from the start says, and fold each record once."""
+"""Continued stories and explanations equal those of a fold from the start, and fold each record once."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ async def on_a_log() -> AsyncIterator[tuple[TimedLog, Follower, RecentLog]]:
 
 
 def told(life: Life) -> tuple[bytes, Any, Any, str]:
-    """Everything that is asked of a life; asking changes nothing."""
+    """Every question to a life; asking changes nothing."""
     found = explain(life.state, life.witness, life.state.time)
     start = forecast(life.outlook, life.state, found.id, found.at)
     return msgspec.json.encode(life.story), found, start, digest(life.state)
 
 
-async def test_what_is_continued_is_what_a_fold_from_the_start_says() -> None:
+async def test_a_continued_fold_equals_a_fold_from_the_start() -> None:
     async with on_a_log() as (log, follower, recent):
         apps = (await follower.look(lambda state: [(app.seq, app.name) for app in state.apps.values()]))[:2]
         lives = lives_of(follower, recent)
@@ -95,7 +95,7 @@ async def test_what_is_continued_is_what_a_fold_from_the_start_says() -> None:
             assert await lives.ask(Subject(node, node=True), seq, lambda life: life.story) == expected
 
 
-async def test_a_record_is_followed_once_however_often_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_is_followed_once_regardless_of_the_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
     original = Life.follow
 
@@ -112,7 +112,7 @@ async def test_a_record_is_followed_once_however_often_somebody_asks(monkeypatch
         assert followed == sorted(set(followed))
         assert followed[0] <= submitted
         assert followed[-1] == LENGTH
-        # A reader of the past moves forward beside the present.
+        # A reader of the past moves forward independently of the present.
         followed.clear()
         for seq in (LENGTH - 90, LENGTH - 80, LENGTH, LENGTH - 70):
             await lives.ask(Subject(name), seq, told)
@@ -120,7 +120,7 @@ async def test_a_record_is_followed_once_however_often_somebody_asks(monkeypatch
         assert followed[-1] == LENGTH - 70
 
 
-async def test_names_that_nobody_submitted_cost_no_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_names_cost_no_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     async with on_a_log() as (log, follower, recent):
         lives = lives_of(follower, recent)
         monkeypatch.setattr(Life, "follow", lambda *_: pytest.fail("the log is folded"))

@@ -1,4 +1,4 @@
-"""The policies to choose from: every one that there is, with a schema that its own parameters meet."""
+"""The policies to choose from: all of them, each with a schema that its own parameters satisfy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads: any moment is what `dorm state --at` says, lists go by sequence, nothing grows with history."""
+"""Reads: every moment agrees with `dorm state --at`, lists go by sequence, nothing grows with history."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_any_moment_is_the_state_of_the_log(nats_server: NatsServer) -> No
         ("/assets/nothing.js", 404, "api.path.unknown"),
     ],
 )
-async def test_what_is_not_there_is_a_problem(nats_server: NatsServer, path: str, status: int, code: str) -> None:
+async def test_missing_things_are_problems(nats_server: NatsServer, path: str, status: int, code: str) -> None:
     async with connected(nats_server.url, "api-problems") as connection, served(connection) as api:
         if await connection.log.end() == 0:
             await filled(connection, RECORDS[:20])
@@ -118,7 +118,7 @@ async def test_lists_go_through_the_log_in_pages_both_ways(nats_server: NatsServ
             assert (await api.get(f"/v1/decisions/{first}"))["body"]["kind"] == "Resized"
 
 
-async def test_the_past_and_an_answer_s_size_do_not_depend_on_what_came_after(nats_server: NatsServer) -> None:
+async def test_the_past_and_an_answers_size_do_not_depend_on_later_records(nats_server: NatsServer) -> None:
     paths = (
         "/v1/view?at=150",
         "/v1/state?at=150",
@@ -142,7 +142,7 @@ async def test_the_past_and_an_answer_s_size_do_not_depend_on_what_came_after(na
                 assert len(str(await api.get(path))) < 4 * size
 
 
-async def test_many_who_ask_the_same_are_answered_once(nats_server: NatsServer) -> None:
+async def test_many_equal_requests_are_answered_once(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])
         async with served(connection) as api:
@@ -151,7 +151,7 @@ async def test_many_who_ask_the_same_are_answered_once(nats_server: NatsServer) 
             assert not api.server.services.computing
 
 
-async def test_records_that_nobody_can_read_are_shown_and_harm_nothing(nats_server: NatsServer) -> None:
+async def test_unreadable_records_are_shown_and_do_no_harm(nats_server: NatsServer) -> None:
     """A log from a newer version, and nonsense."""
     async with connected(nats_server.url) as connection, led(connection, "a"):
         log, cluster = connection.log, connection.cluster
@@ -168,7 +168,7 @@ async def test_records_that_nobody_can_read_are_shown_and_harm_nothing(nats_serv
             assert (await api.get("/v1/state"))["counters"]["unknown"] >= 1
 
 
-async def test_metrics_are_those_of_the_state(nats_server: NatsServer) -> None:
+async def test_metrics_agree_with_the_state(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS)
         async with served(connection) as api:

@@ -26,7 +26,7 @@ RECORDS = busy_log(300, apps=6, nodes=3)
 
 
 @pytest.mark.nats
-async def test_the_verbs_do_what_they_say(nats_server: NatsServer) -> None:
+async def test_the_verbs_do_what_they_promise(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
         url = api.server.url
 
@@ -103,7 +103,7 @@ def _daily(dorm: Client) -> None:
 
 
 @pytest.mark.nats
-async def test_streams_go_on_through_the_end_of_a_server(
+async def test_streams_continue_after_the_end_of_a_server(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "PAUSE_S", 0.05)

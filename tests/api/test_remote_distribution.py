@@ -1,4 +1,4 @@
-"""`dorm-remote` alone: what a notebook's environment installs, on the oldest Python that it supports where there is one."""
+"""`dorm-remote` alone: what a notebook's environment installs, on the oldest Python that it supports if there is one."""
 
 from __future__ import annotations
 

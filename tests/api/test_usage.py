@@ -1,5 +1,5 @@
 """What a node's containers use now, from the heartbeats of the machine that holds its name, as a rate between two of them; and
-what was used over a span of time, as `dorm usage` counts it.  Who reads the own apps only gets the own usage."""
+the use over a span of time, as `dorm usage` counts it.  Who reads the own apps only gets the own usage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def report(cpu_s: float, **more: Any) -> NodeReported:
     return NodeReported(node="a", **{"used": {"memory": 2 << 20}, "containers": uses, **more})
 
 
-async def test_use_is_what_the_last_heartbeats_say(nats_server: NatsServer) -> None:
+async def test_use_comes_from_the_last_heartbeats(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection:
         seq = await say(connection.log, connection.cluster, joined("a"), "a")
 
@@ -82,7 +82,7 @@ def records() -> list[Record]:
     return busy_log(700, apps=5, nodes=2)
 
 
-async def test_usage_over_a_span_is_what_the_command_says(records: list[Record]) -> None:
+async def test_usage_over_a_span_agrees_with_the_command(records: list[Record]) -> None:
     log, options = log_of(records), Options(port=0, archive="busy")
     async with (
         serving(ArchivedCluster(log), options) as server,

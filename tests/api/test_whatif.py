@@ -1,4 +1,4 @@
-"""A fork over HTTP is that of `dorm whatif`, drawn beside what happened; it ends with its request."""
+"""A fork over HTTP equals that of `dorm whatif`, is drawn next to the real course, and ends with its request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def served(records: list[Record], **limits: Any) -> AsyncIterator[Api]:
             await asyncio.wait({following})
 
 
-async def test_a_fork_is_drawn_beside_what_happened(records: list[Record]) -> None:
+async def test_a_fork_is_drawn_next_to_the_real_course(records: list[Record]) -> None:
     seq = seq_at(records, 231.0)
     expected = await whatif(log_of(records), AtSequence(seq), Assumed(settings={"policy": "static", "count": 2}))
     async with served(records) as api:
@@ -108,7 +108,7 @@ async def test_a_fork_is_bounded_and_ends_with_its_request(
 
     monkeypatch.setattr("replay.page.forked.MOST_TOLD", 10**9)
     monkeypatch.setattr(forks, "LEAST_TOLD_S", 0.001)
-    monkeypatch.setattr(forks._Making, "_told_every_s", lambda *_: 0.001)
+    monkeypatch.setattr(forks._Making, "_report_interval_s", lambda *_: 0.001)
     monkeypatch.setattr(forks, "simulation_of", endless)
     at = f"/v1/whatif?at={seq_at(records, 231.0)}"
     async with served(records, long_answer_s=3.0) as api:
@@ -129,7 +129,7 @@ async def test_a_fork_is_bounded_and_ends_with_its_request(
 
 
 async def _more(played: list[int], than: int) -> None:
-    """Wait until a simulation goes on."""
+    """Wait until a simulation runs."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if len(played) > than:
@@ -138,7 +138,7 @@ async def _more(played: list[int], than: int) -> None:
 
 
 async def _quiet(played: list[int]) -> None:
-    """Wait until no simulation goes on."""
+    """Wait until no simulation runs."""
     async with asyncio.timeout(PATIENCE_S):
         before = -1
         while len(played) != before:

@@ -31,7 +31,7 @@ async def said(log: ReadableLog, kind: type) -> list[Any]:
     return [event async for batch in log.read() for event in map(decode, batch) if isinstance(event, kind)]
 
 
-async def test_what_was_asked_is_on_the_log_and_in_the_next_read(nats_server: NatsServer) -> None:
+async def test_requests_are_on_the_log_and_in_the_next_read(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
         log = connection.log
         submitted = await api.send(
@@ -86,7 +86,7 @@ async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) ->
         assert {app["name"] for app in (await api.get("/v1/apps"))["items"]} == {"once", "other"}
 
 
-async def test_what_cannot_be_done_is_refused_with_its_code(nats_server: NatsServer) -> None:
+async def test_impossible_requests_are_refused_with_their_code(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
         await api.send("POST", "/v1/apps", document("taken"))
         async with asyncio.timeout(20):  # Nothing more follows from it then.

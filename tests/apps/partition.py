@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.lab.machines.ports import free_ports
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 """Nothing here takes that long; it only bounds a test that has gone wrong."""
-
-
-def _own_ports() -> Iterator[int]:
-    """Ports that no other test process takes, each but once in a long while: 28000 to 31999, in a part for each of
-    pytest-xdist's workers.  They lie below the kernel's own range, where outgoing connections of other tests sit."""
-    part = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0) % 8
-    return itertools.cycle(range(28000 + 500 * part, 28500 + 500 * part))
-
-
-_ports = _own_ports()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on which nothing listens now."""
-    found: list[int] = []
-    while len(found) < count:
-        port = next(_ports)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-    return found
 
 
 class Partition:
@@ -75,7 +50,7 @@ class Partition:
                 self.start(rank)
 
     def start(self, rank: int, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start one worker, with `options` beside the common ones and `environment` over the contract's."""
+        """Start one worker, with `options` in addition to the common ones, and `environment` over the contract's."""
         contract = {
             "PATH": os.environ["PATH"],
             "DORM_APP": "app-1",

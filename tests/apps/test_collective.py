@@ -13,7 +13,7 @@ from compose.apps.learning.batches import SHARDS, shards_of
 from compose.apps.ring import collective, frames
 from compose.apps.worker.contract import read_place
 from compose.apps.worker.failures import PeerLost
-from tests.apps.partition import free_ports
+from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_the_wish_of_one_reaches_all_in_the_same_step(asked: int) -> None:
     assert with_ring(3, work) == [[False, True, False]] * 3
 
 
-def test_who_gives_up_tells_the_others_why() -> None:
+def test_a_worker_that_gives_up_sends_the_reason_to_the_others() -> None:
     def work(rank: int, ring: Ring) -> str:
         if rank == 1:
             ring.give_up("the disk is full")

@@ -1,4 +1,4 @@
-"""What goes wrong ends every worker in bounded time, with the right code and one line that says why."""
+"""Every failure ends all workers in bounded time, with the right exit code and one line that says why."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_taken_port(tmp_path: Path) -> None:
         assert f"cannot listen on 127.0.0.1:{partition.ports[1]}" in failed_line(partition, 98, rank=1)
 
 
-def test_a_worker_that_never_comes(tmp_path: Path) -> None:
+def test_a_worker_that_never_arrives(tmp_path: Path) -> None:
     with Partition(tmp_path, "logistic", "--connect-timeout", "0.5", world_size=3, start=False) as partition:
         partition.start(0)
         partition.start(2)

@@ -36,7 +36,7 @@ def program(name: str) -> Program:
 
 
 @pytest.mark.parametrize("name", ["logistic", "factorize", "mlp"])
-def test_gradients_are_those_of_the_loss(name: str) -> None:
+def test_gradients_match_the_loss(name: str) -> None:
     its = program(name)
     model = its.build(digits.load({}), dict.fromkeys(its.sizes, 3))
     random = np.random.default_rng(5)
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_the_loss(name: str) -> None:
 
 
 @pytest.mark.soak
-def test_factorisation_comes_near_the_best_there_is_and_never_below() -> None:
+def test_factorization_approaches_the_optimum_from_above() -> None:
     data = digits.load({})
     chosen = options.parse(factorize.PROGRAM, ["--steps", "300", "--factors", "6"])
     model = factorize.PROGRAM.build(data, chosen.sizes)
@@ -125,7 +125,7 @@ def test_a_checkpoint_with_any_byte_changed_is_refused_or_the_same(tmp_path: Pat
 
 
 @pytest.mark.parametrize("file", SPECS, ids=lambda file: file.stem)
-def test_specs_are_valid_and_run_what_they_name(file: Path) -> None:
+def test_specs_are_valid_and_run_their_programs(file: Path) -> None:
     spec = check_spec(yaml.safe_load(file.read_text()))
     assert spec.command[:3] == ["python3", "-m", f"compose.apps.{file.stem}"]
     if spec.elastic == "live":
@@ -133,7 +133,7 @@ def test_specs_are_valid_and_run_what_they_name(file: Path) -> None:
         return
     assert spec.resume == [*spec.command, "--resume"]
     if file.stem == "torch_mlp":
-        return  # PyTorch is no part of the usual environment; tests/e2e/engines runs this spec
+        return  # PyTorch is not a part of the usual environment; tests/e2e/engines runs this spec
     chosen = options.parse(program(file.stem), spec.resume[3:])
     assert chosen.resume
     assert chosen.pace > 0

@@ -50,7 +50,7 @@ def test_without_being_asked_nothing_is_written(tmp_path: Path) -> None:
     assert not (partition.checkpoints / FOLDER).exists()
 
 
-def test_a_record_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / FOLDER).write_text("in the way")
     with Partition(tmp_path, "logistic", "--steps", "2", start=False) as partition:

@@ -124,7 +124,7 @@ def test_after_a_kill_it_resumes_from_the_last_checkpoint(tmp_path: Path) -> Non
         assert partition.losses()[40] == pytest.approx(alone.losses()[40], rel=SAME, abs=0)
 
 
-def test_resumed_after_its_last_step_it_is_done_again(tmp_path: Path) -> None:
+def test_an_app_resumed_after_its_last_step_completes_again(tmp_path: Path) -> None:
     with Partition(tmp_path, "logistic", "--steps", "7") as first:
         assert first.exit_codes() == [0]
     with Partition(tmp_path, "logistic", "--steps", "7", "--resume", world_size=2, generation=2) as again:
@@ -133,7 +133,7 @@ def test_resumed_after_its_last_step_it_is_done_again(tmp_path: Path) -> None:
         assert again.result() == first.result()
 
 
-def test_progress_lines_are_those_of_the_contract(tmp_path: Path) -> None:
+def test_progress_lines_follow_the_contract(tmp_path: Path) -> None:
     options = ("--steps", "23", "--report-every", "5", "--checkpoint-every", "10", "--batch", "240")
     with Partition(tmp_path, "logistic", *options, world_size=2) as partition:
         assert partition.exit_codes() == [0, 0]

@@ -58,7 +58,7 @@ def test_any_number_of_servers_and_workers_gives_the_losses_of_the_ring(tmp_path
         pytest.param(2, id="the server"),
     ],
 )
-def test_asked_at_any_container_all_stop_after_the_same_step_and_another_size_goes_on(
+def test_after_a_request_to_any_container_all_stop_after_the_same_step_and_another_size_continues(
     tmp_path: Path, asked: int
 ) -> None:
     slow = (*OPTIONS, "--pace", "0.004")
@@ -86,7 +86,7 @@ def test_a_dead_container_fails_the_others(tmp_path: Path, dead: int) -> None:
         assert "lost" in partition.stderr(0)
 
 
-def test_a_server_that_never_comes_fails_the_workers(tmp_path: Path) -> None:
+def test_a_server_that_never_arrives_fails_the_workers(tmp_path: Path) -> None:
     with served(
         tmp_path, *OPTIONS, "--connect-timeout", "0.5", servers=1, workers=2, without=frozenset({2})
     ) as partition:
@@ -94,7 +94,7 @@ def test_a_server_that_never_comes_fails_the_workers(tmp_path: Path) -> None:
         assert "could not reach server 0" in partition.stderr(0)
 
 
-def test_without_a_role_it_says_which_engine_it_needs(tmp_path: Path) -> None:
+def test_without_a_role_it_names_the_engine_that_it_needs(tmp_path: Path) -> None:
     with Partition(tmp_path, "logistic_ps") as partition:
         assert partition.exit_codes() == [2]
         assert "engine: ps" in partition.stderr()

@@ -1,4 +1,4 @@
-"""TF_CONFIG is read as TensorFlow reads it, and refused where TensorFlow would refuse it."""
+"""TF_CONFIG is read as TensorFlow reads it, and refused if TensorFlow would refuse it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_workers_come_after_the_chief() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"servers": 1}, {"workers_per_server": 1}])
-def test_what_the_engine_gives_passes(options: dict[str, Any]) -> None:
+def test_the_engines_configuration_passes(options: dict[str, Any]) -> None:
     tasks = set()
     for slot in SLOTS:
         cluster, kind, index = read_task(prepared(slot, "tensorflow", **options).env)
@@ -54,7 +54,7 @@ def test_what_the_engine_gives_passes(options: dict[str, Any]) -> None:
         (CLUSTER, "ps", 0),
     ],
 )
-def test_what_tensorflow_would_refuse_is_refused(cluster: Any, kind: Any, index: Any) -> None:
+def test_configurations_that_tensorflow_refuses_are_refused(cluster: Any, kind: Any, index: Any) -> None:
     with pytest.raises(BadSetting, match="TF_CONFIG"):
         place_of(cluster, kind, index)
 

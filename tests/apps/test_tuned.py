@@ -1,4 +1,4 @@
-"""The batch size that Dorm chooses, in the app: what is estimated, what a step is worth, and that all workers agree."""
+"""Batch sizes chosen by Dorm, in the app: estimates, the value of a step, and agreement among workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_noise_is_estimated_without_bias() -> None:
     assert spread == pytest.approx(36.0, rel=0.02)
 
 
-def test_what_a_step_is_worth() -> None:
+def test_the_value_of_a_step() -> None:
     assert gain(48, 48, 100.0) == 1.0
     assert gain(96, 48, 0.0) == 1.0, "without noise, more samples teach nothing"
     assert gain(96, 48, 1e12) == pytest.approx(2.0), "with much of it, each teaches as much"
@@ -45,7 +45,7 @@ def test_the_file_is_read_with_care(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_workers_change_at_the_same_step_and_a_resumed_app_goes_on(tmp_path: Path) -> None:
+def test_all_workers_change_at_the_same_step_and_a_resumed_app_continues(tmp_path: Path) -> None:
     file = tmp_path / "size"
     file.write_text("48")
     options = ("--steps", "300", "--report-every", "10", "--pace", "0.0005")

@@ -1,1 +1,1 @@
-"""Benches give one form of results, real figures, and leave nothing behind.  How fast it is, is never asserted."""
+"""Benches have one form of results, give real figures, and leave nothing behind.  Tests never assert speed."""

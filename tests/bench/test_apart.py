@@ -1,4 +1,4 @@
-"""Work in processes of its own: everything comes back, failures too, and nothing is left running."""
+"""Work in separate processes: results and failures are returned, and nothing is left running."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def children() -> list[int]:
     return [one.pid for one in psutil.Process().children() if "spawn_main" in " ".join(one.cmdline())]
 
 
-def test_items_of_all_processes_come_each_in_order() -> None:
+def test_items_of_each_process_arrive_in_order() -> None:
     found = list(items_of([(numbers, (0, 50)), (numbers, (100, 150))]))
     assert sorted(number for number, _ in found) == [*range(50), *range(100, 150)]
     for process in {pid for _, pid in found}:
@@ -63,7 +63,7 @@ def test_items_of_all_processes_come_each_in_order() -> None:
     assert children() == []
 
 
-def test_what_a_library_prints_there_is_not_printed_here(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
     assert list(items_of([(chatters, ())])) == ["item"]
     assert capfd.readouterr() == ("", "")
 
@@ -72,7 +72,7 @@ def test_nothing_to_do() -> None:
     assert list(items_of([])) == []
 
 
-def test_what_a_function_raises_is_raised_with_where_it_was() -> None:
+def test_exceptions_are_raised_with_their_origin() -> None:
     items = items_of([(fails, (ValueError, "no such thing"))])
     assert next(items) == "first"
     with pytest.raises(ValueError, match="no such thing") as raised:
@@ -91,7 +91,7 @@ def test_a_failure_ends_the_others() -> None:
     assert children() == []
 
 
-def test_a_process_that_is_killed_is_told_of() -> None:
+def test_a_killed_process_is_reported() -> None:
     with raises(BenchError, "bench.process_ended", "signal 9"):
         list(items_of([(is_killed, ())]))
     assert children() == []

@@ -177,7 +177,7 @@ async def test_docker_that_was_asked_for_and_does_not_answer_is_an_error(wanted:
         await runtimes(wanted, NOWHERE, lambda _: None)  # type: ignore[arg-type]  # one of its literals
 
 
-async def test_without_an_engine_auto_measures_processes_and_says_so() -> None:
+async def test_without_an_engine_auto_measures_processes_with_a_note() -> None:
     said: list[str] = []
     assert await runtimes("auto", NOWHERE, said.append) == ["process"]
     assert said == ["no Docker engine answers: no figures of Docker"]

@@ -21,7 +21,7 @@ from tests.errors import raises
 pytestmark = pytest.mark.slow
 
 
-def test_the_demo_log_tells_of_apps_that_contended_and_completed() -> None:
+def test_the_demo_log_has_apps_that_contended_and_completed() -> None:
     records = demo_log()
     state = State()
     kinds = Counter[str]()

@@ -15,7 +15,7 @@ from dorm.bench.evaluation.crash_loop import costs, crash_loop
 from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
 from dorm.bench.evaluation.figures import figures_of
 from dorm.bench.evaluation.kept import Kept
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED, Part
+from dorm.bench.evaluation.parts import EVENTS, HEADLINE, SPEED, TUNED, Part
 from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import busiest_week
@@ -25,6 +25,7 @@ from replay.simulator.compare import plots, report
 from replay.simulator.compare.comparison import Comparison
 from replay.simulator.compare.outcome import AppRun, Run, Sample
 from replay.simulator.compare.runs import run
+from replay.simulator.timings import LIVE
 from replay.simulator.workloads import paper
 from replay.simulator.workloads.by_name import load
 from tests.errors import raises
@@ -57,15 +58,40 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def few(part: Part, *labels: str) -> Part:
     """Without most of its contenders."""
-    wanted = labels or (("pollux", SPEED) if part.key == TUNED else (HEADLINE, "static", "tiresias"))
+    usual = {TUNED: ("pollux", SPEED), EVENTS: (SPEED, f"{SPEED}, live")}
+    wanted = labels or usual.get(part.key, (HEADLINE, "static", "tiresias"))
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
+
+
+def test_dorm_speed_is_told_speeds_on_the_cluster_traces_and_decides_at_events_where_that_is_said(traces: Path) -> None:
+    philly, alibaba, *pollux, events = plan(quick=True, traces=traces).traces
+    for part in (philly, alibaba):
+        jobs = {job.label: job.scenario for job in part.jobs}
+        assert jobs[SPEED].policy == "dorm-speed"
+        assert all(app.spec.steps and app.spec.speed for app in jobs[SPEED].apps)
+        assert not any(app.spec.steps for app in jobs[HEADLINE].apps)
+    assert all(job.scenario.rounds is not None for part in pollux for job in part.jobs)
+    assert [(job.label, job.scenario.rounds, job.scenario.timings == LIVE) for job in events.jobs] == [
+        (SPEED, None, False),
+        (f"{SPEED}, live", None, True),
+    ]
+
+
+def test_the_part_with_decisions_at_events_measures_what_live_resizing_is_worth(traces: Path, tmp_path: Path) -> None:
+    others = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
+    whole = plan(quick=True, traces=traces, without=others)
+    assert [part.key for part in whole.traces] == [EVENTS]
+    done = evaluate(msgspec.structs.replace(whole, paper=few(whole.paper), crash_loop=None), tmp_path, workers=1)
+    assert done.figures["events_live_gain"].goal == ">= 0.15"
+    assert done.figures["events_live_gain"].value > 0
+    assert "decisions at events" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces)
-    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned"]
+    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux", "pollux_tuned", EVENTS]
     sweeps = tuple(msgspec.structs.replace(one, part=few(one.part, SPEED, "tiresias")) for one in whole.sweeps)
     traced = tuple(few(part) for part in whole.traces)
     wanted = Plan(few(whole.paper), whole.variations[:1], traced, sweeps=sweeps)
@@ -88,9 +114,9 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     assert "Plotly.newPlot" in (tmp_path / "to" / "report.html").read_text()
 
 
-def test_parts_can_be_left_out_and_the_report_says_so(traces: Path, tmp_path: Path) -> None:
+def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces, without=("elastic_apps", "variations", "philly", "themis"))
-    assert [part.key for part in whole.traces] == ["alibaba", "pollux", "pollux_tuned"]
+    assert [part.key for part in whole.traces] == ["alibaba", "pollux", "pollux_tuned", EVENTS]
     assert {"sia, fixed", "gavel"} <= {job.label for job in whole.traces[1].jobs}
     assert "themis" not in {job.label for job in whole.traces[1].jobs}
     assert [sweep.part.key for sweep in whole.sweeps] == ["restart_cost"]
@@ -101,7 +127,7 @@ def test_parts_can_be_left_out_and_the_report_says_so(traces: Path, tmp_path: Pa
     assert "How far that depends" not in text
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_continues_where_it_was(tmp_path: Path) -> None:
     whole = evaluation_paper.whole(2, 2)
     wanted = Plan(few(whole, "static", "app-level"), ())
     size = sum(len(job.scenario.apps) for job in wanted.paper.jobs)
@@ -166,7 +192,7 @@ def said(wanted: Plan, comparisons: dict[str, Comparison]) -> str:
     return report.markdown(blocks(wanted, comparisons, done), list(plots.FIGURES))
 
 
-def test_goals_are_judged_by_what_was_measured() -> None:
+def test_goals_are_judged_by_measurements() -> None:
     wanted, comparisons = invented(made(1.2, 0.1, 100, 2), static=made(0.5, 0.4, 250, 0))
     found = figures_of(wanted, comparisons)
     assert found["utilization_ratio_max"].value == pytest.approx(2.4)
@@ -178,7 +204,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
     assert "workload6_mean_completion_s" not in found, "it was not run"
 
 
-def test_the_report_says_where_dorm_is_behind_and_why() -> None:
+def test_the_report_shows_where_dorm_is_behind_and_why() -> None:
     text = said(*invented(made(1.0, 0.2, 200, 0), static=made(0.5, 0.4, 400, 0), task_level=made(1.2, 0.1, 201, 0)))
     line = next(line for line in text.splitlines() if line.startswith("| task-level | behind"))
     assert line == "| task-level | behind, 1.20× | behind, 2.00× | level |"
@@ -199,9 +225,9 @@ def test_the_headline_is_one_of_the_contenders() -> None:
     assert all(value >= 1 for value in halved.values())
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_parts_are_reported(tmp_path: Path) -> None:
     wanted = plan(quick=True, traces=tmp_path)
-    assert len(wanted.missing) == 4
+    assert len(wanted.missing) == 5
     with raises(BenchError, "file.no_folder", "nowhere"):
         plan(traces=tmp_path / "nowhere")
     (tmp_path / "philly_2017").mkdir()
@@ -216,7 +242,7 @@ def test_the_busiest_week(traces: Path) -> None:
     assert (begin, len(week.apps)) == (0.0, 21), "of equals, the first"
 
 
-def test_runs_come_back_to_their_parts() -> None:
+def test_runs_return_to_their_parts() -> None:
     """They run the longest first."""
     whole = plan(quick=True)
     wanted = Plan(few(whole.paper, "static", "task-level"), ())
@@ -230,7 +256,7 @@ def test_runs_come_back_to_their_parts() -> None:
 
 
 @pytest.mark.soak
-def test_what_a_crash_loop_costs_its_neighbor() -> None:
+def test_the_cost_of_a_crash_loop_for_its_neighbor() -> None:
     part = crash_loop()
     wanted = Plan(evaluation_paper.whole(1, 1), (), crash_loop=part)
     runs = [run(job.scenario, every_s=part.every_s) for job in part.jobs]

@@ -1,4 +1,4 @@
-"""What is said of answers by hand: each rule that one can break, and which of two serves n_min better."""
+"""Judgments of handmade answers: each rule that one can break, and which of two serves n_min better."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_an_app_that_is_left_out_is_a_fault() -> None:
 
 
 def test_n_min_is_served_in_the_order_of_the_goals() -> None:
-    """From best to worst: who runs goes on, who has waited too long comes next, then as many containers as can be."""
+    """From best to worst: running apps continue, then come apps that have waited too long, then as many containers as
+    possible."""
     young, old = AppDemand("young", {}, 1.0, 2, 4), AppDemand("old", {}, 1.0, 3, 4, waited_s=601.0)
     small, late = AppDemand("small", {}, 1.0, 1, 4), AppDemand("late", {}, 1.0, 2, 4)
     problem = Problem((), (young, old, small, late, RUNS))
@@ -63,7 +64,7 @@ def test_n_min_is_served_in_the_order_of_the_goals() -> None:
     assert patient[1] < patient[0]
 
 
-def test_changes_and_moves_are_those_of_apps_that_ran() -> None:
+def test_changes_and_moves_count_running_apps_only() -> None:
     assert (judge.changed(PROBLEM, GOOD), judge.moved(PROBLEM, GOOD)) == (0, 0)
     moves = {**GOOD, "runs": {"a": 1, "b": 2}}
     assert (judge.changed(PROBLEM, moves), judge.moved(PROBLEM, moves)) == (1, 2)

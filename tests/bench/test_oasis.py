@@ -1,4 +1,4 @@
-"""`dorm bench oasis`: the workload, the schedulers beside OASiS, and the form of the report."""
+"""`dorm bench oasis`: the workload, the schedulers besides OASiS, and the form of the report."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_drf_gives_equal_dominant_shares() -> None:
     assert {name: sum(share.workers.values()) for name, share in shares.items()} == {"large": 4, "small": 8}
 
 
-def test_rrh_refuses_what_would_delay_others_for_more_than_it_is_worth() -> None:
+def test_rrh_refuses_jobs_that_cost_others_more_than_their_value() -> None:
     """A second job, worth little, would delay the urgent one: its risk is larger than its reward."""
     one = cluster([1.0], [1.0], 8)
     urgent = job("urgent", 4, 1, worth=100.0, decay=1.0, target=4.0, bandwidths=PAIR)
@@ -96,7 +96,7 @@ def test_the_report_has_every_scheduler_and_the_ratio() -> None:
     assert not measured.interrupted
 
 
-def test_interrupted_it_reports_what_it_has() -> None:
+def test_an_interrupted_bench_reports_its_results_so_far() -> None:
     told: list[str] = []
 
     def tell(text: str) -> None:

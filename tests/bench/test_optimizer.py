@@ -1,4 +1,4 @@
-"""The optimizer's bench: all figures, the same for a seed, right by hand, and whatever ends it early is told."""
+"""The optimizer's bench: all figures, equal for equal seeds, checked by hand, and a report of every early end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_small_run_gives_all_figures_against_the_exact_policy() -> None:
     report, _ = bench_optimizer(run, tell=told.append)
     document = checked(msgspec.json.encode(report))
     found = document["figures"]
-    # Where every problem is unlike there is no gap; that is not so with these.
+    # If every problem is unlike there is no gap; that is not so with these.
     assert found.keys() == ALWAYS | TO_BOUND | TO_EXACT
     assert found["instances"]["value"] == found["reference_instances"]["value"] == 10
     assert found["event_p95_s"]["goal"] == "<= 0.5"
@@ -94,7 +94,7 @@ def test_a_small_run_gives_all_figures_against_the_exact_policy() -> None:
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_problems_and_answers_under_any_hash_seed() -> None:
-    """Processes that measure have hash seeds of their own, drawn anew each time."""
+    """Measuring processes have their own hash seeds, drawn each time."""
     run = msgspec.structs.replace(SMALL, events=8, reference="bound", labels=True)
     first, second, other = (made(one)["settings"] for one in (run, run, msgspec.structs.replace(run, seed=2)))
     for name in ("problems_digest", "answers_digest"):
@@ -229,7 +229,7 @@ def test_an_answer_that_breaks_a_rule_ends_the_bench(monkeypatch: pytest.MonkeyP
 
 
 class Interrupts:
-    """Ctrl-C at the n-th thing that is told."""
+    """Ctrl-C at the n-th message."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -240,7 +240,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-def test_what_was_measured_until_ctrl_c_is_given() -> None:
+def test_ctrl_c_returns_the_measurements_so_far() -> None:
     run = Run(apps=3, nodes=2, shapes=1, events=1000, policy="static", reference="bound")
     report, interrupted = bench_optimizer(run, tell=Interrupts(4))
     assert interrupted
@@ -259,8 +259,8 @@ def test_references_until_ctrl_c_count() -> None:
 
 
 @pytest.mark.slow
-async def test_ctrl_c_in_a_terminal_prints_what_there_is(tmp_path: Path) -> None:
-    """It goes to all processes of the terminal, and only the one that reports heeds it."""
+async def test_ctrl_c_in_a_terminal_prints_the_results_so_far(tmp_path: Path) -> None:
+    """It goes to all processes of the terminal, and only the reporting one obeys it."""
     ours, theirs = os.openpty()
     arguments = [
         "bench",
@@ -283,7 +283,7 @@ async def test_ctrl_c_in_a_terminal_prints_what_there_is(tmp_path: Path) -> None
     os.close(theirs)
     try:
         await asyncio.wait_for(_until(ours, rb"event ([3-9]|\d\d+) of 100001"), 60)
-        # Read all the while: a program whose terminal is full waits until somebody reads it, also to end.
+        # Read all the time: a program whose terminal is full waits until someone reads it, even to end.
         rest = asyncio.create_task(asyncio.to_thread(_rest, ours))
         measuring = psutil.Process(process.pid).children(recursive=True)
         assert measuring

@@ -30,7 +30,7 @@ def one() -> Stretch:
     return stretch(1500)
 
 
-def test_every_record_of_a_history_is_one_that_the_fold_acts_on(one: Stretch) -> None:
+def test_the_fold_acts_on_every_record_of_a_history(one: Stretch) -> None:
     state, kinds, apps = State(), Counter[str](), set[str]()
     identities = set[str]()
     for batch in records_of(one, 3 * len(one.told)):
@@ -48,7 +48,7 @@ def test_every_record_of_a_history_is_one_that_the_fold_acts_on(one: Stretch) ->
     assert {app.ended for app in state.apps.values() if app.submitted_at < state.time - one.span} == {"completed"}
 
 
-def test_what_is_told_again_differs_by_its_names_and_times_alone(one: Stretch) -> None:
+def test_a_repeated_stretch_differs_only_in_names_and_times(one: Stretch) -> None:
     records = [record for batch in records_of(one, 2 * len(one.told) + len(one.begin)) for record in batch]
     again = records[len(one.begin) + len(one.told) :]
     for old, new in zip(one.told, again, strict=True):
@@ -62,7 +62,7 @@ def test_what_is_told_again_differs_by_its_names_and_times_alone(one: Stretch) -
             assert (after.step, after.loss, after.samples_per_s) == (before.step, before.loss, before.samples_per_s)
 
 
-def test_a_history_has_as_many_records_as_asked_for(one: Stretch) -> None:
+def test_a_history_has_the_requested_number_of_records(one: Stretch) -> None:
     for most in (0, 3, len(one.begin), len(one.told), 2 * len(one.told) + 5):
         records = [record for batch in records_of(one, most) for record in batch]
         assert [record.seq for record in records] == list(range(1, most + 1))
@@ -90,7 +90,7 @@ def test_a_tiny_run_gives_all_figures() -> None:
 
 
 @pytest.mark.soak
-def test_ctrl_c_leaves_what_was_measured_until_then() -> None:
+def test_ctrl_c_keeps_the_measurements_so_far() -> None:
     def tell(words: str) -> None:
         if words.startswith("deciding"):
             raise KeyboardInterrupt

@@ -27,7 +27,7 @@ def test_loads_by_hand() -> None:
     assert math.isclose(found["connections"], 0.05)
 
 
-def test_decisions_take_what_was_measured() -> None:
+def test_decisions_take_the_measured_time() -> None:
     assert math.isclose(decide_s(500, 1_000), 0.081)
     assert math.isclose(decide_s(2_000, 10_000), 0.255)
     assert math.isclose(decide_s(10_000, 50_000), 1.1)
@@ -38,13 +38,13 @@ def test_a_round_is_never_larger_than_a_message() -> None:
     assert round_bytes(Cluster(nodes=1, apps=10**6, decisions_per_s=1.0)) == LARGEST_ROUND
 
 
-def test_what_is_full_first() -> None:
+def test_the_first_full_resource() -> None:
     wide = Cluster(nodes=100_000, apps=50_000, decisions_per_s=10.0, quiet_limit_s=10.0)
     busy = Cluster(nodes=1_000, apps=10_000, decisions_per_s=2.0, facts_per_app_s=0.0, changed=0.0)
     assert [first_full(loads(one, COSTS)) for one in (wide, busy)] == ["connections", "deciding"]
 
 
-def test_what_a_node_receives_does_not_grow_with_the_apps_that_wait() -> None:
+def test_a_nodes_traffic_does_not_grow_with_waiting_apps() -> None:
     few, many = (Cluster(nodes=1000, apps=10_000, decisions_per_s=1.0, waiting=waiting) for waiting in (0.0, 0.9))
     network = [loads(one, COSTS)["server_network"] for one in (few, many)]
     # What grows is what three readers of whole rounds receive.

@@ -62,6 +62,6 @@ def test_without_a_trace_apps_are_made_up() -> None:
     assert "apps=1500" in workload_of(Wanted(quick=True))
 
 
-def test_what_can_t_be_run_is_said(trace: Path) -> None:
+def test_a_command_that_cannot_run_is_reported(trace: Path) -> None:
     with raises(BenchError, "system.enoent", "none.csv"):
         bench_simulate(Wanted(trace.parent / "none.csv", rounds=(60,)), tell=lambda _: None)

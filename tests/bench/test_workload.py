@@ -1,4 +1,4 @@
-"""Sequences of problems are those that they say they are, the same for a seed, and follow the answers."""
+"""Sequences of problems are as described, equal for equal seeds, and follow the answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_seed_gives_the_same_sequence_and_another_seed_another(labels: bool) -
     assert [problem for _, problem in first] != [problem for _, problem in other]
 
 
-def test_what_arrives_and_which_nodes_are_lost_does_not_depend_on_the_answers() -> None:
+def test_arrivals_and_lost_nodes_do_not_depend_on_the_answers() -> None:
     few, many = (played(World(apps=12, nodes=30, shapes=3, seed=5), 150, count) for count in (1, 6))
     assert [event.kind for event, _ in few] == [event.kind for event, _ in many]
     for (left, _), (right, _) in zip(few, many, strict=True):
@@ -96,7 +96,7 @@ def test_without_gpus_there_are_none_and_without_labels_nothing_asks_for_them() 
     assert len({app.require for app in apps}) >= 2
 
 
-def test_the_population_hovers_and_nodes_go_and_come_back() -> None:
+def test_the_population_hovers_and_nodes_leave_and_return() -> None:
     events = played(World(apps=12, nodes=30, shapes=3, seed=7), 600)
     kinds = Counter(event.kind for event, _ in events)
     assert kinds.keys() == {"cold start", "arrival", "completion", "node lost", "node back"}
@@ -120,7 +120,7 @@ def test_one_event_is_one_change() -> None:
             assert after.apps[-1].id == event.subject
 
 
-def test_apps_are_where_the_last_answer_put_them_also_on_nodes_that_are_gone() -> None:
+def test_apps_stay_where_the_last_answer_placed_them_even_on_lost_nodes() -> None:
     world = World(apps=12, nodes=10, shapes=3, seed=2)
     counts: dict[str, dict[str, int]] = {}
     on_lost_nodes = 0
@@ -165,7 +165,7 @@ def test_a_cluster_of_nothing_is_refused(apps: int, nodes: int, shapes: int) -> 
 
 
 @pytest.mark.parametrize("gpus", [False, True])
-def test_no_two_shapes_are_alike(gpus: bool) -> None:
+def test_all_shapes_differ(gpus: bool) -> None:
     nodes = World(apps=1, nodes=1000, shapes=1000, seed=0, gpus=gpus).next_problem().nodes
     assert len({tuple(node.capacity.items()) for node in nodes}) == 1000
     with raises(BenchError, "bench.too_many_shapes", "1000"):

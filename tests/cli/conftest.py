@@ -19,7 +19,7 @@ Dorm = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
-    """Runs the program in this process; gives exit code, standard output and standard error."""
+    """Runs the program in this process; returns exit code, standard output and standard error."""
     monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(console, "width", 200)
 

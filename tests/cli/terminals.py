@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, as a person sees it and types into it."""
+"""A program in its own terminal, with input and output as a person has them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _with_columns(env: dict[str, str], columns: str) -> dict[str, str]:
 
 
 class Terminal:
-    """A program in a terminal of its own."""
+    """A program in its own terminal."""
 
     def __init__(self, *words: str, home: Path, columns: str = "80") -> None:
         """Without `columns` the program asks the terminal for its size."""

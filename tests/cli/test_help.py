@@ -131,7 +131,7 @@ async def test_a_connection_loads_what_its_kind_needs(
     assert (await process.communicate())[0].decode().split() == loaded
 
 
-def test_each_command_is_found_where_it_is_said_to_be_defined() -> None:
+def test_each_command_is_defined_in_its_listed_module() -> None:
     everything: Any = get_command(app)
     listed = everything.list_commands(None)
     assert sorted(everything.commands) == sorted(listed)

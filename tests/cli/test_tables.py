@@ -133,7 +133,7 @@ def test_one_app_shows_its_batch_its_plan_and_a_policy_that_fails(monkeypatch: p
     assert "policy.raised" not in page.getvalue(), "an app alone does not know it"
 
 
-def test_what_was_never_reported_is_not_shown_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_progress_is_not_shown_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(n1=4)
     bench.running("quiet")
     bench.running("works")

@@ -294,7 +294,7 @@ def test_documents_are_the_same_data(form: output.Format, capsys: pytest.Capture
     assert (json.loads(out) if form is output.Format.json else yaml.safe_load(out)) == document
 
 
-def test_text_that_is_only_text_stays_as_it_is() -> None:
+def test_plain_text_is_unchanged() -> None:
     text = "naïve 漢字 😀 a\u00a0b [x]"
     assert clean(text) == one_line(text) == in_document(text) == text
     assert clean("a\n\tb") == "a\n\tb"

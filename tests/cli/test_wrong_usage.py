@@ -113,8 +113,8 @@ async def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "nodes", "events", "masters"])
-async def test_nobody_answers(tmp_path: Path, command: str) -> None:
-    """Masters and agents wait (`test_first_start`); who asks something is told at once."""
+async def test_no_one_answers(tmp_path: Path, command: str) -> None:
+    """Masters and agents wait (`test_first_start`); other commands fail at once."""
     code, out, err = await dorm(tmp_path, command, "--url", "nats://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert "nats://127.0.0.1:1" in err

@@ -12,7 +12,7 @@ from tests.core.records import document, joined
 from tests.errors import raises
 
 
-def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
+def test_the_own_tenants_app_wins_and_strangers_must_choose() -> None:
     said = trusting(ann="user", bob="user", op="operator")
     assert said.by("root", k.NodeEnrolled(node="n1")) == ""
     assert said.by("n1", joined("n1")) == ""
@@ -26,7 +26,7 @@ def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
     assert find_app(state, of["bob"], "op").id == of["bob"]
     with raises(NotFound, "app.ambiguous", f"{of['ann']} of ann, {of['bob']} of bob"):
         find_app(state, "digits", "op")
-    # An app that has ended does not stand in the way of one that lives.
+    # An ended app does not hide a live one.
     assert said.by("ann", k.AppCancelRequested(app=of["ann"])) == ""
     said.bench.settle()
     assert state.apps[of["ann"]].ended
@@ -34,7 +34,7 @@ def test_the_own_tenants_app_comes_first_and_a_stranger_has_to_choose() -> None:
 
 
 def test_a_rank_that_is_none_of_a_container_is_found_in_its_container() -> None:
-    """torchrun and mpirun start several processes in a container, with ranks of their own."""
+    """torchrun and mpirun start several processes in a container, with separate ranks."""
     said = trusting(ann="user")
     options: dict[str, Any] = {"engine": "torchrun", "engine_options": {"processes": 2}, "n_min": 2}
     assert said.by("ann", k.AppSubmitted(spec=document("train", **options))) == ""

@@ -53,7 +53,7 @@ def ran(key: Key) -> Ran:
     return Ran(cast("App", SimpleNamespace(id=key.app, tenant="")), key.generation, {key.slot: "n1"})
 
 
-async def test_a_followed_answer_goes_on_after_an_outage(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_followed_answer_continues_after_an_outage(server: NatsServer, tmp_path: Path) -> None:
     """Each line once, though a `tail` was asked for, and lines were written while the server was down."""
     harness = Harness(lambda: ProcessRuntime("n1", tmp_path / "n1"), "", tmp_path, "")
     async with harness.opened() as runtime:

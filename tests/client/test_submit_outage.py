@@ -32,7 +32,7 @@ SPEC = {"name": "hello", "command": ["true"], "demand": {"cpu": 1}}
 
 
 class FlakyLog(MemoryLog):
-    """One that fails appends as it is told, after it has stored them or before."""
+    """A log that fails appends on request, before or after it has stored them."""
 
     def __init__(self, *failures: Exception | None) -> None:
         super().__init__(lambda: 1)
@@ -71,7 +71,7 @@ def asking(log: EventLog, settle_s: float = 30.0) -> Client:
 
 
 @pytest.mark.parametrize("lose_answers", [True, False])
-async def test_where_the_answer_is_lost_the_same_is_sent_until_it_comes(lose_answers: bool) -> None:
+async def test_a_submission_without_an_answer_is_repeated(lose_answers: bool) -> None:
     log = FlakyLog(LogUnavailable("no answer"), NotSent("down"), LogUnavailable("no answer"))
     log.lose_answers = lose_answers
     async with asyncio.timeout(20):
@@ -81,7 +81,7 @@ async def test_where_the_answer_is_lost_the_same_is_sent_until_it_comes(lose_ans
 
 
 @pytest.mark.parametrize("error", [NotSent("lost"), LogFull("no room"), LogRefused("too large")])
-async def test_what_is_surely_not_stored_fails_with_that(error: DormError) -> None:
+async def test_a_submission_that_is_certainly_not_stored_fails(error: DormError) -> None:
     log = FlakyLog(error)
     with raises(type(error), error.code, str(error)):
         await asking(log).submit(SPEC)
@@ -89,7 +89,7 @@ async def test_what_is_surely_not_stored_fails_with_that(error: DormError) -> No
 
 
 @pytest.mark.parametrize("then", [LogUnavailable("no answer"), NotSent("down"), LogRefused("too large")])
-async def test_what_stays_unknown_is_said_with_the_id_that_settles_it(then: Exception) -> None:
+async def test_an_unknown_outcome_is_reported_with_the_id_that_settles_it(then: Exception) -> None:
     log = FlakyLog(LogUnavailable("no answer"), *[then] * 9)
     async with asyncio.timeout(20):
         with raises(Unsettled, "request.unsettled") as error:
@@ -101,13 +101,13 @@ async def test_what_stays_unknown_is_said_with_the_id_that_settles_it(then: Exce
     assert error.value.id in str(error.value)
 
 
-async def test_the_command_line_says_which_command_settles_it() -> None:
+async def test_the_command_line_names_the_command_that_settles_it() -> None:
     client = asking(FlakyLog(*[LogUnavailable("no answer")] * 9), settle_s=0.1)
     with raises(Fail, "request.unsettled", "`dorm submit 'my app.yaml' --id ann."):
         await _submit(client, check_spec(SPEC), Path("my app.yaml"), None)
 
 
-async def test_a_repeat_of_what_was_answered_long_ago_finds_its_app() -> None:
+async def test_a_late_repeat_finds_its_app() -> None:
     log = MemoryLog(lambda: 1)
     async with asyncio.timeout(20):
         master = asyncio.create_task(accept(log))
@@ -120,7 +120,7 @@ async def test_a_repeat_of_what_was_answered_long_ago_finds_its_app() -> None:
 
 
 @pytest.mark.nats
-async def test_submissions_through_kills_and_freezes_are_stored_or_not_as_was_said(server: NatsServer) -> None:
+async def test_submissions_through_kills_and_freezes_are_stored_as_acknowledged(server: NatsServer) -> None:
     owner = await Connection.open(server.url, CLUSTER, create=True)
     connections = [await Connection.open(server.url, CLUSTER) for _ in range(3)]
     said: dict[str, str] = {}
@@ -147,7 +147,7 @@ async def test_submissions_through_kills_and_freezes_are_stored_or_not_as_was_sa
     ]
     lost = asyncio.Semaphore(0)
     for client in clients:
-        client.tell_outages(lambda away: lost.release() if away else None)
+        client.report_outages(lambda away: lost.release() if away else None)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         ending = tasks.create_task(over.wait())
         for client in clients:

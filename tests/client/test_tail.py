@@ -1,4 +1,4 @@
-"""The tail over a log in memory: where it begins, where it goes on, and what passes."""
+"""The tail of a log in memory: where it starts, where it resumes, and what passes its filters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FewInABatch(MemoryLog):
-    """Begins after `begin` records, of which only a snapshot is left, and gives three records at a time."""
+    """Starts after `begin` records, of which only a snapshot is left, and returns three records at a time."""
 
     def __init__(self, records: Sequence[Record], begin: int = 0) -> None:
         super().__init__(lambda: 0, records)
@@ -85,7 +85,7 @@ async def taken(events: AsyncGenerator[Logged, None], count: int | None = None) 
 
 @settings(max_examples=tries(30, 600), deadline=None)
 @given(cases(), st.data())
-def test_from_any_position_on_it_is_the_rest(
+def test_a_tail_from_any_position_is_the_rest(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
 ) -> None:
     name, wanted, _ = case
@@ -97,7 +97,7 @@ def test_from_any_position_on_it_is_the_rest(
 
 @settings(max_examples=tries(20, 400), deadline=None)
 @given(cases(), st.data())
-def test_a_log_of_which_the_begin_is_gone_is_filtered_with_the_help_of_its_snapshot(
+def test_a_log_without_its_start_is_filtered_with_its_snapshot(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
 ) -> None:
     name, wanted, begin = case
@@ -133,7 +133,7 @@ async def test_the_last_ones_of_a_long_log_are_found_without_reading_all_of_it(m
     assert await before_last(whole, "*", Filter(kinds=("NodeLost",)), 3, end) == Position(0)
 
 
-async def test_whoever_was_interrupted_goes_on_at_its_position() -> None:
+async def test_an_interrupted_reader_continues_at_its_position() -> None:
     records = log("golden")
     wanted = Filter(kinds=("Resized", "AppAccepted", "GenerationReleased"))
     seen: list[Logged] = []
@@ -151,7 +151,7 @@ async def test_whoever_was_interrupted_goes_on_at_its_position() -> None:
     assert tail.position == Position(len(records))
 
 
-async def test_following_goes_on_with_what_comes() -> None:
+async def test_following_continues_with_new_records() -> None:
     records = log("users")
     whole = FewInABatch(records[:40])
     follower = Client(whole, MemoryBus(lambda: 0), "test", user="me").events(after="20", users=["ann"])
@@ -182,7 +182,7 @@ class OutOfReach(FewInABatch):
                     raise LogUnavailable("out of reach")
 
 
-async def test_whoever_follows_learns_through_outages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followers_learn_of_changes_even_through_outages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.client.tail._PAUSE_S", 0)
     wanted = Filter(users=("bob",))
     expected = [one for one in naive("users").passing(users=("bob",)) if one.position.seq > 40]
@@ -219,7 +219,7 @@ async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None
         ({"kinds": ["Round"]}, "tail.kind.unknown", "AppAccepted, "),
     ],
 )
-async def test_what_can_not_be_asked(wrong: dict[str, Any], code: str, named: str) -> None:
+async def test_invalid_questions(wrong: dict[str, Any], code: str, named: str) -> None:
     with raises(ValueError, code, named):
         await anext(client(log("golden")).events(**wrong))
 

@@ -1,4 +1,4 @@
-"""The tail on a real server: every acknowledged event once and in order, whoever is killed meanwhile."""
+"""The tail on a real server: every acknowledged event once and in order, whichever process is killed meanwhile."""
 # ruff: noqa: ASYNC110 - only the server knows what it does, and it has to be asked
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def write(
 
 
 async def follow(client: Client, last: asyncio.Future[int], **wanted: Any) -> list[Logged]:
-    """All events until the one that ends the test."""
+    """All events up to the one that ends the test."""
     found: list[Logged] = []
     async with aclosing(client.events(**wanted)) as events:
         async for one in events:
@@ -77,7 +77,7 @@ async def follow(client: Client, last: asyncio.Future[int], **wanted: Any) -> li
 
 
 async def follow_in_pieces(server: NatsServer, last: asyncio.Future[int]) -> list[Logged]:
-    """As a program that is killed after every few events and goes on from the position that it had written down."""
+    """Like a program that is killed after every few events and resumes from the position that it had noted."""
     found: list[Logged] = []
     after: Position | str = "0"
     while not (last.done() and found and found[-1].position.seq >= last.result()):
@@ -100,7 +100,7 @@ async def connected(server: NatsServer) -> Client:
 
 
 @pytest.mark.slow
-async def test_every_acknowledged_event_comes_once_and_in_order_through_kills_of_the_server(
+async def test_every_acknowledged_event_arrives_once_and_in_order_through_server_kills(
     server: NatsServer, log: EventLog
 ) -> None:
     count, users = 45, ("ann", "bob")
@@ -147,14 +147,14 @@ async def consumers(server: NatsServer) -> int:
 
 
 async def none_left(server: NatsServer) -> None:
-    """Deletions are not waited for by whoever leaves."""
+    """A reader that leaves does not wait for deletions."""
     async with asyncio.timeout(10):
         while await consumers(server):
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["break", "close", "cancel", "client"])
-async def test_whoever_leaves_early_leaves_nothing_at_the_server(server: NatsServer, log: EventLog, how: str) -> None:
+async def test_an_early_end_leaves_nothing_at_the_server(server: NatsServer, log: EventLog, how: str) -> None:
     for number in range(3):
         subject, event = said_by("ann", number)
         await log.append(subject, encode(event))

@@ -40,7 +40,7 @@ async def taken(tail: Tail) -> list[str]:
         return [f"{one.event.id}@{one.position}" async for one in found]
 
 
-async def test_both_come_in_the_order_of_their_times_each_with_a_position_of_its_own() -> None:
+async def test_both_streams_are_merged_by_time_with_separate_positions() -> None:
     log = await made("plppl")
     assert await taken(Tail(log, CLUSTER, Filter())) == ["p0@0~1", "l1@1", "p2@1~2", "p3@1~3", "l4@2"]
 
@@ -71,7 +71,7 @@ async def test_the_last_ones_are_of_both() -> None:
 
 @settings(max_examples=40)
 @given(st.text("lpo", max_size=12), st.integers(0, 12))
-def test_a_reader_that_stops_anywhere_goes_on_exactly_there(course: str, stops: int) -> None:
+def test_a_reader_resumes_exactly_where_it_stopped(course: str, stops: int) -> None:
     async def resumed() -> tuple[list[str], list[str]]:
         log = await made(course)
         whole = await taken(Tail(log, CLUSTER, Filter()))
@@ -88,7 +88,7 @@ def test_a_reader_that_stops_anywhere_goes_on_exactly_there(course: str, stops: 
     assert found == whole
 
 
-async def test_a_follower_gets_what_comes_later_from_either() -> None:
+async def test_a_follower_gets_later_records_of_both_streams() -> None:
     log = await made("pl")
     async with asyncio.timeout(20), aclosing(Tail(log, CLUSTER, Filter(), follow=True).events()) as events:
         found = [await anext(events), await anext(events)]
@@ -114,6 +114,6 @@ class WithoutProgress(MemoryLog):
         return Forbidden()
 
 
-async def test_who_may_not_read_the_progress_reads_the_log() -> None:
+async def test_without_access_to_the_progress_the_log_is_read() -> None:
     log = WithoutProgress(itertools.count(1).__next__, (await made("lpl")).records)
     assert await taken(Tail(log, CLUSTER, Filter())) == ["l0@1", "l2@2"]

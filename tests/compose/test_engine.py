@@ -1,4 +1,4 @@
-"""The engine's calls that make an image: what they fail with, on a real engine."""
+"""Building images with the engine's API: its errors, on a real engine."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_an_address_of_another_kind_names_those_that_work(url: str) -> Non
             pass
 
 
-async def test_what_is_no_engine_is_one_line() -> None:
+async def test_a_missing_engine_is_one_line() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n<no\nJSON>")

@@ -100,7 +100,7 @@ async def test_no_engine_is_one_clear_line(tmp_path: Path) -> None:
 
 
 class Workshop:
-    """A copy of the sources to edit, a cache and an image name of its own."""
+    """A copy of the sources to edit, with its own cache and image name."""
 
     def __init__(self, url: str, sources: Path, cache: Path, ref: str) -> None:
         self.url = url
@@ -146,7 +146,7 @@ async def workshop(
     await made.remove()
 
 
-async def test_an_edited_app_makes_only_its_layer_anew(workshop: Workshop) -> None:
+async def test_an_edited_app_rebuilds_only_its_layer(workshop: Workshop) -> None:
     first = await workshop.ensure()
     layers = await workshop.layers()
     (workshop.sources / "apps" / "edited.py").write_text("print('edited')\n")
@@ -201,7 +201,7 @@ def context_of(files: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-async def test_further_engines_load_what_one_made(workshop: Workshop) -> None:
+async def test_further_engines_load_the_built_image(workshop: Workshop) -> None:
     first, second = await asyncio.gather(workshop.ensure(), workshop.ensure())
     assert {first.origin, second.origin} == {"packages", "cache"}
     await workshop.remove()

@@ -1,7 +1,7 @@
-"""The golden log: what a small cluster went through once, and what the core made of it.
+"""The golden log: the recorded story of a small cluster, and the core's result.
 
-    python -m tests.core.golden_log            print what this build makes of the recorded log
-    python -m tests.core.golden_log --rewrite  play the story anew and record both
+    python -m tests.core.golden_log            print this build's result for the recorded log
+    python -m tests.core.golden_log --rewrite  play the story again and record both
 
 Only commit a rewrite if you understand what caused it: a changed digest means that old logs fold to another state, which
 `SCHEMA` in `dorm.core.state` has to say; a changed decision means another policy or solver version.
@@ -95,7 +95,7 @@ def story() -> list[Record]:
 
 
 def made_of(records: list[Record]) -> dict[str, Any]:
-    """What this build makes of a log: the state's digest along the way, and what it would have decided at each basis.
+    """This build's result for a log: the state's digest along the way, and its decision at each basis.
 
     Decisions of the optimizer are compared only where they were made by the same solver."""
     decided = {event.basis for event in map(decode, records) if isinstance(event, k.Round)}

@@ -97,13 +97,13 @@ class History:
             else:
                 self.ahead[name] = max(older, self.ahead[name])
                 older += 1
-        self._go_on()
+        self._continue()
         return got
 
     def _could_stay(self, app: AppDemand) -> bool:
         return all(node in self.nodes and not self.nodes[node].drained for node in app.current)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self.now += ROUND_S
         for name in [name for name, app in self.apps.items() if app.current]:
             self.left[name] -= 1
@@ -114,7 +114,7 @@ class History:
         return {name: dict(app.current) for name, app in self.apps.items()}
 
     def settle(self, rounds: int) -> int:
-        """Rounds until one changes nothing; fails where that does not happen."""
+        """Rounds until one changes nothing; fails if that does not happen."""
         for count in range(rounds):
             before = self.placement()
             self.round()

@@ -1,4 +1,4 @@
-"""Short ways to write a log by hand, and a bench that folds it and asks the core what follows."""
+"""Short ways to write a log by hand, and a bench that folds it and runs the core on it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def check_waits(history: History) -> int:
 @pytest.mark.timeout(600)  # An end by time would look to hypothesis like a failure that comes and goes.
 @settings(slow_machine, max_examples=tries(3, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
-def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
+def test_no_app_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
     history = stream(seed, 40, params, losses=losses)
     assert len(history.waits) >= 4
     check_waits(history)
@@ -166,7 +166,7 @@ def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, mon
 
 @pytest.mark.parametrize("theta2", [0.1, 1.0])
 def test_where_nothing_ends_running_apps_make_room_round_by_round(theta2: float) -> None:
-    """Four that run for ever fill four nodes; capacity suffices for n_min of all, so whoever comes starts soon."""
+    """Four that run forever fill four nodes; capacity suffices for n_min of all, so each newcomer starts soon."""
     history = History([cores(f"n{j}", 8) for j in range(4)], {"theta2": theta2})
     for index in range(4):
         history.submit(AppDemand(f"a{index}", {"cpu": 1000}, 1.0, 1, 8, adjust_s=600.0))

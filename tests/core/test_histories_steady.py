@@ -74,7 +74,7 @@ FREE: tuple[float | None, ...] = (0.0,)
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("adjust", [ANY, FREE])
 @pytest.mark.parametrize("params", [{}, {"theta2": 1.0}, {"theta1": 0.0, "max_changes": 1}])
-def test_rounds_without_events_come_to_rest(adjust: tuple[float | None, ...], params: dict[str, float]) -> None:
+def test_rounds_without_events_settle(adjust: tuple[float | None, ...], params: dict[str, float]) -> None:
     for seed in range(tries(1, 12)):
         history, chance = cluster(seed, adjust, params)
         history.settle(REST)
@@ -136,8 +136,9 @@ def test_while_events_follow_each_other_changes_stay_within_theta2() -> None:
 
 
 @pytest.mark.usefixtures("each_way")
-def test_what_is_cheap_to_change_is_changed_more_often() -> None:
-    """Apps alike but for what an adjustment costs them, over the same events: those that go on at once are asked first."""
+def test_cheap_changes_are_made_more_often() -> None:
+    """Apps that differ only in the cost of an adjustment, over the same events: those that resume at once are resized
+    first."""
     cheap = dear = 0
     for seed in range(4):
         chance = Random(seed)
@@ -171,7 +172,7 @@ def test_what_is_cheap_to_change_is_changed_more_often() -> None:
     assert cheap > 3 * dear
 
 
-def test_at_a_hundred_nodes_rounds_come_to_rest() -> None:
+def test_rounds_settle_at_a_hundred_nodes() -> None:
     chance = Random(3)
     history = History([cores(f"n{j:03}", chance.choice((8, 16))) for j in range(100)])
     for number in range(60):

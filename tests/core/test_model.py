@@ -55,8 +55,8 @@ def test_longer_histories_keep_them_too(first: int) -> None:
         World(seed, steps=300, outages=0.3 * (seed % 2)).run()
 
 
-def test_what_runs_ends_with_its_lease_whatever_becomes_of_the_agent() -> None:
-    """An agent that was started anew while it was cut off once believed that it had just been heard; then two generations
+def test_containers_end_with_the_lease_regardless_of_the_agent() -> None:
+    """An agent that was restarted while it was cut off once believed that it had just been heard; then two generations
     ran at once."""
     world = World(0)
     world.faults, world.slipping = 0.0, True
@@ -204,7 +204,8 @@ SEEN_AT = {
     "what ended is forgotten before it is told": 171,
     "newcomers start before their room is free": 12,
 }
-"""Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
+"""Where the search begins: seeds that once caught them. After a change of the core other seeds may, so the search continues
+from there."""
 
 
 @pytest.mark.soak

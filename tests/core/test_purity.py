@@ -21,7 +21,7 @@ ORDERED = {"list", "tuple", "iter", "enumerate", "next", "map", "join", "pop"}
 
 
 def set_names(tree: ast.AST) -> set[str]:
-    """Variables, arguments, attributes and functions that are said or seen to be sets."""
+    """Variables, arguments, attributes and functions that are annotated or assigned as sets."""
     found = set()
     for node in ast.walk(tree):
         match node:

@@ -58,7 +58,7 @@ def test_answers_leave_room_for_ends_and_releases() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 10_000])
-def test_what_strangers_say_is_clipped_before_it_is_repeated(length: int) -> None:
+def test_foreign_text_is_clipped_before_it_is_repeated(length: int) -> None:
     bench = Bench(n1=4)
     bench.running("app", retries={"limit": 0})
     bench.exited("app", 0, 1, message="m" * length * 30)
@@ -162,7 +162,7 @@ def test_an_app_grows_only_together_with_those_whose_room_it_needs() -> None:
     assert len(seen) >= 4
 
 
-def test_a_decision_of_many_changes_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_with_many_changes_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "LARGEST_CHANGES", 4000)
     monkeypatch.setattr(fitting.changes_that_fit, "__defaults__", (4000,))
     bench = Bench(**{f"n{n}": 4 for n in range(30)})
@@ -215,7 +215,7 @@ def test_the_largest_placement_fits_into_one_decision() -> None:
     assert "at most 4,096" in said.reason
 
 
-def test_ends_by_the_thousand_come_in_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_ends_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         decide, "first_that_fit", lambda facts, largest=800: fitting.first_that_fit(facts, min(largest, 800))
     )

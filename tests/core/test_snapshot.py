@@ -1,4 +1,4 @@
-"""A state that was dumped and loaded is the state that was dumped, and stays so whatever is folded after it."""
+"""A state that was dumped and loaded equals the original, also after further folds."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_log_cut_anywhere_and_folded_on_from_a_snapshot_gives_the_same_state(s
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_two_places_of_a_state_share_what_the_fold_changes(seed: int) -> None:
+def test_no_two_places_of_a_state_share_mutable_values(seed: int) -> None:
     """They would be two things once loaded, and the digest would not show it before the next record."""
     state = State()
     for record in history(seed):
@@ -119,7 +119,7 @@ ANYTHING = st.recursive(
 
 
 @given(spec=ANYTHING)
-def test_what_a_stranger_submits_comes_back_as_it_was(spec: Any) -> None:
+def test_foreign_submissions_survive_a_round_trip(spec: Any) -> None:
     state = State()
     body = msgpack.packb({"kind": "AppSubmitted", "spec": spec})
     evolve(state, Record(1, START, "dorm.test.AppSubmitted.ann", body))
@@ -135,7 +135,7 @@ def state() -> State:
     return state
 
 
-def test_a_copy_stays_what_it_was_while_the_state_is_folded_on(state: State) -> None:
+def test_a_copy_does_not_change_with_the_state(state: State) -> None:
     before, seq = digest(state), state.seq
     taken = copy(state)
     evolve(state, recorded()[0][seq])
@@ -146,7 +146,7 @@ def test_a_copy_stays_what_it_was_while_the_state_is_folded_on(state: State) -> 
     assert digest(loaded) == before != digest(state)
 
 
-def test_one_of_another_build_or_core_is_not_taken_up(state: State) -> None:
+def test_snapshots_of_another_build_or_core_are_not_used(state: State) -> None:
     info, body = dump(state, build="another one")
     assert load(info, body, build=BUILD) is None
     assert load(info, body, build=None) is not None
@@ -154,7 +154,7 @@ def test_one_of_another_build_or_core_is_not_taken_up(state: State) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"seq": 7}, {"time": 7}, {"digest": "0" * 32}, {"content": "0" * 64}])
-def test_one_that_is_not_what_it_says_is_not_taken_up(state: State, wrong: dict[str, Any]) -> None:
+def test_a_forged_snapshot_is_not_used(state: State, wrong: dict[str, Any]) -> None:
     info, body = dump(state, build=BUILD)
     assert load(msgspec.structs.replace(info, **wrong), body, build=BUILD) is None
 

@@ -1,1 +1,1 @@
-"""A cluster on machines of its own: settings, files, keys, backups, and the whole of it on loopback."""
+"""A cluster on several machines: settings, files, keys, backups, and a whole cluster on loopback."""

@@ -23,7 +23,7 @@ from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.deploy.made import PROGRAM
 from tests.deploy.units import service
-from tests.e2e.commands import REPOSITORY, done, dorm, running, until_said
+from tests.e2e.commands import REPOSITORY, done, dorm, running, until_printed
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -213,15 +213,15 @@ class Site:
         """The machine's key, by a token of the admin's."""
         said = self.folder / f"intro-{name}"
         async with running(self.home, said, "node", "intro", name, "--ttl", "90s") as intro:
-            text = await until_said(said, "dorm1.", intro, timeout=READY_S)
-            await until_said(said, "fingerprint", intro)
+            text = await until_printed(said, "dorm1.", intro, timeout=READY_S)
+            await until_printed(said, "fingerprint", intro)
             token = self.folder / "token"
             token.write_text(next(line for line in text.splitlines() if line.startswith("dorm1.")))
             await self.dorm("node", "join", str(token), "--data", f"{self.folder / name}{layout.NODE}")
             assert await asyncio.wait_for(intro.wait(), READY_S) == 0, said.read_text()
 
     async def back_up(self) -> str:
-        """Run the unit of the backup; gives what it said."""
+        """Run the unit of the backup; return its output."""
         unit = service(
             relocated((self.folder / f"n1{layout.UNITS}/dorm-backup.service").read_text(), self.folder / "n1")
         )

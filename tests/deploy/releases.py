@@ -1,4 +1,4 @@
-"""Earlier releases, taken from this repository's history and run as processes of their own."""
+"""Earlier releases, taken from this repository's history and run as separate processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END_S = 20.0
 
 
 def sources(release: str, folder: Path) -> Path:
-    """The sources of a release; tests skip where the history does not go back to it, in CI they fail."""
+    """The sources of a release; if the history does not go back to it, tests skip, and in CI they fail."""
     done = subprocess.run(
         ["git", "archive", COMMITS[release], "dorm", "events", "agents", "replay", "compose"],
         cwd=REPOSITORY,

@@ -28,7 +28,7 @@ def keys(tmp_path: Path) -> KeyFolder:
     return made
 
 
-def test_it_is_run_beside_the_accounts(keys: KeyFolder) -> None:
+def test_it_runs_next_to_the_accounts(keys: KeyFolder) -> None:
     assert keys.reload() is False
     assert write_apply(deployment(), keys)
     assert "scp -q accounts.conf root@10.0.0.2:/etc/dorm/keys/accounts.conf" in keys.apply.read_text()
@@ -39,7 +39,7 @@ def test_it_is_run_beside_the_accounts(keys: KeyFolder) -> None:
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\necho 'no route to host' >&2; exit 1\n", "#!/bin/absent\n"])
-def test_its_failure_is_said_and_loses_nothing(keys: KeyFolder, script: str) -> None:
+def test_its_failure_is_reported_and_loses_nothing(keys: KeyFolder, script: str) -> None:
     keys.apply.write_text(script)
     keys.apply.chmod(0o700)
     with raises(SecurityError, "security.apply_failed", "the log has the change"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,10 +21,19 @@ from tests.metrics.scrapes import values
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NOW = 1_800_000_000_000_000_000
 DAY = 86400 * 10**9
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """What most users have."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 async def test_the_newest_copies_are_kept(tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert failed.value.code == "backup.no_folder"
 
 
-async def test_metrics_say_when_the_newest_was_made(tmp_path: Path) -> None:
+async def test_metrics_have_the_time_of_the_newest_backup(tmp_path: Path) -> None:
     kept = await back_up(log_of(sealed_log(2, 20).records), tmp_path, "lab", keep=2, now=NOW)
     report(kept, "lab", NOW, tmp_path / "backup.prom")
     found = values((tmp_path / "backup.prom").read_bytes())
@@ -90,7 +101,7 @@ async def _shipped(*contents: bytes) -> MemoryFiles:
     return files
 
 
-async def test_shipped_folders_are_beside_it_each_part_once_and_come_back(tmp_path: Path) -> None:
+async def test_shipped_folders_are_copied_part_by_part_and_restored(tmp_path: Path) -> None:
     log, parts = log_of(sealed_log(2, 20).records), [b"%d" % number * 100 for number in range(6)]
     for day in range(3):
         files = await _shipped(*parts[day : day + 3])
@@ -119,6 +130,20 @@ async def test_shipped_folders_are_beside_it_each_part_once_and_come_back(tmp_pa
     }  # fmt: skip
     assert await restored.limits() == Limits(count=7)
     assert await restore_folders(MemoryFiles(lambda: NOW), last, "lab") is None, "they were left out"
+
+
+@pytest.mark.parametrize(("shared", "file", "folder"), [(False, 0o600, 0o700), (True, 0o640, 0o2750)])
+async def test_only_the_owner_reads_a_backup_unless_its_folder_is_shared(
+    tmp_path: Path, open_umask: None, shared: bool, file: int, folder: int
+) -> None:
+    place = tmp_path / "backups"
+    place.mkdir()
+    place.chmod(0o2755 if shared else 0o755)
+    await back_up(log_of(sealed_log(2, 20).records), place, "lab", keep=2, now=NOW, files=await _shipped(b"one"))
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {file}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {folder}
+    assert len(modes) == 5
 
 
 async def test_a_damaged_part_is_named_after_all_else_is_restored_and_copied_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The image and the compose files: what they say is what the commands know, and with a Docker engine they run."""
+"""The image and the compose files agree with the commands, and run on a Docker engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ APP = {
 
 
 def composer() -> list[str]:
-    """The program that reads compose files; tests skip where there is none, in CI they fail."""
+    """The program that reads compose files; if there is none, tests skip, and in CI they fail."""
     for words in (["docker", "compose"], ["docker-compose"]):
         if (
             shutil.which(words[0])

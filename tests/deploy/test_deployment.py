@@ -1,4 +1,4 @@
-"""A deployment of three machines, from its settings file to the restore of a backup: what docs/operations says, done.
+"""A deployment of three machines, from its settings file to the restore of a backup, as docs/operations describes it.
 
 It is one test, since its parts are one cluster's life, and starting one takes most of a minute.
 """
@@ -19,7 +19,7 @@ from events.codec import decode
 from events.kinds import Resized, Round
 from replay.audit.audit import verify
 from tests.deploy.loopback import MACHINES, READY_S, UNITS, Site
-from tests.e2e.commands import dorm, processes_of, until_said
+from tests.e2e.commands import dorm, processes_of, until_printed
 from tests.e2e.story import spec, until
 from tests.lab.chaos.replicas import compare
 from tests.webhooks.receiver import Receiver
@@ -91,7 +91,7 @@ async def founded(site: Site) -> None:
     await site.start("webhooks")
     for unit in (*site.of("master"), *site.of("api"), *site.of("webhooks")):
         assert unit.process is not None
-        await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
+        await until_printed(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))
     assert "root is its admin" in said
     await site.dorm("deploy", "found", str(site.settings), "--keys", str(site.lab))  # Once more changes nothing.
@@ -215,7 +215,7 @@ async def wiped_and_restored(site: Site, app: str) -> None:
     await site.start("webhooks")
     for unit in (*site.of("master"), *site.of("api"), *site.of("webhooks")):
         assert unit.process is not None
-        await until_said(unit.log, "waiting for the log", unit.process, timeout=READY_S)
+        await until_printed(unit.log, "waiting for the log", unit.process, timeout=READY_S)
     said = await site.dorm("deploy", "restore", str(site.settings), str(copies[-1]), "--keys", str(site.lab))
     assert f"digest {digest}" in said
     assert "restorer" not in (site.lab / "security/accounts.conf").read_text()

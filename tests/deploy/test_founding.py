@@ -13,7 +13,7 @@ from dorm.deploy import layout
 from dorm.deploy.installing import install
 from dorm.deploy.keys import enable, keys_of, prepare
 from dorm.deploy.rendering import rendered
-from dorm.local.nats_server import find_binary, free_port
+from dorm.local.nats_server import find_binary
 from dorm.security.folder import KeyFolder
 from events.log.records import LogRefused, LogUnavailable
 from events.nats import streams
@@ -22,6 +22,7 @@ from events.nats.connection import Connection
 from tests.deploy.loopback import relocated
 from tests.deploy.made import deployment
 from tests.errors import raises
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
 def alone() -> Deployment:
     """A cluster of one machine, which is this one."""
-    ports = {name: free_port("127.0.0.1") for name in ("clients", "monitor")}
+    ports = {name: free_port() for name in ("clients", "monitor")}
     return deployment(
         machines={"n1": "127.0.0.1"},
         servers=["n1"],

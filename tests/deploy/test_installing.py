@@ -114,7 +114,7 @@ def test_keys_are_a_secret_of_their_reader(here: Dorm, machine: Path, tmp_path: 
     assert here(*install, "--keys", tmp_path / "lab")[0] == 0
 
 
-def test_what_a_machine_lacks_is_said_before_anything_is_written(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_missing_parts_are_reported_before_anything_is_written(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     nodes = {"n1": {"runtime": "process"}}
     given = written(
         tmp_path, machines={"n1": "192.0.2.1"}, servers=["n1"], masters=["n1"], api=[], backup={}, nodes=nodes

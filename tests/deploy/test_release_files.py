@@ -1,4 +1,4 @@
-"""What a release says of itself: supported Pythons, and a bill of materials of all that it is used with."""
+"""The metadata of a release: supported Pythons, and a bill of materials of everything that it uses."""
 
 from __future__ import annotations
 

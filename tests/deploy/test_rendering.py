@@ -1,4 +1,4 @@
-"""The files of each machine are what their readers accept: nats-server, systemd, and Dorm's own commands."""
+"""The readers of each machine's files accept them: nats-server, systemd, and Dorm's own commands."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
     assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
 
 
-def test_masters_rotate_the_log_where_the_settings_say() -> None:
+def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
     found = deployment(archives=ARCHIVES)
     services = [file for file in rendered(found, "n1") if file.path.endswith(".service")]
     units = {os.path.basename(file.path): parsed(file.content.decode()) for file in services}
@@ -164,7 +164,7 @@ def test_masters_rotate_the_log_where_the_settings_say() -> None:
         assert values(unit, "Service", "EnvironmentFile") == ["/etc/dorm/s3.env"]
     (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == layout.TMPFILES]
     assert "d /mnt/archives 0700 dorm dorm -" in tmpfiles
-    # An S3 store is no folder of the machine, and without archives nothing is said of them.
+    # An S3 store is not a folder of the machine, and without archives nothing is said of them.
     store = {
         file.path: file.content.decode() for file in rendered(deployment(archives={"place": "s3://lab/logs"}), "n1")
     }
@@ -173,7 +173,7 @@ def test_masters_rotate_the_log_where_the_settings_say() -> None:
     assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
-def test_deliverers_of_webhooks_have_what_the_settings_say(keys: KeyFolder) -> None:
+def test_deliverers_of_webhooks_follow_the_settings(keys: KeyFolder) -> None:
     found = deployment(webhooks={"machines": ["n2", "n3"], "allow": ["10.20.0.0/16", "private"]})
     assert not any("webhooks" in file.path for file in rendered(found, "n1"))
     for machine in ("n2", "n3"):

@@ -98,7 +98,7 @@ def run(*words: str) -> str:
 
 
 def furnish(root: Path) -> list[str]:
-    """Put Dorm where the units look for it, and leave out what else this machine would start; give what is bound there."""
+    """Put Dorm where the units look for it, and leave out other units of this machine; return what is bound there."""
     for path in [*root.glob("etc/systemd/system/*.wants"), *root.glob("etc/rc?.d/S*")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (root / "etc/machine-id").write_text("5eed" * 8 + "\n")
@@ -113,7 +113,7 @@ def furnish(root: Path) -> list[str]:
     (programs / "dorm").write_text("#!/opt/dorm/bin/python\nfrom dorm.cli.main import main\n\nmain()\n")
     (programs / "dorm").chmod(0o755)
     shutil.copy(find_binary(), programs / "nats-server")
-    # A Python with a library of its own finds it there.
+    # A Python with its own library finds it there.
     (root / "etc/ld.so.conf.d/00-dorm.conf").write_text("/opt/python/lib\n")
     (root / "root/deploy.yaml").write_text(yaml.safe_dump(SETTINGS))
     (root / "root/app.yaml").write_text(yaml.safe_dump(APP))

@@ -18,7 +18,7 @@ from dorm.local.home import Running
 from events.nats.access.credentials import read_credentials
 from tests.docs.shown import Command, File
 from tests.e2e import forked
-from tests.e2e.commands import DORM, environment, running, until_said
+from tests.e2e.commands import DORM, environment, running, until_printed
 from tests.e2e.story import until
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Session:
             await self._until(_settled)
 
     async def _up(self, words: list[str]) -> None:
-        """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run
-        beside each other."""
+        """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run in
+        parallel."""
         chosen = [*words[1:], "--runtime", "process", "--port", "0", "--no-api"]
         process = await self._stack.enter_async_context(running(self._home, self._log, *chosen))
-        said = await until_said(self._log, "Ctrl-C stops", process)
+        said = await until_printed(self._log, "Ctrl-C stops", process)
         (self._url,) = (line.split()[1] for line in said.splitlines() if line.split()[:1] == ["log"])
 
     async def _ended(self, step: Command, words: list[str]) -> tuple[int, str]:
@@ -110,7 +110,7 @@ class Session:
         return process.returncode or 0, printed.decode()
 
     async def _interrupted(self, words: list[str], env: dict[str, str]) -> tuple[int, str]:
-        """Interrupt it once it has printed a line; being interrupted is no failure."""
+        """Interrupt it once it has printed a line; being interrupted is not a failure."""
         assert words[0] == "dorm"
         process = await asyncio.create_subprocess_exec(
             *DORM, *words[1:], cwd=self._folder, env=env,

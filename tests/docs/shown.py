@@ -4,7 +4,7 @@
     ```console                    commands after `$ `, each followed by its output
     $ dorm plan
     …
-    $ echo $?                     the exit code that the command before ends with, where it is not 0
+    $ echo $?                     the exit code of the command before, if it is not 0
     3
     $ dorm events -f
     ^C                            the reader interrupts it
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     title: str
     lines: list[str]
     not_run: str
-    """Why its commands are not run; empty where they are."""
+    """Why its commands are not run; empty if they are."""
 
 
 class File(NamedTuple):

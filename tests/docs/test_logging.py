@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error")
 class Line(NamedTuple):
     level: str
     event: str | None
-    """None where it is not a constant."""
+    """None if it is not a constant."""
     fields: tuple[str, ...]
 
 
@@ -56,7 +56,7 @@ def test_the_page_is_complete() -> None:
     assert missing == set(), f"docs/logging.md names no fields {', '.join(sorted(missing))}"
 
 
-def test_every_error_says_where_to_look() -> None:
+def test_every_error_links_to_its_explanation() -> None:
     table = PAGE.split("## Lines at level `error`")[1]
     told = {row.split("|")[1].strip().strip("`").strip() for row in table.splitlines() if row.startswith("| `")}
     logged = {line.event for line in lines() if line.level == "error" and line.event and "%" not in line.event}

@@ -75,7 +75,7 @@ def test_every_error_code_is_listed_with_what_it_means() -> None:
 @pytest.mark.parametrize(
     ("package", "page"), [(dorm.client, "client"), (dorm.policies, "policies"), (events.log, "log")], ids=str
 )
-def test_what_a_package_exports_is_in_the_reference_of_python(package: ModuleType, page: str) -> None:
+def test_the_reference_of_python_lists_every_export(package: ModuleType, page: str) -> None:
     text = (REPOSITORY / f"docs/reference/python/{page}.md").read_text()
     shown = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
     exported = {name: getattr(package, name) for name in package.__all__}

@@ -1,4 +1,4 @@
-"""What is read from a page, and that a command which ends otherwise than shown is found."""
+"""Reading commands from a page, and detecting those that end otherwise than shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ $ dorm bench chaos
 )
 
 
-def test_files_and_commands_come_in_order() -> None:
+def test_files_and_commands_are_in_order() -> None:
     file, plan, events = PAGE.steps()
     assert file == File("app.yaml", "name: a\n")
     assert plan == Command("page.md:6", "dorm plan --rounds 3", ["APP     NOW  THEN", "digits  3    5"], 3)

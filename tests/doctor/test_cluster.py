@@ -1,4 +1,4 @@
-"""What the log, the masters and the agents say is judged without them."""
+"""Findings about the log, the masters and the agents, from recorded answers."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ def agent(**fields: Any) -> dict[str, Asked[AgentStatus]]:
         # After a restore, masters that had seen more refuse to lead.
         (leader(condition="unknown", leader="m0", last="m0"), asked(FOLLOWS), [("wrong", "masters", "lease")]),
         (leader(condition="unknown", leader="m0", last="m0"), [], [("wrong", "masters", "lease")]),
+        (
+            leader(condition="unknown", leader="m1", last="m1"), asked(LEADS, FOLLOWS),
+            [("unknown", "masters", "lease")],
+        ),
         (
             leader(condition="unknown", leader="m0", last="m0"), None,
             [("unknown", "masters", "m0"), ("unknown", "masters", "followers")],

@@ -1,4 +1,4 @@
-"""What the servers and their streams say is judged without them."""
+"""Findings about the servers and their streams, from recorded answers."""
 
 from __future__ import annotations
 

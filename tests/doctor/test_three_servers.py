@@ -1,4 +1,4 @@
-"""Three real servers, one of which is killed: the doctor says which, and what it means for the copies of the log."""
+"""Three real servers, one of which is killed: the doctor names it, and the consequences for the copies of the log."""
 
 from __future__ import annotations
 

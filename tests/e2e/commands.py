@@ -1,4 +1,4 @@
-"""`dorm` commands as processes of their own, as people and service managers run them."""
+"""`dorm` commands as separate processes, as people and service managers run them."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ async def running(
                 await process.wait()
 
 
-async def until_said(log: Path, words: str, process: Process, *, timeout: float = 30.0) -> str:
-    """Wait until a running command has printed these words; gives all it printed."""
+async def until_printed(log: Path, words: str, process: Process, *, timeout: float = 90.0) -> str:
+    """Wait until a running command has printed these words; return all its output."""
     async with asyncio.timeout(timeout):
         while True:
             text = log.read_text(errors="replace")

@@ -14,7 +14,7 @@ import msgspec
 from dorm.client.opening import open_client
 from dorm.local.home import Running
 from events.nats.access.credentials import read_credentials
-from tests.e2e.commands import processes_of, running, until_gone, until_said
+from tests.e2e.commands import processes_of, running, until_gone, until_printed
 from tests.e2e.story import spec
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ sys.exit(int(sys.argv[3]))
 
 
 class Up:
-    """A cluster that runs as a process of its own."""
+    """A cluster that runs as a separate process."""
 
     def __init__(self, folder: Path, process: Process, log: Path) -> None:
         self.home = folder / "home"
@@ -65,7 +65,7 @@ class Up:
             yield client
 
     async def said(self, words: str, *, timeout: float = 30.0) -> str:
-        return await until_said(self.log, words, self.process, timeout=timeout)
+        return await until_printed(self.log, words, self.process, timeout=timeout)
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)

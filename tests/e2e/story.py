@@ -57,7 +57,7 @@ async def until(client: Client, condition: Callable[[State], bool], what: str, *
 
 
 async def shrink_and_complete(client: Client, folder: Path, *, slots: int) -> dict[str, App]:
-    """Play it on a cluster with room for `slots` containers; gives the ended apps by name."""
+    """Play it on a cluster with room for `slots` containers; return the ended apps by name."""
     first = await client.submit(spec("first", "logistic", FIRST_STEPS, n_max=slots))
     await until(client, lambda s: s.apps[first.id].step >= 10, "the first app trains on all slots")
     second = await client.submit(spec("second", "mlp", SECOND_STEPS, n_max=slots))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dorm.client.client import Client
-from tests.e2e.commands import REPOSITORY, done, environment, running, until_said
+from tests.e2e.commands import REPOSITORY, done, environment, running, until_printed
 from tests.e2e.local_up import leaving_nothing, named, trainer, write_spec
 from tests.e2e.story import until
 
@@ -34,7 +34,7 @@ async def test_a_cluster_in_the_background_ignores_ctrl_c_and_stops_on_sigterm(t
     async with leaving_nothing(tmp_path) as folder:
         home, log = folder / "home", folder / "up.log"
         async with running(home, log, *_UP, enter=in_the_background) as process:
-            await until_said(log, f"kill {process.pid} stops everything gracefully", process)
+            await until_printed(log, f"kill {process.pid} stops everything gracefully", process)
             process.send_signal(signal.SIGINT)
             await done(home, "submit", write_spec(folder, trainer("kept", 400)))
             url = json.loads((home / "running.json").read_text())["url"]

@@ -1,4 +1,4 @@
-"""Bad input: one clear line at the client, or an answer on the log; everything else goes on."""
+"""Bad input: one clear line at the client, or an answer on the log; everything else continues."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _packed(document: dict[str, Any]) -> bytes | None:
     return body
 
 
-async def test_what_the_cluster_can_never_run(cluster: Up, tmp_path: Path) -> None:
+async def test_apps_that_the_cluster_can_never_run(cluster: Up, tmp_path: Path) -> None:
     big = write_spec(tmp_path, {**GOOD, "name": "big", "demand": {"cpu": 64}})
     assert "[spec.demand.too_large]" in await refused(cluster.home, "submit", big, code=1)
     wide = write_spec(tmp_path, {**GOOD, "name": "wide", "n_min": 500})

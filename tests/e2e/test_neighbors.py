@@ -1,4 +1,4 @@
-"""Real processes: a crash loop beside an app that works, and a cluster that is stopped and started again."""
+"""Real processes: a crash loop next to a working app, and a cluster that is stopped and restarted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_crash_loop_leaves_its_neighbor_alone(tmp_path: Path) -> None:
         assert victim["generation"] <= 3, "it made room for the newcomer, and for no failure"
 
 
-async def test_those_that_ran_before_a_restart_come_first(tmp_path: Path) -> None:
+async def test_apps_that_ran_before_a_restart_have_priority(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder, *_TWO_CORES) as cluster, cluster.client() as client:
             await done(cluster.home, "submit", write_spec(folder, stepper("older", 10_000, 0, n_min=3, n_max=4)))

@@ -77,7 +77,7 @@ async def test_stopping_in_good_order_checkpoints_and_the_next_start_resumes(tmp
 
 
 @pytest.mark.soak
-async def test_stopping_at_once_loses_work_but_no_submission(tmp_path: Path) -> None:
+async def test_stopping_at_once_loses_work_and_no_submission(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path, "process")) as cluster:
         app = await cluster.client.submit(spec("hasty", "logistic", 60, n_max=2))
         await until(cluster.client, lambda s: s.apps[app.id].step >= 5, "it trains")

@@ -13,7 +13,7 @@ from compose.apps.worker.presence import VARIABLE
 from dorm.client.client import Client
 from events.nats.connection import Connection
 from replay.audit.audit import verify
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.e2e.story import spec, until
 from tests.lab.chaos.record import doubled, stays
 
@@ -39,7 +39,7 @@ class Lab:
         self.common = common
 
     def agent(self, data: str) -> AbstractAsyncContextManager[Any]:
-        """`dorm agent --name n3`, with a folder of its own; what it prints goes to `data`.log."""
+        """`dorm agent --name n3`, with its own folder; its output goes to `data`.log."""
         return running(
             self.folder / "home",
             self.log(data),
@@ -74,7 +74,7 @@ async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
         cluster = f"replaced-{secrets.token_hex(4)}"
         common = ["--url", nats_server.url, "--cluster", cluster]
         master = await stack.enter_async_context(running(tmp_path / "home", tmp_path / "master.log", "master", *common))
-        await until_said(tmp_path / "master.log", "leading", master, timeout=PATIENCE_S)
+        await until_printed(tmp_path / "master.log", "leading", master, timeout=PATIENCE_S)
         connection = await Connection.open(nats_server.url, cluster, create=True)
         client = await stack.enter_async_context(
             Client(connection.log, connection.bus, cluster, user="ann", connection=connection)
@@ -93,13 +93,13 @@ async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
 async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(lab: Lab) -> None:
     async with contextlib.AsyncExitStack() as stack:
         old = await stack.enter_async_context(lab.agent("old"))
-        await until_said(lab.log("old"), "joined", old, timeout=PATIENCE_S)
+        await until_printed(lab.log("old"), "joined", old, timeout=PATIENCE_S)
         app = await lab.train()
         old.send_signal(signal.SIGSTOP)
         stack.callback(lambda: old.returncode is None and old.send_signal(signal.SIGCONT))
 
         new = await stack.enter_async_context(lab.agent("new"))
-        said = await until_said(lab.log("new"), "holds the name n3", new, timeout=PATIENCE_S)
+        said = await until_printed(lab.log("new"), "holds the name n3", new, timeout=PATIENCE_S)
         assert "another --name" in said
         assert "waits" in await done(lab.folder / "home", "nodes", *lab.common)
         state = await lab.client.state()
@@ -113,7 +113,7 @@ async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(l
         assert state.nodes["n3"].refused is None
 
         old.send_signal(signal.SIGCONT)
-        await until_said(lab.log("old"), "holds the name n3", old, timeout=PATIENCE_S)
+        await until_printed(lab.log("old"), "holds the name n3", old, timeout=PATIENCE_S)
         reached = state.apps[app].step
         state = await until(
             lab.client, lambda s: s.apps[app].step > reached + 20, "the newcomer's app trains on", timeout=PATIENCE_S
@@ -127,10 +127,10 @@ async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(l
 @pytest.mark.timeout(400)
 async def test_with_both_alive_neither_breaks_the_others_apps(lab: Lab) -> None:
     async with lab.agent("old") as old:
-        await until_said(lab.log("old"), "joined", old, timeout=PATIENCE_S)
+        await until_printed(lab.log("old"), "joined", old, timeout=PATIENCE_S)
         app = await lab.train()
         async with lab.agent("new") as new:
-            await until_said(lab.log("new"), "stop the other agent", new, timeout=PATIENCE_S)
+            await until_printed(lab.log("new"), "stop the other agent", new, timeout=PATIENCE_S)
             state = await lab.client.state()
             longer_than_the_lease = state.time + 12 * 10**9
             state = await until(

@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 
 @contextlib.asynccontextmanager
 async def master(url: str, home: Path, *, kill: bool = False) -> AsyncIterator[None]:
-    """`dorm master` in a process of its own, ended in good order or by kill -9."""
+    """`dorm master` in a separate process, ended gracefully or by kill -9."""
     words = [sys.executable, "-c", "from dorm.cli.main import main; main()", "master", "--url", url]
     process = await asyncio.create_subprocess_exec(
         *words, "--cluster", CLUSTER, env={**os.environ, "DORM_HOME": str(home)}, stderr=asyncio.subprocess.DEVNULL

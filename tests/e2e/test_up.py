@@ -14,7 +14,7 @@ import pytest_asyncio
 import yaml
 
 from dorm.core.query.views import sizes
-from tests.e2e.commands import DORM, done, dorm, environment, refused, running, until_said
+from tests.e2e.commands import DORM, done, dorm, environment, refused, running, until_printed
 from tests.e2e.local_up import Up, leaving_nothing, named, talker, trainer, up, write_spec
 from tests.e2e.story import until
 
@@ -32,7 +32,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
         yield running_cluster
 
 
-async def test_it_says_where_it_is(cluster: Up) -> None:
+async def test_it_shows_its_address(cluster: Up) -> None:
     text = await cluster.said("Ctrl-C stops")
     for words in ("cluster 'local' is up: 2 nodes of 1 core, 1 GiB", "plain processes", cluster.url, str(cluster.home)):
         assert words in text
@@ -77,7 +77,7 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert "[app.ended]" in await refused(home, "update", "own", "--weight", "2", code=1)
 
 
-async def test_waiting_tells_how_it_ended(cluster: Up, tmp_path: Path) -> None:
+async def test_waiting_reports_how_it_ended(cluster: Up, tmp_path: Path) -> None:
     good = write_spec(tmp_path, talker("good", 3, 0.0))
     out = await done(cluster.home, "submit", "--wait", good)
     assert out.startswith("good completed after ")
@@ -137,16 +137,16 @@ async def test_events_are_lines_and_each_is_json(cluster: Up, tmp_path: Path) ->
 async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     async with running(cluster.home, log, "events", "-f", "--tail", "1") as following:
-        await until_said(log, ":", following)
+        await until_printed(log, ":", following)
         await done(cluster.home, "submit", "--wait", write_spec(tmp_path, talker("followed", 1, 0.0)))
-        text = await until_said(log, "AppCompleted", following)
+        text = await until_printed(log, "AppCompleted", following)
         assert "AppSubmitted" in text
         following.send_signal(signal.SIGINT)
         assert await following.wait() == 130
     assert "Traceback" not in log.read_text()
 
 
-async def test_whoever_reads_only_the_first_line_is_not_told_off(cluster: Up) -> None:
+async def test_reading_only_the_first_line_is_no_error(cluster: Up) -> None:
     shell = await asyncio.create_subprocess_shell(
         f"set -o pipefail; {DORM[0]} -c '{DORM[2]}' events -f -o json | head -n 1",
         executable="/bin/bash",
@@ -200,7 +200,7 @@ async def test_nodes_are_listed_and_drained(cluster: Up, tmp_path: Path) -> None
 async def test_a_further_master_follows(cluster: Up, tmp_path: Path) -> None:
     log = tmp_path / "master.log"
     async with running(cluster.home, log, "master") as process:
-        text = await until_said(log, "following", process)
+        text = await until_printed(log, "following", process)
         shown = json.loads(await done(cluster.home, "masters", "-o", "json"))
         assert (shown["condition"], shown["epoch"]) == ("leading", 1)
         assert shown["leader"] in text
@@ -264,7 +264,7 @@ async def test_another_cluster_leaves_this_one_alone(cluster: Up, tmp_path: Path
     log = tmp_path / "second.log"
     data = str(tmp_path / "data")
     async with running(cluster.home, log, *common, "--port", "0", "--data", data) as second:
-        assert f"commands go to the cluster at {cluster.url}" in await until_said(log, "DORM_CREDENTIALS=", second)
+        assert f"commands go to the cluster at {cluster.url}" in await until_printed(log, "DORM_CREDENTIALS=", second)
         assert "node-2" in await done(cluster.home, "nodes")
         second.send_signal(signal.SIGINT)
         assert await second.wait() == 0

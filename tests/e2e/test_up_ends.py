@@ -1,4 +1,4 @@
-"""How `dorm up` ends, in good order, at once, or by a kill; and what the next one finds."""
+"""How `dorm up` ends, gracefully, at once, or by a kill; and how the next one starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.e2e.commands import done, dorm, processes_of, running, until_gone, until_said
+from tests.e2e.commands import done, dorm, processes_of, running, until_gone, until_printed
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, up, write_spec
 from tests.e2e.story import check_log, until
 from tests.tries import LONG
@@ -145,7 +145,7 @@ async def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.soak
-async def test_who_follows_is_told_of_an_outage_once_and_goes_on(tmp_path: Path) -> None:
+async def test_a_follower_is_informed_of_an_outage_once_and_continues(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:
             port = cluster.url.rsplit(":", 1)[1]
@@ -164,8 +164,8 @@ async def test_who_follows_is_told_of_an_outage_once_and_goes_on(tmp_path: Path)
                 running(home, logs["logs"], "logs", "-f", "chatty") as output,
                 running(home, logs["wait"], "submit", "--wait", brief) as waiting,
             ):
-                await until_said(logs["events"], "app=brief", events)
-                await until_said(logs["logs"], "line 5\n", output)
+                await until_printed(logs["events"], "app=brief", events)
+                await until_printed(logs["logs"], "line 5\n", output)
                 async with cluster.client() as client:
                     await until(client, lambda s: named(s, "brief").phase == "running", "it runs")
                 cluster.process.kill()
@@ -174,12 +174,12 @@ async def test_who_follows_is_told_of_an_outage_once_and_goes_on(tmp_path: Path)
                     if "nats-server" in command:
                         psutil.Process(pid).kill()
                 for name, process in (("events", events), ("logs", output), ("wait", waiting)):
-                    await until_said(logs[name], "is lost", process)
+                    await until_printed(logs[name], "is lost", process)
                 async with up(folder, "--port", port) as again:
                     last = f"line {int((await done(home, 'logs', 'chatty', '--tail', '1')).split()[1]) + 5}\n"
-                    await until_said(logs["logs"], last, output)
+                    await until_printed(logs["logs"], last, output)
                     assert await asyncio.wait_for(waiting.wait(), 40.0) == 0
-                    await until_said(logs["events"], "AppCompleted", events)
+                    await until_printed(logs["events"], "AppCompleted", events)
                     await done(home, "cancel", "chatty", "--wait")
                     assert await asyncio.wait_for(output.wait(), 20.0) == 0
                     again.interrupt()

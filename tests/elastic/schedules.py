@@ -1,4 +1,4 @@
-"""Schedules of joins, leaves and deaths, drawn from a seed, and what has to hold after each."""
+"""Schedules of joins, leaves and deaths, drawn from a seed, and their invariants."""
 
 from __future__ import annotations
 

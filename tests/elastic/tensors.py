@@ -5,7 +5,7 @@ has this member at this step
 
     kill, stop    die or freeze while the others wait for it in the sum
     inside        die while the sum's data is on its way
-    after         die once it has the group's sum, before anybody counts it
+    after         die once it has the group's sum, before anyone counts it
     break         lose its process group, and live
 
 In a cluster the second half is slow until a file `go` lies in the shared folder, so that nothing ends before a test is done.
@@ -35,7 +35,7 @@ y = (x @ torch.randn(20) > 0).long()
 model = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
 large = torch.ones(5_000_000)
-"""Summed along with the gradients where a member dies inside the sum, so that the sum takes a while."""
+"""Summed along with the gradients if a member dies inside the sum, so that the sum takes a while."""
 
 shared = Path(os.environ.get("DORM_CHECKPOINT_DIR", "/"))
 epochs, pace, collectives, fault = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]

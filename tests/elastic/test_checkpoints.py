@@ -1,4 +1,4 @@
-"""The ledger where a job starts again from a checkpoint in the middle of an epoch, and where a script leaves its loop."""
+"""The ledger if a job starts again from a checkpoint in the middle of an epoch, and if a script leaves its loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(folder: Path, until: int | None) -> float:
     return float(weights[0])
 
 
-def test_the_ledger_goes_on_with_the_samples_before_the_checkpoint(tmp_path: Path) -> None:
+def test_the_ledger_continues_with_the_samples_before_the_checkpoint(tmp_path: Path) -> None:
     train(tmp_path, until=14)
     assert train(tmp_path, until=None) == 3 * sum(range(97))
     facts = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
@@ -69,7 +69,7 @@ def count_samples(folder: Path, membership: int, until: int | None) -> dict[int,
 
 
 @pytest.mark.parametrize("membership", [1, 2])
-def test_values_of_chunks_go_on_whichever_membership_the_job_begins_again_with(tmp_path: Path, membership: int) -> None:
+def test_values_of_chunks_continue_with_any_membership(tmp_path: Path, membership: int) -> None:
     """A worker that fails at the start of a generation has another membership announced before the first step."""
     with pytest.raises(SystemExit, match="143"):
         count_samples(tmp_path, 1, until=14)

@@ -31,7 +31,7 @@ def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
         archive.extractall(installed)
     packaged = {path.relative_to(installed / "dorm" / "elastic") for path in installed.rglob("*.py")}
     assert packaged == {p.relative_to(ROOT / "dorm" / "elastic") for p in (ROOT / "dorm" / "elastic").rglob("*.py")}
-    # The environment of these tests finds the project by a hook of its own, which a training image does not have.
+    # The environment of these tests finds the project by its own hook, which a training image does not have.
     code = (
         "import sys\nsys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f)]\n"
         "import numpy as np\nfrom dorm import elastic\nw = np.zeros(1)\n"

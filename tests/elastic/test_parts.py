@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 import dorm.elastic
 from dorm.elastic import ledger
 from dorm.elastic.chunks import Chunks
+from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError, PeerError, StateError
+from dorm.elastic.job import Job
 from dorm.elastic.ownership import owned_by, shared_out, targets
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol.handover import Handover, unchanged
@@ -233,3 +236,15 @@ class TestTheDistribution:
                         or top in sys.stdlib_module_names
                     )
                     assert known, f"{path} imports {name}"
+
+
+def test_a_leaver_lets_the_others_make_a_step_before_it_says_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that they share, its farewell and the end of its process take CPU time."""
+    done: list[str] = []
+    monkeypatch.setattr(time, "sleep", lambda seconds: done.append("waits") if seconds > 0.01 else None)
+    for left in (False, True):
+        job = Job(None, Contract())
+        job.left = left
+        monkeypatch.setattr(job.group, "close", lambda: done.append("says goodbye"))
+        job.close()
+    assert done == ["says goodbye", "waits", "says goodbye"]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT, Workers, free_port
+from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_a_frozen_member_is_removed_and_ends_when_it_wakes(workers: Workers, alo
     assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
 
 
-def test_sigterm_saves_and_the_next_generation_goes_on_to_the_same_model(tmp_path: Path, alone: str) -> None:
+def test_sigterm_saves_and_the_next_generation_reaches_the_same_model(tmp_path: Path, alone: str) -> None:
     workers = Workers(tmp_path, SCRIPT, "12", "0.01")
     try:
         workers.announce(0, 1, 2)
@@ -214,7 +215,7 @@ def test_workers_without_announcements_find_each_other_whichever_starts_first(tm
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are chosen here are of x86-64")
 @pytest.mark.parametrize("kernels", ["Haswell", "Prescott"])
-def test_members_say_where_they_round_otherwise(tmp_path: Path, kernels: str) -> None:
+def test_members_report_different_rounding(tmp_path: Path, kernels: str) -> None:
     (tmp_path / "go").touch()
     ports = [free_port(), free_port()]
     own = {0: "Haswell", 1: kernels}

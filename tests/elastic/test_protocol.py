@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dorm.bench.elastic.group import Group
+from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from tests.elastic.schedules import around_a_barrier, around_a_message, check, random_schedule
 from tests.tries import tries
@@ -65,3 +66,22 @@ def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
 @pytest.mark.parametrize("seed", [27, 50, *range(tries(6, 2000))])
 def test_members_die_while_a_barrier_is_announced(seed: int) -> None:
     check(around_a_barrier(seed), may_end=True)
+
+
+def test_members_that_stay_hear_of_the_switch_before_those_that_leave() -> None:
+    """On a machine that they share, the end of a leaver's process would take time from the others' step."""
+    group = Group(3, epochs=4)
+    heard: list[int] = []
+    send = group._send
+
+    def noted(sender: int, peer: int, message: m.Message) -> None:
+        if isinstance(message, m.Go) and message.cause == "shrink":
+            heard.append(peer)
+        send(sender, peer, message)
+
+    group._send = noted  # type: ignore[method-assign, assignment]
+    group.announce(0, 1, 2, 3, 4)
+    group.later(2.5, lambda: group.announce(0, 3, 4))
+    group.run()
+    assert heard == [3, 4, 1, 2]
+    check(group)

@@ -71,7 +71,7 @@ def trained(group: Group) -> list[tuple[str, tuple[int, ...]]]:
     return [(fact.cause, fact.view.members) for fact in changes if fact.cause != "balance"]
 
 
-def test_a_newcomer_whose_switch_nobody_else_heard_of_joins_by_the_next_one() -> None:
+def test_a_newcomer_whose_switch_was_lost_joins_with_the_next_one() -> None:
     group = Group(1, epochs=8)
     wire = Wire(group)
     group.announce(0, 1, 2)
@@ -217,7 +217,7 @@ def test_the_leader_dies_while_it_sends_a_result_that_announces_a_barrier() -> N
 
 @pytest.mark.parametrize(("hangs_up", "least_s", "most_s"), [(True, 0.0, 0.3), (False, MINORITY_S, MINORITY_S + 0.5)])
 def test_of_two_members_the_leader_is_gone(hangs_up: bool, least_s: float, most_s: float) -> None:
-    """Its connections end with its process; where it is only silent, it may live and has the first claim."""
+    """Its connections end with its process; if it is only silent, it may live and has the first claim."""
     group = Group(14, epochs=8)
     group.announce(0, 1)
     lost: list[float] = []
@@ -284,7 +284,7 @@ def test_a_report_of_an_earlier_recovery_counts_in_none_after_it() -> None:
     assert trained(group)[-1] == ("death", (1, 3))
 
 
-def test_a_founder_that_is_to_leave_before_the_first_step_leads_nobody() -> None:
+def test_a_founder_that_leaves_before_the_first_step_never_leads() -> None:
     group = Group(12, epochs=3)
     wire = Wire(group)
     group.announce(0, 1, 2)
@@ -325,3 +325,22 @@ def test_a_leader_learns_of_a_newcomers_death_from_a_report_before_its_connectio
     group.run()
     check(group)
     assert trained(group)[1:] == [("death", (0, 1)), ("grow", (0, 1, 4))]
+
+
+def test_a_newcomer_learns_at_the_switch_who_has_died_before() -> None:
+    """Else the first report of another death would be news of all of them, and everyone would report again."""
+    group = Group(9, epochs=12)
+    group.announce(0, 1, 2, 3)
+    group.later(2.5, lambda: kill(group, 3, 0, 1, 2))
+    group.later(6.0, lambda: group.announce(0, 1, 2, 4, 5))
+    members = (0, 1, 2, 4, 5)
+    known: list[set[int]] = []
+    until(
+        group,
+        lambda: ("grow", members) in trained(group) and all(group.members[slot].view is not None for slot in members),
+        lambda: known.extend(set(group.members[slot].dead) for slot in members),
+    )
+    group.run()
+    assert trained(group) == [("start", (0, 1, 2, 3)), ("death", (0, 1, 2)), ("grow", members)]
+    assert known == [{3}] * 5
+    check(group)

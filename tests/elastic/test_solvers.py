@@ -1,4 +1,4 @@
-"""The solvers reach the optimum, alone and through resizes and deaths, and say truthfully how far they are from it."""
+"""The solvers reach the optimum, alone and through resizes and deaths, and report correctly how far they are from it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_micro_tasks_need_more_rounds() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code"), [({"loss": "none", "l2": 1.0}, "loss"), ({"l2": 0.0}, "l2")])
-def test_what_cannot_be_solved_is_refused(arguments: dict[str, Any], code: str) -> None:
+def test_unsolvable_problems_are_refused(arguments: dict[str, Any], code: str) -> None:
     model = np.zeros(64)
     with elastic.join(state={"model": model}, contract=Contract()) as job, pytest.raises(ContractError) as error:
         next(solve(job, model, FEATURES, LABELS, **arguments))

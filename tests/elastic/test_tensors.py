@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SCRIPT = str(Path(__file__).with_name("tensors.py"))
 EXPECTED = ledger.expected(1000).digest
 START_S = 120.0
-"""To import PyTorch takes seconds, and many times that beside other tests."""
+"""To import PyTorch takes seconds, and many times that next to other tests."""
 SAME = 1e-4
 """Relative to the largest weight: 32-bit sums of other partial sums."""
 
@@ -85,7 +85,7 @@ def test_each_membership_sums_by_its_own_group_from_its_first_step_on(tmp_path: 
         workers.announce(0, 1, 2, 3)
         grown = changed(workers, "grow")
         another_epoch(workers)
-        workers.announce(0, 1)  # The same two: they get a group of their own again.
+        workers.announce(0, 1)  # The same two: they get their own group again.
         shrunk = changed(workers, "shrink")
         another_epoch(workers)
         workers.announce(1)
@@ -98,7 +98,7 @@ def test_each_membership_sums_by_its_own_group_from_its_first_step_on(tmp_path: 
         assert grown["group_s"] > 0
 
 
-def test_over_tcp_the_model_is_the_same_but_for_rounding(tmp_path: Path, alone: list[float]) -> None:
+def test_over_tcp_the_model_is_the_same_up_to_rounding(tmp_path: Path, alone: list[float]) -> None:
     with training(tmp_path, by="tcp") as workers:
         workers.announce(0, 1, 2)
         assert workers.wait(0, 1, 2) == [0, 0, 0]
@@ -108,9 +108,7 @@ def test_over_tcp_the_model_is_the_same_but_for_rounding(tmp_path: Path, alone: 
 
 
 @pytest.mark.parametrize(("victim", "kind"), [(0, "kill"), (2, "kill"), (2, "inside"), (0, "after")])
-def test_a_member_that_dies_in_a_sum_has_the_step_come_again(
-    tmp_path: Path, alone: list[float], victim: int, kind: str
-) -> None:
+def test_a_death_during_a_sum_repeats_the_step(tmp_path: Path, alone: list[float], victim: int, kind: str) -> None:
     with training(tmp_path, fault=f"{victim}:15:{kind}") as workers:
         workers.announce(0, 1, 2)
         dead = changed(workers, "death")
@@ -138,7 +136,7 @@ def test_a_member_that_freezes_in_a_sum_is_removed(tmp_path: Path, alone: list[f
         assert "LeftBehind" in workers.output(victim)
 
 
-def test_a_group_that_fails_though_all_live_is_replaced_by_tcp(tmp_path: Path, alone: list[float]) -> None:
+def test_a_group_that_fails_while_all_members_live_is_replaced_by_tcp(tmp_path: Path, alone: list[float]) -> None:
     with training(tmp_path, fault="1:15:break") as workers:
         workers.announce(0, 1, 2)
         another_epoch(workers)

@@ -118,13 +118,13 @@ def _dead_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _two_groups(patch: pytest.MonkeyPatch) -> None:
-    """Every part of a view that was cut goes on, whether another has claimed to or not."""
+    """Every part of a divided view continues, whether or not another has claimed to."""
     claimed = Recovery.claimed
     patch.setattr(Recovery, "claimed", lambda self, views, granted: claimed(self, views, granted=True))
 
 
 def _steps_during_recovery(patch: pytest.MonkeyPatch) -> None:
-    """Survivors report where they are, and go on."""
+    """Survivors report where they are, and continue."""
     begin = Recovery.begin
 
     def go_on(self: Recovery) -> None:

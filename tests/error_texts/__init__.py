@@ -1,1 +1,1 @@
-"""The wording of errors, by area: rows of the table in `tests/test_error_texts.py`, too many for one file."""
+"""The wording of errors, by area: rows of the table in `tests/test_error_texts.py`."""

@@ -1,4 +1,4 @@
-"""What is said of settings: parameters of the policies, and times."""
+"""Errors about settings: parameters of the policies, and times."""
 
 # ruff: noqa: E501 - a text stands on one line, so that it can be searched for
 

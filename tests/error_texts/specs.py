@@ -1,4 +1,4 @@
-"""What is said of a spec that can't be accepted."""
+"""Errors about specs."""
 
 # ruff: noqa: E501 - a text stands on one line, so that it can be searched for
 

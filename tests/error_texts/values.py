@@ -1,4 +1,4 @@
-"""What is said of quantities, durations and requirements, where they stand alone."""
+"""Errors about quantities, durations and requirements outside of specs."""
 
 # ruff: noqa: E501 - a text stands on one line, so that it can be searched for
 

@@ -19,5 +19,5 @@ from events.addresses import shown
         ("", ""),
     ],
 )
-def test_what_comes_before_the_host_is_hidden(address: str, wanted: str) -> None:
+def test_credentials_in_urls_are_hidden(address: str, wanted: str) -> None:
     assert shown(address) == wanted

@@ -1,6 +1,6 @@
 """Every integer that comes from outside is bounded when it is decoded: on the log, beside it, and over HTTP.
 
-The types are walked, so a new field or a new kind is looked at as soon as it is there."""
+The types are walked, so new fields and kinds are checked automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash chain: what it is made of, and its marks."""
+"""The hash chain: its content and its marks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(seq: int) -> Record:
     return Record(seq, 1_700_000_000_000_000_000 + seq, "dorm.local.AppUpdated.me", b"body", f"me.{seq}")
 
 
-def test_anybody_can_compute_it() -> None:
+def test_anyone_can_compute_it() -> None:
     packed = msgpack.packb([1, 1_700_000_000_000_000_001, "dorm.local.AppUpdated.me", b"body", "me.1"])
     assert link(START, record(1)) == blake2b(bytes(32) + packed, digest_size=32).digest()
 
@@ -30,7 +30,7 @@ def followed(upto: int, chain: Chain | None = None) -> Chain:
     return chain
 
 
-def test_it_goes_on_where_it_was() -> None:
+def test_it_continues_where_it_was() -> None:
     whole, half = followed(500), followed(200)
     assert followed(500, Chain(200, half.value)).value == whole.value
 
@@ -70,7 +70,7 @@ def test_a_signed_seal() -> None:
     [b"", b"S", b"\xff\x00", b"A" * 58, b"=" * 20, new_seed()[:-1], new_seed().lower()],
     ids=["nothing", "short", "bytes", "letters", "padding", "cut", "lower case"],
 )
-def test_what_is_no_key_is_refused_without_showing_it(seed: bytes) -> None:
+def test_invalid_keys_are_refused_without_being_shown(seed: bytes) -> None:
     with pytest.raises(KeyUnusableError) as refused:
         SealKey(seed)
     assert len(seed) < 3 or seed.decode("latin-1") not in str(refused.value)

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: what the specification demands holds for every event, and nothing of an event is lost."""
+"""CloudEvents 1.0: every event meets the specification, and nothing of it is lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def strictly(document: Any) -> Any:
 @pytest.mark.parametrize("kind", [*PUBLISHED, *MASTER_FACTS], ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_event_is_a_cloudevent_with_all_that_it_says(kind: type[Event], data: st.DataObject) -> None:
+def test_every_event_is_a_cloudevent_with_its_whole_content(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
     facts: list[Any] = [event] if kind in MASTER_FACTS else []
     whole = Round(id="r", at=1, by="m", epoch=3, basis=6, allocated=False, events=facts) if facts else event
@@ -88,7 +88,7 @@ def test_every_event_is_a_cloudevent_with_all_that_it_says(kind: type[Event], da
         assert made["data"]["kind"] == type(one.event).__name__
 
 
-def test_what_strangers_write_makes_cloudevents_too() -> None:
+def test_foreign_records_become_cloudevents_too() -> None:
     app: dict[Any, Any] = {"name": "x"}
     odd = [
         {**app, None: 1, (1, 2): 3},
@@ -164,6 +164,6 @@ def test_positions_are_read_back_and_ordered(seq: int, index: int | None, other:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.", ".1", "1.2.3", "١", "1 2", "9" * 30])
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_positions(text: str) -> None:
     with raises(ValueError, "position.malformed"):
         parse(text)

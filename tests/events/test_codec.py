@@ -1,4 +1,4 @@
-"""Events to bytes and back, whatever the bytes."""
+"""Events to bytes and back, for any bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROUND = subjects.rounds("c")
 @pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.__name__)
 @settings(max_examples=tries(30, 600), deadline=None)
 @given(data=st.data())
-def test_every_kind_comes_back_from_messagepack_and_from_json(kind: type[Event], data: st.DataObject) -> None:
+def test_every_kind_survives_messagepack_and_json(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
     body = encode(event)
     assert decode(record_of(event, body)) == filled(event)
@@ -54,7 +54,7 @@ def test_every_kind_comes_back_from_messagepack_and_from_json(kind: type[Event],
 @pytest.mark.parametrize("kind", MASTER_FACTS, ids=lambda kind: kind.__name__)
 @settings(max_examples=tries(20, 400), deadline=None)
 @given(data=st.data())
-def test_every_fact_of_the_master_comes_back_in_a_round(kind: type[Event], data: st.DataObject) -> None:
+def test_every_fact_of_the_master_survives_in_a_round(kind: type[Event], data: st.DataObject) -> None:
     facts: list[Any] = data.draw(st.lists(events_of(kind), min_size=1, max_size=3))
     event = Round(id="m-1", at=1, by="master", epoch=1, basis=5, allocated=False, events=facts)
     for body in (encode(event), msgspec.json.encode(event)):
@@ -151,7 +151,7 @@ def test_the_least_that_a_client_sends() -> None:
     assert decode(without_id) == AppSubmitted(id="alice.7", at=1_000, by="alice")
 
 
-def test_what_the_publisher_says_stays() -> None:
+def test_the_publishers_fields_stay() -> None:
     body = {"kind": "NodeLeft", "node": "n1", "id": "n1-9", "at": 5, "by": "n1", "cause": "3.1"}
     assert decoded(LEFT, body) == NodeLeft(node="n1", id="n1-9", at=5, by="n1", cause="3.1")
 
@@ -243,7 +243,7 @@ COMPLETED = {"kind": "AppCompleted", "app": "a", "generation": 2}
 
 
 @pytest.mark.usefixtures("newer_kinds")
-def test_older_facts_in_a_round_are_upcast_though_they_look_like_new_ones() -> None:
+def test_older_facts_in_a_round_are_upcast_even_if_they_look_like_new_ones() -> None:
     event = decoded(ROUND, round_of(LOST, COMPLETED, {**COMPLETED, "v": 2}))
     assert isinstance(event, Round)
     assert event.events == [
@@ -261,7 +261,7 @@ def test_unknown_facts_in_a_round_keep_their_places(unknown: dict[str, Any]) -> 
     assert isinstance(event.events[1], Unknown)
 
 
-def test_nobody_passes_for_unknown_in_a_round() -> None:
+def test_no_fact_poses_as_unknown_in_a_round() -> None:
     event = decoded(ROUND, round_of(LOST, {"kind": "Unknown", "subject": "s", "name": "n"}))
     assert isinstance(event, Round)
     assert isinstance(event.events[1], Unknown)
@@ -283,19 +283,19 @@ def test_foreign_types_and_broken_text_reach_the_tools() -> None:
     assert isinstance(decode(Record(1, 1, SUBMIT, body)), AppSubmitted)
 
 
-def test_a_submission_is_owed_an_answer_though_it_can_not_be_read() -> None:
+def test_an_unreadable_submission_is_answered() -> None:
     assert submission_of(decode(Record(1, 1, SUBMIT, b"\xff\xff")))
     assert submission_of(decode(Record(1, 1, SUBMIT, b"{}")))
     assert not submission_of(decode(Record(1, 1, LEFT, b"\xff\xff")))
 
 
-def test_exit_codes_come_back() -> None:
+def test_exit_codes_survive_a_round_trip() -> None:
     failed = AppFailed(app="a", generation=1, reason="exit code 3")
     event = Round(id="m", at=1, by="m", epoch=1, basis=1, allocated=False, events=[failed])
     assert decode(record_of(event, encode(event))) == event
 
 
-def test_the_fast_way_is_taken_for_what_we_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_decodes_our_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way would be right too, but ten times slower."""
 
     def refuse(record: Record) -> Event:
@@ -326,7 +326,7 @@ def test_how_deep_a_spec_may_be_depends_on_no_stack_and_no_python(levels: int, r
 
 
 @pytest.mark.parametrize(("levels", "readable"), [(300, True), (5000, False)])
-def test_so_does_what_is_ignored(levels: int, readable: bool) -> None:
+def test_ignored_fields_survive_too(levels: int, readable: bool) -> None:
     body = b"\x83\xa4kind\xb2NodeDrainRequested\xa4node\xa2n1\xa5extra" + b"\x91" * (levels - 1) + b"\x90"
     found = decode(Record(1, 1, "dorm.lab.NodeDrainRequested.ann", body, ""))
     assert isinstance(found, NodeDrainRequested if readable else Unreadable)

@@ -1,4 +1,4 @@
-"""Text that is too long keeps its beginning, and says how much is missing; what is shared leaves room for the next one."""
+"""Overlong text keeps its beginning, with the number of omitted characters; shared bounds leave room for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from events.limits import LONGEST_TEXT, Shares, clipped
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([50, 200, LONGEST_TEXT]))
-def test_a_clipped_text_fits_and_counts_what_it_left_out(length: int, longest: int) -> None:
+def test_a_clipped_text_fits_and_counts_the_omitted_characters(length: int, longest: int) -> None:
     text = "a" * length
     shown = clipped(text, longest)
     assert len(shown) <= longest
@@ -30,7 +30,7 @@ def test_where_not_even_the_count_fits_nothing_raises(longest: int) -> None:
 
 
 @given(st.integers(2, 300), st.integers(1, 50))
-def test_there_is_room_for_whoever_comes_next(most: int, parties: int) -> None:
+def test_there_is_room_for_the_next_newcomer(most: int, parties: int) -> None:
     shares, had = Shares(most), [0] * min(parties, most // 2)
     while any(shares.has_room_for(str(party)) for party in range(len(had))):
         for party in range(len(had)):

@@ -28,7 +28,7 @@ def test_a_position_is_its_text(text: str, position: Position) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.", ".1", "1.2.3", "1 .2", "٣", "1" * 19, "1." + "1" * 10, "118x"])
-def test_other_text_is_refused_with_what_to_write(text: str) -> None:
+def test_other_text_is_refused_with_an_example(text: str) -> None:
     with raises(ValueError, "position.malformed", repr(text)) as refused:
         parse(text)
     assert str(refused.value).startswith(repr(text))
@@ -56,7 +56,7 @@ def test_a_long_text_is_quoted_in_part() -> None:
         (Position(5, 3), Position(4, 9), True),
     ],
 )
-def test_what_was_read_covers_what_comes_before(read: Position, other: Position, covered: bool) -> None:
+def test_a_read_position_covers_all_earlier_ones(read: Position, other: Position, covered: bool) -> None:
     assert read.covers(other) is covered
 
 

@@ -1,4 +1,4 @@
-"""Quantities and durations: every unit, every limit, and what is said of what is neither."""
+"""Quantities and durations: every unit, every limit, and the errors for other text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _NO_QUANTITY: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "quantity", "code"), _NO_QUANTITY)
-def test_what_is_no_quantity(name: str, quantity: Quantity, code: str) -> None:
+def test_invalid_quantities(name: str, quantity: Quantity, code: str) -> None:
     with raises(ValueError, code):
         resource(name, quantity)
 
@@ -95,7 +95,7 @@ def test_resources_are_sorted_and_without_zeros() -> None:
     assert list(resources({"memory": "1k", "gpu": 0, "cpu": 1}).items()) == [("cpu", 1000), ("memory", 1000)]
 
 
-def test_a_capacity_as_it_is_written() -> None:
+def test_parsing_of_capacities() -> None:
     assert capacity("memory=8GiB, cpu = 4,gpu=0") == {"cpu": 4000, "memory": 8 * 2**30}
 
 
@@ -131,7 +131,7 @@ _NO_DURATION: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("text", "code"), _NO_DURATION)
-def test_what_is_no_duration(text: Quantity, code: str) -> None:
+def test_invalid_durations(text: Quantity, code: str) -> None:
     with raises(ValueError, code):
         duration(text)
 

@@ -25,7 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def asked_anew(package: Path) -> str:
+def asked_again(package: Path) -> str:
     """As another process would."""
     fingerprint.cache_clear()
     return fingerprint(package.name)
@@ -33,18 +33,18 @@ def asked_anew(package: Path) -> str:
 
 @pytest.mark.parametrize("path", ["one.py", "inner/two.py", "inner/new.py"])
 def test_every_edit_makes_another_one(package: Path, path: str) -> None:
-    before = asked_anew(package)
-    assert asked_anew(package) == before
+    before = asked_again(package)
+    assert asked_again(package) == before
     (package / path).write_text("value = 2\n")
-    after = asked_anew(package)
+    after = asked_again(package)
     assert after != before
     (package / path).rename(package / "renamed.py")
-    assert asked_anew(package) not in (before, after)
+    assert asked_again(package) not in (before, after)
 
 
-def test_what_is_no_source_does_not_count(package: Path) -> None:
-    before = asked_anew(package)
+def test_only_sources_count(package: Path) -> None:
+    before = asked_again(package)
     (package / "__pycache__").mkdir(exist_ok=True)
     (package / "__pycache__" / "one.py").write_text("compiled")
     (package / "notes.txt").write_text("value = 2\n")
-    assert asked_anew(package) == before
+    assert asked_again(package) == before

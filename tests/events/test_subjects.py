@@ -31,7 +31,7 @@ def test_overlap_is_not_claimed_where_there_is_none() -> None:
 
 
 @given(st.text(max_size=100))
-def test_whoever_it_is_becomes_one_token(who: str) -> None:
+def test_any_name_becomes_one_token(who: str) -> None:
     subject = subjects.fact("c", "AppSubmitted", who)
     assert subjects.valid(subject)
     assert subjects.kind_of(subject) == "AppSubmitted"
@@ -50,14 +50,14 @@ def test_which_subjects_are_valid() -> None:
     assert not any(map(subjects.valid, ["", ".", "a.", ".a", "a..b", "a b", "a.*", "a.>", "a\n", "a.\x00"]))
 
 
-def test_reports_and_rounds_are_told_apart() -> None:
+def test_reports_and_rounds_are_distinguished() -> None:
     assert subjects.kind_of(subjects.report("c", "n1")) == "NodeReported"
     assert subjects.kind_of(subjects.rounds("c")) == "Round"
     assert not subjects.matches(subjects.log_subjects("c"), subjects.report("c", "n1"))
     assert subjects.matches(subjects.reports("c"), subjects.report("c", "n1"))
 
 
-def test_each_subject_as_it_is_written() -> None:
+def test_formatting_of_subjects() -> None:
     assert subjects.fact("c", "AppSubmitted", "a n") == "dorm.c.AppSubmitted.a_n"
     assert subjects.rounds("c") == "dorm.c.round.master"
     assert subjects.log_subjects("c") == "dorm.c.*.*"
@@ -70,7 +70,7 @@ def test_each_subject_as_it_is_written() -> None:
     assert subjects.token("x" * 65) == "x" * 64
 
 
-def test_who_and_where_are_read_from_a_subject() -> None:
+def test_publisher_and_place_are_read_from_a_subject() -> None:
     assert subjects.who_of("dorm.c.AppSubmitted.ann") == "ann"
     assert subjects.who_of("dorm.c.report.n1.NodeReported") == "n1"
     assert subjects.who_of("dorm.c.AppSubmitted") == ""

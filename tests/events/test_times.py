@@ -34,7 +34,7 @@ def test_the_defaults_keep_every_rule() -> None:
         ({"quiet_limit_ms": 60_000}, "settings.idle.below_quiet_limit"),
     ],
 )
-def test_what_would_do_harm_is_refused_with_both_values_and_what_to_do(change: dict[str, Any], code: str) -> None:
+def test_harmful_combinations_are_refused_with_advice(change: dict[str, Any], code: str) -> None:
     with raises(HarmfulTimes, code, ": set a longer "):
         times_after(Times(), PolicyChanged(**change))
 

@@ -51,7 +51,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run_all(work: list[Work], jobs: int, done: list[Done]) -> list[Work]:
-    """Gives the pieces in which a process died, as only a bug in compiled code (or the lack of memory) lets it."""
+    """Yield the pieces of work in which a process died, which only a bug in compiled code (or a lack of memory) can cause."""
     tried, total, told = 0, sum(one.count for one in work), 0.0
     waiting, crashed = list(reversed(work)), list[Work]()
     while waiting:
@@ -82,7 +82,7 @@ _said: Counter[str] = Counter()
 
 
 def _say_failure(failure: Failure) -> None:
-    """Of each place the first ones; all of them are counted."""
+    """Print the first failures of each place; all of them are counted."""
     _said[failure.where] += 1
     if _said[failure.where] <= 2:
         path = save(FOLDER, failure)

@@ -1,9 +1,9 @@
 """Malformed input: a good input of a corpus, edited in a few places.
 
 Trees (maps and lists, as events are) are edited where a byte would not reach: a value of another type, a key twice, a list
-within itself.  Bytes and texts are spliced, as disks, wires and broken programs do.
+within itself.  Bytes and texts are spliced, as by disks, networks and broken programs.
 
-All decisions are read off one byte string, in which smaller bytes stand for plainer decisions: Hypothesis can shrink it.
+All decisions are read from one byte string, in which smaller bytes are simpler decisions, so Hypothesis can shrink it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ S = TypeVar("S", bytes, str)
 
 
 class Source:
-    """Decisions, read off bytes.  Beyond their end every byte reads as zero."""
+    """Decisions, read from bytes.  Beyond their end, every byte is zero."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -75,7 +75,7 @@ _LENGTHS = (1, 4, 8, 32, 200)
 
 
 def strange(source: Source) -> Any:
-    """A value that no reader expects."""
+    """Return a value that no reader expects."""
     match source.below(16):
         case 0:
             return int.from_bytes(source.bytes(source.below(10)), signed=True)
@@ -112,7 +112,7 @@ def spliced(source: Source, data: S, others: Sequence[S] = ()) -> S:
 
 
 def _unit(source: Source, old: S) -> S:
-    """Another byte, often with one bit flipped, or another character."""
+    """Return another byte, often with one bit flipped, or another character."""
     if isinstance(old, bytes):
         return bytes([ord(old) ^ 1 << source.below(8)]) if old and source.one_in(2) else source.bytes(1)
     return chr(source.below(source.pick((128, 0x110000))))
@@ -147,7 +147,7 @@ def changed(source: Source, tree: Any, *, alike: bool = False) -> Any:
 
 
 def _near(source: Source, value: Any) -> Any:
-    """Another value of the same kind, or almost."""
+    """Return another value of the same kind, or almost."""
     match value:
         case bool() | None:
             return not value

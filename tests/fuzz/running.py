@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 SLOW_S = 2.0
 """CPU seconds that no input may take; most take less than a thousandth of that."""
 HANG_S = 20.0
-"""After this it is interrupted."""
+"""Time after which it is interrupted."""
 MEMORY = 4 << 30
-"""Bytes of address space that a process may have: what takes more fails."""
+"""The maximum address space of a process in bytes; an input that needs more fails."""
 DECISIONS = 1024
 """Random bytes behind each input; only the longest lists of records read more."""
 _MOST_FAILURES = 20
-"""Of one target in one piece of work: what is broken that badly needs no more examples."""
+"""The maximum number of failures of one target in one piece of work: more examples would not help."""
 
 
 class Hang(BaseException):
-    """It took too long.  Nothing that handles errors handles this."""
+    """An input took too long.  No error handling catches this."""
 
 
 class Slow(AssertionError):
-    """It came to an end, and took too long."""
+    """An input was processed, but took too long."""
 
 
 class Failure(msgspec.Struct):
-    """An input that did harm."""
+    """An input that failed."""
 
     target: str
     name: str
     """Seed and number, or the file that it came from."""
     error: str
     where: str
-    """The last place of ours that it went through: failures of one place are shown once."""
+    """The last place in our code: failures of one place are shown once."""
     data: bytes
 
     @property
@@ -73,18 +73,18 @@ class Work(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What came of it."""
+    """The result of a piece of work."""
 
     target: str
     inputs: int
     cpu_s: float
     peak_rss: int
-    """Bytes, of the process that did it, so far."""
+    """Peak memory of its process so far, in bytes."""
     failures: list[Failure]
 
 
 def limit_memory() -> None:
-    """Of this process, permanently."""
+    """Limit the memory of this process, permanently."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
@@ -125,7 +125,7 @@ def smallest(target: Target, failure: Failure, decisions: bytes) -> Failure:
             best = found  # the last one is the smallest
             raise AssertionError(found.where)
 
-    size = len(decisions)  # of one size only: then Hypothesis reads them off its own input as they are
+    size = len(decisions)  # of one size only: then Hypothesis takes them unchanged from its own input
     test: Any = settings(
         phases=(Phase.reuse, Phase.shrink), database=InMemoryExampleDatabase(), deadline=None,
         suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet,
@@ -137,7 +137,7 @@ def smallest(target: Target, failure: Failure, decisions: bytes) -> Failure:
 
 
 def fails(target: Target, data: bytes, name: str) -> Failure | None:
-    """Return what an input does wrong, None if nothing."""
+    """Return the failure of an input, None if it passes."""
     began = time.process_time()
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
     try:
@@ -191,7 +191,7 @@ def _drop(*_: Any) -> Any:
 
 
 def planned(inputs: int, seed: int, wanted: list[str], piece: int) -> list[Work]:
-    """All work of a run in pieces, so that every target is met early and again and again."""
+    """Yield the work of a run in pieces, so that every target comes early and repeatedly."""
     targets = [TARGETS[name] for name in wanted or TARGETS]
     whole = sum(target.share for target in targets)
     counts = {target.name: -(-inputs * target.share // whole) for target in targets}
@@ -204,7 +204,7 @@ def planned(inputs: int, seed: int, wanted: list[str], piece: int) -> list[Work]
 
 
 def save(folder: Path, failure: Failure) -> Path:
-    """As hex digits in lines, which diffs and mails bear."""
+    """Save it as lines of hex digits, which survive diffs and mails."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / failure.file
     text = failure.data.hex()
@@ -213,7 +213,7 @@ def save(folder: Path, failure: Failure) -> Path:
 
 
 def saved(path: Path) -> tuple[Target, bytes]:
-    """Raises ValueError, LookupError for a file that is none of these."""
+    """Read a saved input.  Raises ValueError, LookupError for any other file."""
     return TARGETS[path.name.rsplit("-", 1)[0]], bytes.fromhex("".join(path.read_text().split()))
 
 

@@ -1,4 +1,4 @@
-"""Good inputs to begin with: records and states of the golden logs, archives, specs and what else people write."""
+"""Good inputs to begin with: records and states of the golden logs, archives, specs and other texts of users."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 CLUSTER = "demo"
 STATES = 6
-"""Of each golden log, along its way."""
+"""Number of states of each golden log."""
 
 
 class Body(NamedTuple):
-    """Of a record: its subject, its bytes, and the same as a tree."""
+    """The body of a record: its subject, its bytes, and the same as a tree."""
 
     subject: str
     body: bytes
@@ -38,18 +38,18 @@ class Body(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A state of a golden log, and the records that followed there."""
+    """A state of a golden log, and the records that follow it."""
 
     state: Copy
     epoch: int
     desired: bytes
-    """What the first node's agent has folded up to there."""
+    """The fold of the first node's agent up to there."""
     following: list[Body]
 
 
 @cache
 def logs() -> list[list[Record]]:
-    """The golden logs' records."""
+    """Return the golden logs' records."""
     return [asyncio.run(_read(path)) for path in archives()]
 
 
@@ -84,7 +84,7 @@ def stops() -> list[Stop]:
 
 
 def _possible(state: State) -> list[Body]:
-    """What clients, operators and agents might say there, whether or not the log has any of it."""
+    """Yield events that clients, operators and agents might publish there, whether or not the log has them."""
     said: list[tuple[Event, str]] = []
     for app in list(state.apps.values())[-3:]:
         said.append((k.AppUpdated(app=app.id, weight=2.0, n_min=1, n_max=3), "ann"))
@@ -120,7 +120,7 @@ def _first_node(records: list[Record]) -> str:
 
 @cache
 def bodies() -> list[Body]:
-    """Of each kind a few of every golden log, and the nonsense of the core's tests."""
+    """Return a few bodies of each kind of every golden log, and the invalid ones of the core's tests."""
     taken: dict[tuple[int, str], int] = {}
     found = []
     for number, records in enumerate(logs()):

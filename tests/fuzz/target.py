@@ -1,4 +1,4 @@
-"""What a target of the fuzz is: how inputs are made, and what has to hold of each."""
+"""A fuzz target: how inputs are made, and what has to hold for each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """Inputs are bytes, so that each can be saved and tried again, whatever it stands for."""
+    """One target.  Inputs are bytes, so each can be saved and tried again, whatever it represents."""
 
     name: str
     share: int
-    """Of all inputs, against the other targets' shares: expensive targets get few."""
+    """Its share of all inputs, relative to other targets': expensive targets get few."""
     make: Callable[[Source], bytes]
     """An input, from decisions alone."""
     check: Callable[[bytes], None]
-    """Raises whatever is wrong.  What an input is refused with is right; everything else it raises is a failure."""
+    """Raises on failure. Refusing an input is correct; any other exception is a failure."""
 
 
 class Parts(msgspec.Struct, array_like=True):
-    """An input of several pieces, such as records: what it begins with, and each as a list of bytes."""
+    """An input of several pieces, such as records: its prefix, and each piece as a list of bytes."""
 
     begin: int
     parts: list[list[bytes]]
@@ -36,7 +36,7 @@ _decode_parts = msgspec.msgpack.Decoder(Parts).decode
 
 
 def parts_of(data: bytes) -> Parts:
-    """Nothing where the input is none of these."""
+    """Return the pieces of an input; none if it is not such an input."""
     try:
         return _decode_parts(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -44,7 +44,7 @@ def parts_of(data: bytes) -> Parts:
 
 
 def one_line(error: BaseException, longest: int = 2000) -> None:
-    """What every refusal has to be: one line that can be printed, of bounded length."""
+    """Check that a refusal is one printable line of bounded length."""
     text = str(error)
     assert text, f"{type(error).__name__} says nothing"
     assert len(text.splitlines()) == 1, f"more than one line: {text[:200]!r}"

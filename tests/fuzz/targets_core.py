@@ -1,8 +1,8 @@
-"""What folds records: the master's state and decisions, an agent's wishes and actions.
+"""Code that folds records: the master's state and decisions, an agent's desired containers and actions.
 
-An input is a few records, good and bad, out of order and repeated, behind a state of a golden log.  Whatever they are, nothing
-raises, the same records give the same state, and what clients and agents say breaks no promise.  Rounds are another matter:
-only masters may write them, so a forged one may say what it likes, and nothing worse than nonsense may come of it.
+An input is a few records, good and bad, out of order and repeated, behind a state of a golden log.  Nothing may raise, the
+same records give the same state, and events of clients and agents break no invariant.  Rounds are different: only masters may
+write them, so a forged one may say anything, and only has to do no harm beyond nonsense.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _inputs(source: Source) -> bytes:
     stop = samples.stops()[begin]
     parts: list[list[bytes]] = []
     for number in range(source.pick((1, 2, 4, 8, 12))):
-        near = source.pick(stop.following)  # Out of its order, and sometimes again.
+        near = source.pick(stop.following)  # Out of order, and sometimes repeated.
         if subjects.kind_of(near.subject) == "Round" and isinstance(near.tree, dict) and not source.one_in(3):
-            # With a basis that is not void here, or nothing of what it says would be folded.
+            # With a valid basis, because otherwise none of its facts would be folded.
             near = near._replace(tree={**near.tree, "basis": stop.state.seq + number, "epoch": stop.epoch})
             near = near._replace(body=msgpack_of(near.tree))
         kind = source.pick(range(5))
@@ -85,7 +85,7 @@ def _check_master(data: bytes) -> None:
 
 
 def _decide_on(state: State, *, allocate: bool, forged: bool) -> None:
-    """All that follows is said, as a master says it."""
+    """Publish everything that follows, as a master does."""
     now = state.time + SECOND
     next_deadline(state, 0)
     conclude(state, dict.fromkeys(state.nodes, 0), now)

@@ -1,4 +1,4 @@
-"""What reads events and texts: the codec, specs, expressions, quantities, positions, settings."""
+"""Code that reads events and texts: the codec, specs, expressions, quantities, positions, settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LABELS = {"gpu_type": "h100", "zone": "a", "a": "1", "d": "z"}
 
 
 def make_record(source: Source, near: samples.Body | None = None) -> tuple[str, bytes]:
-    """Subject and body: something that was good once, or never was."""
+    """Return subject and body: an edited good record, or nonsense."""
     subject, body, tree = near or source.pick(samples.bodies())
     kind = source.pick(range(20))
     if kind < 7:
@@ -78,7 +78,7 @@ def _check_codec(data: bytes) -> None:
 
 
 def _check_again(event: Any, subject: str) -> None:
-    """What was understood is understood again in the same way."""
+    """Check that a decoded event survives a round trip."""
     if isinstance(event, Unreadable | Unknown):
         one_line(Exception(event.reason if isinstance(event, Unreadable) else f"unknown {event.name!r}"))
         return
@@ -87,7 +87,7 @@ def _check_again(event: Any, subject: str) -> None:
     try:
         body = encode(event)
     except (TypeError, ValueError, ArithmeticError, RecursionError):
-        return  # JSON may hold what MessagePack has no words for, such as integers of any size.
+        return  # JSON may hold values that MessagePack cannot express, such as integers of any size.
     again = decode(Record(7, 1_000, subject, body, "msg-7"))
     assert encode(again) == body, f"{event!r} became {again!r}"
 
@@ -148,7 +148,7 @@ def _check_file(data: bytes) -> None:
 
 
 def _check_cluster(tree: Any) -> None:
-    """As `dorm up --config` takes a document; its own messages are tried there."""
+    """Check a document as `dorm up --config` does."""
     if not isinstance(tree, dict):
         return
     with contextlib.suppress(msgspec.ValidationError, ValueError):

@@ -1,4 +1,4 @@
-"""What reads files and stored bytes: archives and their blocks, snapshots, seals, progress files."""
+"""Code that reads files and stored bytes: archives and their blocks, snapshots, seals, progress files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @cache
 def _folder() -> Path:
-    """In memory where there is such a place: these files are written very often."""
+    """Return a folder, in memory if possible: these files are written very often."""
     shared = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="dorm-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
     Finalize(None, shutil.rmtree, args=(made,), exitpriority=1)  # At the end of workers, too, which run no `atexit`.
@@ -79,7 +79,7 @@ def _archives(source: Source) -> bytes:
 
 
 def _check_archive(data: bytes) -> None:
-    """What can be read of it is what was written, record for record."""
+    """Check that everything readable equals what was written, record for record."""
     path = _folder() / "archive.dorm"
     path.write_bytes(data[1:])
     originals = {record.seq: record for record in samples.logs()[data[0] % len(samples.logs())]} if data else {}
@@ -125,7 +125,7 @@ def _blocks() -> list[bytes]:
 
 
 def _changed_blocks(source: Source) -> bytes:
-    """A block whose checksums are right, whatever was done to it: a hostile file has good ones."""
+    """Return a changed block with correct checksums, like a hostile file."""
     block = source.pick(_blocks())
     head = head_of(block)
     assert head is not None
@@ -175,7 +175,7 @@ def _changed_snapshots(source: Source) -> bytes:
 
 
 def _check_snapshot(data: bytes) -> None:
-    """A state that is taken up is the one that was put down."""
+    """Check that an accepted state is the stored one."""
     try:
         described, body = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
         info = msgspec.msgpack.decode(described, type=SnapshotInfo)
@@ -206,7 +206,7 @@ def _seals(source: Source) -> bytes:
 
 
 def _check_seal(data: bytes) -> None:
-    """Only what was signed is signed."""
+    """Check that only signed content verifies."""
     try:
         seal = msgspec.convert(document(Record(1, 1, "", data)), LogSealed)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -235,7 +235,7 @@ def _progress(source: Source) -> bytes:
 
 
 def _check_progress(data: bytes) -> None:
-    """Whatever is taken from the file is a fact that every reader of the log takes."""
+    """Check that every fact from the file is one that every reader of the log accepts."""
     path = _folder() / "progress.jsonl"
     path.write_bytes(data[: len(data) // 2])
     file = ProgressFile(_KEY, path, 0.0)
@@ -272,7 +272,7 @@ def _manifests(source: Source) -> bytes:
 
 
 def _check_manifest(data: bytes) -> None:
-    """What is taken stays within its folder: each path is one that only descends, and each link ends within."""
+    """Check that accepted entries stay within their folder: each path only descends, and each link ends inside."""
     try:
         manifest = read_manifest(data)
     except ManifestError as error:

@@ -1,4 +1,4 @@
-"""What reads the answers of plug-in policies, and outcomes as people write them."""
+"""Code that reads the answers of plug-in policies, and outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _problem() -> Problem:
 
 
 def _answers(source: Source) -> bytes:
-    """What the process of a policy says: a good answer, some of it changed."""
+    """Yield messages of a policy's process: a good answer with changes."""
     answer = policy("static").allocate(_problem(), {"count": 2})
     tree = changed(source, msgspec.to_builtins(answer), alike=source.one_in(3))
     try:

@@ -1,4 +1,4 @@
-"""What reads the wire: the NATS parser, a log's reader, questions to agents, the engine's log frames."""
+"""Code that reads the network: the NATS parser, a log's reader, requests to agents, the engine's log frames."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _streams(source: Source) -> bytes:
-    """What a server sends, some of it changed, cut into pieces at any place."""
+    """Return a server's output with changes, cut into pieces at any place."""
     lines = bytearray()
     for _ in range(source.pick((1, 2, 3, 6))):
         body, header, reply = source.bytes(source.below(40)), source.pick(_STATUS), source.pick(_REPLIES)
@@ -81,7 +81,7 @@ def _streams(source: Source) -> bytes:
 
 
 class _Silent(Client):
-    """A client that is connected to nobody: what it would answer or do is left out."""
+    """A client without a connection: its answers and actions are left out."""
 
     async def _process_ping(self) -> None: ...
     async def _process_pong(self) -> None: ...
@@ -106,7 +106,7 @@ def _check_stream(data: bytes) -> None:
 
 
 def _run(work: Any) -> None:
-    """A coroutine that has nothing to wait for."""
+    """Run a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration:
@@ -145,7 +145,7 @@ def _messages(source: Source) -> bytes:
 
 
 def _check_message(data: bytes) -> None:
-    """A taker is told by the client's reading task: it must neither wait nor raise."""
+    """The client's reading task calls the consumer, which must neither wait nor raise."""
     try:
         reply, header, body = msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -159,7 +159,7 @@ def _check_message(data: bytes) -> None:
 
 
 class _Logs:
-    """The part of a runtime that questions ask."""
+    """The part of a runtime that requests use."""
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         if key.slot:

@@ -1,4 +1,4 @@
-"""A short run of the fuzz, what failed once, and that the fuzz itself finds, names, repeats and shrinks what is wrong."""
+"""A short run of the fuzz, inputs that failed once, and that the fuzz itself finds, names, repeats and shrinks failures."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_nothing_malformed_does_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[path.stem for path in FOUND])
-def test_what_failed_once_does_not_fail_again(path: Path) -> None:
+def test_past_failures_do_not_recur(path: Path) -> None:
     assert repeat(path) is None
 
 
-def test_an_input_is_the_same_wherever_it_is_made() -> None:
+def test_inputs_are_reproducible() -> None:
     for target in TARGETS.values():
         assert [target.make(source_of(3, number)) for number in range(20)] == [
             target.make(source_of(3, number)) for number in range(20)
@@ -74,7 +74,7 @@ def test_a_fold_that_believes_foreign_nodes_is_found(monkeypatch: pytest.MonkeyP
 
 
 def _start_twice(state: object, event: object, record: object) -> None:
-    """A fold that counts a start each time it is told of."""
+    """A fold that counts a start each time it is reported."""
     found = evolving._container_of(state, event, record)  # type: ignore[arg-type]
     if found is not None:
         found[2].state = "running"
@@ -108,14 +108,14 @@ def test_failures_are_named_and_shrunk_and_can_be_repeated(tmp_path: Path, monke
     assert again.where == first.where
 
 
-def test_what_takes_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_inputs_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "SLOW_S", 0.0)
     failure = fails(Target("slow", 1, _make, lambda data: None), b"x", "0/0")
     assert failure is not None
     assert "Slow" in failure.where
 
 
-def test_an_input_that_never_comes_to_an_end_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_input_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def for_ever(data: bytes) -> None:
@@ -136,7 +136,7 @@ def test_trees_are_encoded_as_others_would() -> None:
         assert json.loads(json_of(spec)) == spec
 
 
-def test_a_change_leaves_what_it_was_made_of_alone() -> None:
+def test_a_change_does_not_modify_its_source() -> None:
     before = json_of(SPECS[1])
     made = {json_of(changed(source_of(0, number), SPECS[1])) for number in range(500)}
     assert json_of(SPECS[1]) == before

@@ -1,4 +1,4 @@
-"""Nonsense on the real thing: on the log, on the bus and in an app's own progress file, while that app trains."""
+"""Nonsense on a real cluster: on the log, on the bus and in an app's own progress file, while that app trains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with open(os.environ["DORM_PROGRESS"], "ab") as progress:
 
 
 def nonsense() -> list[tuple[str, bytes]]:
-    """Records that nobody may believe: what a well-formed lie does is a matter of a server's permissions."""
+    """Yield records that no reader may believe; well-formed forgeries are a matter of a server's permissions."""
     found = []
     for number in range(_COUNT):
         subject, body = make_record(source_of("cluster", number))
@@ -63,7 +63,7 @@ async def test_a_master_and_an_agent_outlive_it_and_the_app_completes(tmp_path: 
         app = await cluster.client.submit({"name": "witness", "command": command, "demand": {"cpu": 1}})
         stranger = await nats.connect(cluster.server.url)
         try:
-            sent = await asyncio.to_thread(nonsense)  # it reads the golden logs in a loop of its own
+            sent = await asyncio.to_thread(nonsense)  # it reads the golden logs in its own loop
             assert len(sent) > _COUNT // 3
             for number, (subject, body) in enumerate(sent):
                 await stranger.publish(subject, body)

@@ -140,7 +140,7 @@ def _up(state: State, node: str) -> bool:
 
 
 def _settled(state: State, name: str, least: int) -> bool:
-    """Whether an app runs with at least so many containers."""
+    """Whether an app runs with at least this many containers."""
     app = state.find_app(name)
     current = app.current if app is not None else None
     return app is not None and current is not None and app.settled and current.running >= least

@@ -1,4 +1,4 @@
-"""What the checks of a process say together, and over HTTP."""
+"""The combined result of a process's checks, also over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service manager is told, read from a real socket."""
+"""Notifications to a service manager, read from a real socket."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_watchdog_of_another_process_or_none(environment: dict[str, str], wa
     assert ServiceManager.of_environment(environment).watchdog_s == watchdog_s
 
 
-async def test_no_manager_and_one_that_is_gone(tmp_path: Path) -> None:
+async def test_a_missing_manager_and_a_dead_one(tmp_path: Path) -> None:
     async with notifying(ServiceManager.of_environment({}), Health("dorm 1", "it starts")):
         pass
     gone = ServiceManager(str(tmp_path / "gone"), None)

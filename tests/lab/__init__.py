@@ -1,1 +1,1 @@
-"""The lab: real faults and real load on whole clusters.  Nothing of it ships."""
+"""The lab: real faults and real load on whole clusters.  It is not part of the wheel."""

@@ -1,7 +1,7 @@
-"""Poison on the real thing: every pill on the log of a running cluster, and messages as large as its server takes.
+"""Poison on a real cluster: every pill on the log of a running cluster, and the largest messages that its server accepts.
 
-A stranger publishes it, as other users and as the node, while two apps run and a client follows.  Pills about apps name one of
-them, the victim; the other, the witness, has to complete as if nothing had been.
+A stranger publishes them, as other users and as the node, while two apps run and a client follows.  Pills about apps name one
+of them, the victim; the other, the witness, has to complete undisturbed.
 
     python -m tests.lab.poison        prints the figures
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 CLUSTER = "poisoned"
 LARGE = 64 * 1024
-"""Bytes: of larger pills one in `_EACH` is sent, since all of them together have 350 MB."""
+"""Bytes: only one in `_EACH` larger pills is sent, because all of them together have 350 MB."""
 _EACH = 20
 _OPERATORS = (k.PolicyChanged, k.NodeDrainRequested, k.TrustEnabled)
-"""What operators may say does as it says, however unwise: of these, only what nobody can read is poison."""
+"""Valid requests of operators take effect, however unwise; only unreadable ones are poison."""
 _DONE_S = 120.0
 TRAINER = """\
 import json, os, time
@@ -50,24 +50,24 @@ with open(os.environ["DORM_PROGRESS"], "a") as progress:
 
 
 class Figures(msgspec.Struct):
-    """What was sent, and what ended of it."""
+    """What was sent, and which processes ended."""
 
     poison_pills: int = 0
     unreadable: int = 0
-    """How many of them the fold could not read, as counted by the log's own state."""
+    """How many of them the fold could not read, by the state's own count."""
     masters_ended: int = 0
     agents_ended: int = 0
     readers_ended: int = 0
     elections: int = 0
     witness: str = ""
-    """How the app ended that has nothing to do with it."""
+    """How the witness app ended."""
     steps: int = 0
     divergence: str = ""
-    """Where an audit decides otherwise than the master did; "" for nowhere."""
+    """The first divergence in an audit; "" if there is none."""
 
 
 def pills(state: State) -> Iterator[tuple[str, bytes]]:
-    """Subjects and bodies."""
+    """Yield subjects and bodies."""
     large = 0
     for cls in KINDS:
         plain = document_of(state, cls, "victim")
@@ -98,8 +98,8 @@ def _is_poison(cls: type[k.Event], subject: str, body: bytes) -> bool:
 
 
 def void_rounds(state: State) -> Iterator[tuple[str, bytes]]:
-    """Rounds that can be read and that no state takes: of another epoch than the master's.  One of its own epoch would be a
-    lie, which only signatures and permissions stop; an audit reports either, as it should."""
+    """Yield readable rounds that no state accepts: of another epoch than the master's.  A round of its own epoch would be a
+    forgery, which only signatures and permissions stop; an audit reports both, as it should."""
     plain = document_of(state, k.Round, "victim")
     for document in poisoned(k.Round, {**plain, "epoch": 10**6}):
         for body in bodies_of(document):
@@ -160,7 +160,7 @@ async def _read(cluster: LocalCluster) -> None:
 
 
 async def _send(url: str, messages: Iterable[tuple[str, bytes]]) -> int:
-    """Publish, and wait for the store now and then: what a flood does to a lease is measured by `tests.lab.overload`."""
+    """Publish, and wait for the store now and then: `tests.lab.overload` measures the effect of a flood on a lease."""
     stranger = await nats.connect(url, pending_size=64 * 2**20)
     sent = 0
     try:

@@ -1,8 +1,8 @@
-"""What a day of one app costs on the log: `python -m tests.lab.progress`.
+"""The cost of a day of one app on the log: `python -m tests.lab.progress`.
 
 The app reports each second.  Its reports go through the agent's own choice in virtual time, then to a real NATS server: marks
-to the log, the others to the stream beside it.  For comparison, all of them go to the log of another cluster, as they did
-before there was such a stream.  Printed are the bytes that each stream takes, and the CPU time of server and client.
+to the log, the others to the stream beside it.  For comparison, all of them go to the log of another cluster, as in releases
+without such a stream.  It prints the bytes of each stream, and the CPU time of server and client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No pill ends a master, an agent or a reader, and an app that has nothing to do with it completes."""
+"""No pill ends a master, an agent or a reader, and an uninvolved app completes."""
 
 from __future__ import annotations
 

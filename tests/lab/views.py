@@ -1,4 +1,4 @@
-"""What users' views cost: CPU of what serves them, by follower and record, without the way over the network.
+"""The cost of users' views: CPU of the serving process, by follower and record, without the network.
 
 python -m tests.lab.views --records 20000 --followers 0,8,32
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _CLUSTER = "story"
 _BATCH = 10
-"""Records that come at once."""
+"""Records that arrive at once."""
 
 
 def life(records: int) -> list[Record]:
-    """A log of two tenants' apps, most of which are reports of progress, with decisions now and then."""
+    """Return a log of two tenants' apps: mostly reports of progress, with some decisions."""
     made = Life(1, hostile=False).play(60)
     while len(made.records) < records:
         running = [app for app in made.state.apps.values() if app.settled and app.current is not None]

@@ -1,4 +1,4 @@
-"""Commands as they are typed: their specs, their names, and the nodes that can run them."""
+"""Commands as typed: their specs, names, and the nodes that can run them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_runs_here_with_the_programs_of_this_machine(tmp_path: Path, monkeypa
     assert refused.value.code == "run.program.not_found"
 
 
-def test_in_a_named_folder_or_an_image_the_command_stays_as_it_is() -> None:
+def test_in_a_named_folder_or_an_image_the_command_is_unchanged() -> None:
     assert document(typed(folder="/srv/app"), "a")["command"] == ["env", "-C", "/srv/app", "python3", "train.py"]
     spec = document(typed(image="app:1"), "a")
     assert (spec["command"], spec["image"]) == (["python3", "train.py"], "app:1")
@@ -127,7 +127,7 @@ def test_a_command_with_an_environment_takes_its_programs_and_not_those_of_this_
     assert document(one, "a")["command"] == ["python3", "train.py"]
 
 
-def test_volumes_and_files_beside_a_command(tmp_path: Path) -> None:
+def test_volumes_and_files_with_a_command(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=file\nB=file\n")
     (tmp_path / "requirements.txt").write_text("einops>=0.8\n")
     fields = read_fields(

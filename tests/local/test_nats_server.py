@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 
-async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_stored_records_survive_a_restart(tmp_path: Path) -> None:
     for expected in (0, 1):
         server = EmbeddedServer(tmp_path)
         await server.start()
@@ -136,7 +136,7 @@ async def until_another(folder: Path, pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_killed_server_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+async def test_a_killed_server_is_restarted_a_limited_number_of_times(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
     await server.start()
     connection = await Connection.open(server.url, "local", create=True)
@@ -189,10 +189,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "nats.pid").exists()
 
 
-async def test_a_server_whose_disk_was_full_is_started_anew_when_there_is_room(
+async def test_a_server_whose_disk_was_full_is_restarted_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would go on storing nothing.  What was acknowledged stays, and clients go on by themselves."""
+    """Otherwise it would continue to store nothing. Acknowledged records are kept, and clients continue by themselves."""
     monkeypatch.setattr("dorm.local.nats_server._LOOK_S", 0.1)
     monkeypatch.setattr("dorm.local.nats_server._LOW", 2 * 2**20)
     with small_disk(tmp_path / "small") as enlarge:

@@ -24,7 +24,7 @@ def loaded(folder: Path, more: str, **files: str) -> list[str]:
     return load_spec(folder / "app.yaml").requirements
 
 
-def test_lines_are_sent_without_comments_and_with_what_they_include(tmp_path: Path) -> None:
+def test_lines_are_sent_without_comments_and_with_their_includes(tmp_path: Path) -> None:
     text = "# ours\nnumpy>=2 # why\n\n-r other.txt\ntorch==2.5 \\\n    --hash=sha256:ab \\\n    --hash=sha256:cd\n--no-index\n"
     found = loaded(tmp_path, "requirements_file: first.txt", first=text, other="einops # x\n")
     assert found == ["numpy>=2", "einops", "torch==2.5  --hash=sha256:ab  --hash=sha256:cd", "--no-index"]

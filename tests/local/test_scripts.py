@@ -33,7 +33,7 @@ def test_the_script_of_a_command(command: str, script: str) -> None:
     assert script_of(command.split()) == script
 
 
-def test_one_that_is_not_there_is_refused_and_the_next_best_named(tmp_path: Path) -> None:
+def test_a_missing_script_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").touch()
     check_script(["python", "src/train.py"], tmp_path)

@@ -1,4 +1,4 @@
-"""Files that a spec names: what is sent of them, and what never is."""
+"""Files that a spec names: what is sent, and what never is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_variables_of_files_are_sent_and_those_of_the_spec_come_first(tmp_path: 
 @pytest.mark.parametrize(
     "line", ["WANDB_API_KEY=0123456789abcdef", "X=ghp_0123456789abcdefghijklmnopqrstuvwxyz", "DB_PASSWORD=correct"]
 )
-def test_what_looks_like_a_secret_is_left_out_with_a_note_that_does_not_repeat_it(tmp_path: Path, line: str) -> None:
+def test_apparent_secrets_are_left_out_with_a_note_that_does_not_show_them(tmp_path: Path, line: str) -> None:
     env, (note,) = loaded(tmp_path, "env_file: my.env", my=f"{line}\nPAD_TOKEN=<pad>\n")
     assert env == {"OWN": "spec", "PAD_TOKEN": "<pad>"}
     name, value = line.split("=", 1)

@@ -81,7 +81,7 @@ class SealedLog:
 
 
 def sealed_log(seals: int = 4, between: int = 200) -> SealedLog:
-    """So many seals with so many records before each, and a few that none covers."""
+    """A number of seals with a number of records before each, and a few records without a seal."""
     log = SealedLog()
     for number in range(seals):
         log.say(between)

@@ -79,7 +79,7 @@ async def lived(url: str, body: bytes = b"") -> list[Record]:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("place", PLACES)
-async def test_no_master_leads_what_one_server_has_left(server: NatsServer, place: str, how: str) -> None:
+async def test_no_master_leads_on_the_log_of_one_remaining_server(server: NatsServer, place: str, how: str) -> None:
     await lived(server.url)
     await (server.stop() if how == "stopped" else server.kill())
     flip(server, PLACES[place], seed=len(place))
@@ -89,7 +89,7 @@ async def test_no_master_leads_what_one_server_has_left(server: NatsServer, plac
 
 
 @pytest.mark.parametrize("place", ["early", "last record"])
-async def test_a_master_that_leads_does_not_go_on(server: NatsServer, place: str) -> None:
+async def test_a_leading_master_stops(server: NatsServer, place: str) -> None:
     """It is there all the time: what it has read is not on the log any more when its server is back."""
     other = await Connection.open(server.url, CLUSTER, create=True)
     subject = subjects.fact(CLUSTER, "AppCancelRequested", "u")

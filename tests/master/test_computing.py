@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 APPS = 100
 SLOW = PolicyChanged(policy="dorm-exact", quiet_ms=50, idle_s=1, node_grace_s=300.0, node_lease_s=600.0)
-"""For so many apps on 12 nodes it proves for half a second or more that no answer is better."""
+"""With this many apps on 12 nodes, the proof that no answer is better takes half a second or more."""
 
 
 async def say(log: MemoryLog, event: Event, who: str) -> None:
@@ -62,7 +62,7 @@ async def hard(log: MemoryLog) -> None:
         await say(log, AppSubmitted(spec=document(f"a{number}", cpu=1 + number % 4, n_min=1, n_max=9)), "ann")
 
 
-async def test_a_master_gives_it_up_and_goes_on() -> None:
+async def test_a_master_gives_up_a_slow_answer_and_continues() -> None:
     log = MemoryLog(time.time_ns)
     await say(log, SLOW, "operator")
     await hard(log)

@@ -35,7 +35,7 @@ from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.errors import codes_in
 from tests.lab.machines.nats_server import NatsServer
 
@@ -110,7 +110,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_one_leads_and_the_other_follows_without_a_word_until_it_is_given_the_lease() -> None:
+async def test_one_leads_and_the_other_follows_silently_until_it_gets_the_lease() -> None:
     cluster = Cluster()
     async with contextlib.AsyncExitStack() as later:
         async with cluster.master("first") as first:
@@ -169,7 +169,7 @@ async def test_a_master_that_loses_the_lease_follows_and_leads_again_when_it_can
         ]
 
 
-async def test_who_is_overtaken_in_spite_of_the_lease_follows_or_leads_anew() -> None:
+async def test_a_leader_overtaken_despite_its_lease_follows_or_leads_again() -> None:
     """A master that knows of no lease is elected at any time; it ends, for the other one has it."""
     cluster = Cluster()
     async with cluster.master("first") as first:
@@ -215,7 +215,7 @@ async def beat(bus: Bus, node: str) -> None:
 
 
 @pytest.mark.nats
-async def test_nobody_is_lost_by_an_outage_of_the_log_and_who_is_silent_afterwards_is(
+async def test_an_outage_of_the_log_loses_no_node_but_silence_afterwards_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dorm.master.failure_detector, "DEAF_NS", 600_000_000)
@@ -254,7 +254,7 @@ async def test_nobody_is_lost_by_an_outage_of_the_log_and_who_is_silent_afterwar
         await server.stop()
 
 
-# --- as processes of their own ------------------------------------------------------------------------------------------
+# --- as separate processes --------------------------------------------------------------------------------------------
 
 
 class Masters:
@@ -324,7 +324,7 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         seen = len(answered)
         await until(lambda: len(answered) > seen + 5)
         masters.signal(second, signal.SIGCONT)
-        await until_said(masters.logs[second], "leading no longer", masters.processes[second])
+        await until_printed(masters.logs[second], "leading no longer", masters.processes[second])
         masters.signal(third, signal.SIGTERM)
         assert await asyncio.wait_for(masters.processes[third].wait(), PATIENCE_S) == 0
         assert await leads(client, instead_of=third) == second

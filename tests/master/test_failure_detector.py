@@ -19,7 +19,7 @@ UTC = 1_700_000_000 * SECOND
 
 
 class Listening(RuleBasedStateMachine):
-    """A master and three nodes; what happens is remembered beside, in the plainest way."""
+    """A master and three nodes, with a separate, plain record of what happens."""
 
     @initialize()
     def begin(self) -> None:
@@ -106,7 +106,7 @@ def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
     assert detector.alive == {"a"}
 
 
-def test_what_was_stored_and_heard_changes_nothing() -> None:
+def test_a_heartbeat_that_was_already_heard_changes_nothing() -> None:
     detector = FailureDetector()
     detector.restart(NODES, BEGAN)
     detector.hear("a", BEGAN + 1, b"one")
@@ -125,7 +125,7 @@ def test_what_was_stored_and_heard_changes_nothing() -> None:
 )
 @example([(SECOND, 0), (SECOND, -3600 * SECOND), (SECOND, 0)])
 @settings(max_examples=tries(100, 2000))
-def test_log_time_goes_on_between_records_and_never_back(steps: list[tuple[int, int]]) -> None:
+def test_log_time_advances_between_records_and_never_goes_back(steps: list[tuple[int, int]]) -> None:
     """`steps`: how long until the next record, and by how much the server's clock was set meanwhile."""
     time, at, server, log_time, before = LogTime(), 5 * SECOND, UTC, 0, 0
     for pause, set_by in steps:
@@ -140,6 +140,6 @@ def test_log_time_goes_on_between_records_and_never_back(steps: list[tuple[int, 
         before = now
 
 
-def test_before_the_first_record_it_is_the_logs_time() -> None:
+def test_before_the_first_record_it_is_log_time() -> None:
     assert LogTime().now(0, 5 * SECOND) == 0
     assert LogTime().now(UTC, 5 * SECOND) == UTC

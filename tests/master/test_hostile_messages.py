@@ -40,7 +40,7 @@ WORDS = b'{"app": "nobody"}'
 
 
 class HostileLog(MemoryLog):
-    """One that refuses rounds as it is told, and in which a stranger may use the ids of records first."""
+    """A log that refuses rounds on request, and in which a stranger may use the ids of records first."""
 
     def __init__(self) -> None:
         super().__init__(time.time_ns)
@@ -135,7 +135,7 @@ async def test_a_refused_round_ends_no_master() -> None:
     assert log.refused == 12
 
 
-async def test_who_can_publish_no_round_lets_another_master_try() -> None:
+async def test_a_master_that_cannot_publish_lets_another_try() -> None:
     """Two masters on one log; the first one's server refuses what it says."""
     log, leadership, bus = HostileLog(), MemoryLeadership(), MemoryBus(time.time_ns)
     log.refuses = lambda subject, body: subjects.kind_of(subject) == "Round" and decode_by(body) == "first"
@@ -152,7 +152,7 @@ def decode_by(body: bytes) -> str:
     return decode(Record(0, 0, subjects.rounds(CLUSTER), body)).by
 
 
-async def test_rounds_are_stored_though_their_ids_were_taken() -> None:
+async def test_rounds_are_stored_even_if_their_ids_were_taken() -> None:
     log = HostileLog()
     log.forestalls = lambda subject: subjects.kind_of(subject) == "Round"
     await submit(log, "app")
@@ -177,7 +177,7 @@ async def test_the_ids_of_rounds_can_not_be_guessed_from_the_log() -> None:
     assert len({id.rpartition(".")[2] for id in ids}) == len(ids) >= 4
 
 
-async def test_an_exit_is_stored_though_its_id_was_taken() -> None:
+async def test_an_exit_is_stored_even_if_its_id_was_taken() -> None:
     log = HostileLog()
     log.forestalls = lambda subject: True
     outbox = Outbox(log, CLUSTER, "n1")
@@ -193,7 +193,7 @@ async def test_an_exit_is_stored_though_its_id_was_taken() -> None:
     ]
 
 
-async def test_a_submission_is_stored_though_its_message_id_was_taken() -> None:
+async def test_a_submission_is_stored_even_if_its_message_id_was_taken() -> None:
     log = HostileLog()
     log.forestalls = lambda subject: subjects.kind_of(subject) == "AppSubmitted"
     async with master(log):
@@ -205,7 +205,7 @@ async def test_a_submission_is_stored_though_its_message_id_was_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["app", "other"])
-async def test_somebody_elses_app_is_not_taken_for_ones_own(name: str) -> None:
+async def test_another_users_app_is_not_mistaken_for_the_own_one(name: str) -> None:
     """A stranger has guessed the id of a submission, with the name that it will have or with another one."""
     log = HostileLog()
     stolen = AppSubmitted(id="ann.app", by="eve", spec=document(name, env={"BAD": "yes"}))

@@ -19,7 +19,7 @@ from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogDamaged
 from events.nats.connection import Connection
-from tests.e2e.commands import refused, running, until_said
+from tests.e2e.commands import refused, running, until_printed
 from tests.errors import raises
 from tests.master.leading import folded, refusal, say
 from tests.master.leading import running as leads
@@ -77,7 +77,7 @@ def changed(records: Sequence[Record], seq: int) -> list[Record]:
     ]
 
 
-async def test_a_log_that_is_what_it_was_is_led_on(tmp_path: Path) -> None:
+async def test_an_unchanged_log_is_accepted(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     records = await lived(witness)
     seen = msgspec.json.decode(witness.read_bytes(), type=Sighting)
@@ -106,7 +106,7 @@ async def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> N
         pass
 
 
-async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None:
+async def test_a_log_with_other_records_is_refused(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     async with leading(log := MemoryLog(time.time_ns), witness, key=None):
         pass
@@ -126,7 +126,7 @@ async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> N
 
 
 @pytest.mark.parametrize("left", [0, 1, RECORDS])
-async def test_what_the_last_leader_saw_is_expected_by_every_other_master(left: int) -> None:
+async def test_all_masters_expect_the_records_that_the_last_leader_saw(left: int) -> None:
     """The lease says it: none of them has a witness."""
     leadership = MemoryLeadership()
     records = await lived(None, leadership)
@@ -181,7 +181,7 @@ async def test_a_log_whose_server_lets_it_be_altered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"cluster": "other", "seq": 99, "chain": ""}', b"0" * 5000])
-async def test_a_witness_that_says_nothing_is_passed_over(tmp_path: Path, text: bytes) -> None:
+async def test_an_empty_witness_is_ignored(tmp_path: Path, text: bytes) -> None:
     witness = tmp_path / "master.seen"
     witness.write_bytes(text)
     async with leading(MemoryLog(time.time_ns), witness):
@@ -195,7 +195,7 @@ async def test_a_witness_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
         pass
 
 
-async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> None:
+async def test_records_before_a_snapshot_are_not_compared(tmp_path: Path) -> None:
     witness = tmp_path / "master.seen"
     witness.write_bytes(msgspec.json.encode(Sighting(CLUSTER, 5, "0" * 64)))
     integrity = Integrity(CLUSTER, witness)
@@ -207,7 +207,7 @@ async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> N
 
 
 @pytest.mark.nats
-async def test_the_command_says_what_to_do(tmp_path: Path, nats_server: NatsServer) -> None:
+async def test_the_command_gives_advice(tmp_path: Path, nats_server: NatsServer) -> None:
     name = f"doubt-{tmp_path.name[-30:]}"
     home = tmp_path / "home"
     await (await Connection.open(nats_server.url, name, create=True)).close()
@@ -221,5 +221,5 @@ async def test_the_command_says_what_to_do(tmp_path: Path, nats_server: NatsServ
     assert "--accept-log" in words
     log = tmp_path / "master.log"
     async with running(home, log, *command, "--accept-log") as process:
-        await until_said(log, "leading", process)
+        await until_printed(log, "leading", process)
     assert "the log is taken as it is" in log.read_text()

@@ -1,4 +1,4 @@
-"""What every lease of masters does, whatever it is kept in, and how a master waits for it, keeps and loses it."""
+"""The contract of the masters' lease in every store, and how a master waits for it, keeps and loses it."""
 # ruff: noqa: ASYNC110 - a lease tells nobody that it has changed
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ async def taken(leadership: Leadership, holder: str, over: Held | None = None, t
 
 
 class LeadershipConformance:
-    """`leadership` gives one that nobody has taken."""
+    """`leadership` returns a free one."""
 
-    async def test_nobody_has_what_nobody_took(self, leadership: Leadership) -> None:
+    async def test_a_free_lease_has_no_holder(self, leadership: Leadership) -> None:
         assert await leadership.look() is None
         await taken(leadership, "a")
 
-    async def test_of_two_who_saw_the_same_one_gets_it(self, leadership: Leadership) -> None:
+    async def test_of_two_masters_that_saw_the_same_revision_one_gets_the_lease(self, leadership: Leadership) -> None:
         first = await asyncio.gather(*(leadership.take(name, 2.0, None) for name in "abcdef"))
         (held,) = [one for one in first if one is not None]
         assert await leadership.look() == held
@@ -61,7 +61,7 @@ class LeadershipConformance:
         assert await leadership.look() == renewed
         assert await leadership.take("b", 2.0, held) is None
 
-    async def test_whoever_lost_it_can_neither_renew_it_nor_give_it_back(self, leadership: Leadership) -> None:
+    async def test_a_lost_lease_can_neither_be_renewed_nor_given_back(self, leadership: Leadership) -> None:
         held = await taken(leadership, "a")
         other = await taken(leadership, "b", over=held)
         assert await leadership.renew(held) is None
@@ -75,7 +75,7 @@ class LeadershipConformance:
         assert again is not None
         assert await leadership.look() == again
 
-    async def test_what_is_given_back_is_nobodys(self, leadership: Leadership) -> None:
+    async def test_a_lease_that_is_given_back_is_free(self, leadership: Leadership) -> None:
         await leadership.give_back(await taken(leadership, "a"))
         found = await leadership.look()
         assert found is not None
@@ -99,7 +99,7 @@ class TestJetStreamLeadership(LeadershipConformance):
 
 
 @pytest.mark.nats
-async def test_whatever_somebody_wrote_there_the_lease_can_be_had(nats_server: NatsServer) -> None:
+async def test_the_lease_can_be_taken_whatever_was_written_there(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, "scribbled", create=True)
     leadership = connection.leadership
     for text in (b"", b"\xff\x00", b"{}", b'{"holder": 7, "ttl_s": 1}', b'{"holder": "x", "ttl_s": -1e300}'):
@@ -234,7 +234,7 @@ async def test_a_silent_lease_is_taken_after_it_was_silent_for_so_long_and_not_b
     assert await leadership.look() == Held("next", 2.0, 2)
 
 
-async def test_one_that_is_nobodys_or_was_given_back_is_taken_at_once() -> None:
+async def test_a_free_or_returned_lease_is_taken_at_once() -> None:
     leadership = MemoryLeadership()
     first = Lease(leadership, "first", 3600.0)
     await won(first)
@@ -262,7 +262,7 @@ async def test_a_lease_that_is_renewed_is_waited_for() -> None:
     await asyncio.wait([keeping])
 
 
-async def test_while_it_cannot_be_looked_at_nobody_waits_in_vain() -> None:
+async def test_an_unreadable_lease_blocks_no_one() -> None:
     """Silence counts only as long as it could have been broken."""
     leadership = Unsteady()
     await leadership.take("there", 0.3, None)
@@ -290,7 +290,7 @@ async def test_a_lease_that_was_taken_without_an_answer_is_ones_own() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["away", "mute"])
-async def test_who_hears_nothing_of_its_renewals_leads_no_longer(trouble: str) -> None:
+async def test_without_answers_to_its_renewals_a_master_stops_leading(trouble: str) -> None:
     leadership = Unsteady()
     lease = Lease(leadership, "a", 0.2)
     await won(lease)
@@ -301,7 +301,7 @@ async def test_who_hears_nothing_of_its_renewals_leads_no_longer(trouble: str) -
     assert not lease.held
 
 
-async def test_a_loop_that_stood_still_makes_a_lease_end_before_anybody_is_asked() -> None:
+async def test_after_a_blocked_loop_the_lease_ends_before_any_decision() -> None:
     lease = Lease(MemoryLeadership(), "a", 0.1)
     await won(lease)
     deadline = lease._good_until + 0.01
@@ -310,7 +310,7 @@ async def test_a_loop_that_stood_still_makes_a_lease_end_before_anybody_is_asked
     assert not lease.held
 
 
-async def test_who_is_told_of_a_successor_leads_no_longer() -> None:
+async def test_a_leader_that_learns_of_a_successor_stops_leading() -> None:
     leadership = MemoryLeadership()
     lease = Lease(leadership, "a", 0.2)
     await won(lease)

@@ -1,4 +1,4 @@
-"""The master's shell: who leads, and what it does though nothing happens."""
+"""The master's shell: who leads, and its work when nothing happens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 
-async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
+async def test_a_deposed_master_with_nothing_to_publish_stops_too() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     first, second = (Master(log, bus, "local", name=name, clock=time.time_ns) for name in ("first", "second"))
     leading = asyncio.create_task(first.run())
@@ -106,7 +106,7 @@ async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_a_lost_node_is_back_when_it_is_heard_and_not_when_a_master_takes_over() -> None:
+async def test_a_lost_node_is_back_with_its_heartbeat_and_not_with_a_new_master() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     await say(log, PolicyChanged(heartbeat_s=0.3, node_grace_s=1), "operator")
     await say(log, joined("a"), "a")

@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 
 @contextlib.asynccontextmanager
 async def leading(log: MemoryLog, name: str, key: SealKey | None, *, kill: bool = False) -> AsyncIterator[Master]:
-    """A master until the end of the block; one that is killed says nothing any more."""
+    """A master until the end of the block; a killed one writes nothing more."""
     master = Master(log, MemoryBus(time.time_ns), CLUSTER, name=name, clock=time.time_ns, key=key)
     async with running(master):
         yield master
@@ -71,7 +71,7 @@ async def until_seal(log: MemoryLog, upto: int) -> None:
                         return
 
 
-async def test_a_master_seals_when_it_stops_and_the_next_one_goes_on() -> None:
+async def test_a_master_seals_when_it_stops_and_the_next_one_continues() -> None:
     log, key = MemoryLog(time.time_ns), SealKey(new_seed())
     for name in ("first", "second"):
         async with leading(log, name, key):
@@ -127,7 +127,7 @@ async def test_a_client_asks_for_a_seal() -> None:
         assert isinstance(decode(log.records[seal.upto - 1]), SealRequested)
 
 
-async def test_masters_with_keys_of_their_own_and_one_that_was_killed() -> None:
+async def test_masters_with_separate_keys_and_a_killed_one() -> None:
     log = MemoryLog(time.time_ns)
     first, second = SealKey(new_seed()), SealKey(new_seed())
     async with leading(log, "a", first):
@@ -160,7 +160,7 @@ class Noticed(MemorySnapshots):
         self.there.set()
 
 
-async def test_a_master_that_starts_from_a_snapshot_goes_on_with_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_that_starts_from_a_snapshot_continues_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.snapshots.EVERY", 50)
     log, key = MemoryLog(time.time_ns), SealKey(new_seed())
     kept = log._snapshots = Noticed()

@@ -1,4 +1,4 @@
-"""A master starts from the newest snapshot that is good, folds what came after it, and takes others as the log grows."""
+"""A master starts from the newest valid snapshot, folds the rest, and takes further ones as the log grows."""
 # ruff: noqa: ASYNC110 - a store tells nobody what it has
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def folded(log: ReadableLog, seq: int) -> State:
 
 
 async def infos_until(log: ReadableLog, count: int) -> Sequence[SnapshotInfo]:
-    """As soon as there are so many."""
+    """As soon as there are this many."""
     async with asyncio.timeout(30.0):
         while len(infos := await log.snapshots.infos()) < count:
             await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ def client(log: MemoryLog, user: str) -> Client:
     return Client(log, MemoryBus(time.time_ns), CLUSTER, user=user)
 
 
-async def test_every_round_is_signed_and_clients_keep_to_what_is_theirs() -> None:
+async def test_every_round_is_signed_and_clients_act_within_their_rights() -> None:
     key, other = SealKey(new_seed()), SealKey(new_seed())
     log = await cluster(other, key)
     async with leading(log, "m1", key):

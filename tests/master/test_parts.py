@@ -1,4 +1,4 @@
-"""The parts that masters write: when, of whom, by whom, and what is never overwritten."""
+"""The parts that masters write: when, for which nodes, by which master, and what is never overwritten."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def until(log: MemoryLog, node: str, holds: Callable[[NodePart], bool]) ->
     raise AssertionError
 
 
-async def test_a_node_is_told_what_it_runs_signed_and_as_replay_derives_it() -> None:
+async def test_a_nodes_part_is_signed_and_equals_the_one_that_replay_derives() -> None:
     key = SealKey(new_seed())
     log = await cluster(key)
     async with leading(log, "m1", key):
@@ -64,7 +64,7 @@ async def test_a_node_is_told_what_it_runs_signed_and_as_replay_derives_it() -> 
 
 
 @pytest.mark.parametrize("how", ["content", "signature", "place"])
-async def test_replay_notices_a_part_that_the_log_does_not_say(how: str) -> None:
+async def test_replay_notices_a_part_that_contradicts_the_log(how: str) -> None:
     key = SealKey(new_seed())
     log = await cluster(key)
     async with leading(log, "m1", key):

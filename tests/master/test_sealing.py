@@ -51,7 +51,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
         open_key(path)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file(tmp_path: Path) -> None:
     with raises(KeyFileError, "key.unreadable"):
         open_key(tmp_path)
     os.mkfifo(tmp_path / "pipe", 0o600)
@@ -79,7 +79,7 @@ def test_a_seal_is_due_some_time_after_the_first_record_that_none_covers() -> No
     assert sealer_of(log).due() == log.records[-2].time + LONGEST_NS
 
 
-def test_a_seal_is_due_at_once_after_many_records_or_when_somebody_asks() -> None:
+def test_a_seal_is_due_at_once_after_many_records_or_on_request() -> None:
     log = SealedLog()
     log.say(MOST_RECORDS - 2)
     assert sealer_of(log).due()
@@ -92,7 +92,7 @@ def test_a_seal_is_due_at_once_after_many_records_or_when_somebody_asks() -> Non
     assert sealer.due() == 0
 
 
-def test_what_came_between_a_seal_and_its_basis_is_due_later() -> None:
+def test_records_between_a_seal_and_its_basis_are_sealed_later() -> None:
     log = SealedLog()
     log.say(3)
     log.seal(late=2)
@@ -122,7 +122,7 @@ def test_without_a_key_only_the_chain_is_kept() -> None:
     assert sealer.chain == sealer_of(log).seal(1).chain
 
 
-def test_a_master_that_begins_at_a_snapshot_seals_what_was_before_it_too() -> None:
+def test_a_master_that_starts_at_a_snapshot_also_seals_earlier_records() -> None:
     log = SealedLog()
     log.say(100)
     key = log.key

@@ -42,7 +42,7 @@ class Reference(NamedTuple):
 
 
 def references(expression: str) -> list[Reference]:
-    """Everything that an expression selects.  Raises ValueError where it is not PromQL."""
+    """Everything that an expression selects.  Raises ValueError if it is not PromQL."""
     return list(_walk(promql_parser.parse(expression), frozenset()))
 
 

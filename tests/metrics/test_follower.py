@@ -57,7 +57,7 @@ def totals(found: dict[tuple[str, tuple[tuple[str, str], ...]], float]) -> dict[
     return {key: value for key, value in found.items() if key[0].endswith(("_total", "_count", "_sum", "_bucket"))}
 
 
-async def test_counters_go_on_after_a_stop_and_after_a_kill(busy: list[Record], tmp_path: Path) -> None:
+async def test_counters_continue_after_a_stop_and_after_a_kill(busy: list[Record], tmp_path: Path) -> None:
     file = tmp_path / "counters.metrics"
     async with following(log_of(busy[:300]), file):
         pass
@@ -73,7 +73,7 @@ async def test_counters_go_on_after_a_stop_and_after_a_kill(busy: list[Record], 
 
 
 @pytest.mark.parametrize("damage", ["cut", "another log", "later version"])
-async def test_counting_starts_again_where_it_cannot_go_on(busy: list[Record], tmp_path: Path, damage: str) -> None:
+async def test_counting_starts_over_if_it_cannot_continue(busy: list[Record], tmp_path: Path, damage: str) -> None:
     file = tmp_path / "counters.metrics"
     async with following(log_of(busy[:300]), file):
         pass

@@ -1,4 +1,4 @@
-"""What Prometheus's own tool says of the rules and the configuration, and when the gravest alerts fire."""
+"""Prometheus's own tool accepts the rules and the configuration, and the gravest alerts fire on time."""
 
 from __future__ import annotations
 

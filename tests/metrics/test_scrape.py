@@ -1,4 +1,4 @@
-"""A real cluster is scraped; alert rules, dashboard and documentation name only what is there."""
+"""A real cluster is scraped; alert rules, dashboard and documentation name only existing metrics."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_addresses(text: str, address: Address | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "1:2:3", "host:99999", "::1:9000"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with raises(MetricsError, "metrics.address.malformed"):
         parse_address(text)
 

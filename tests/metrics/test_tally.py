@@ -44,7 +44,7 @@ def counted(records: Sequence[Record], *, restarts: Sequence[int] = ()) -> tuple
     return state, tally
 
 
-def test_what_is_counted_is_what_the_log_has(busy: list[Record]) -> None:
+def test_counts_agree_with_the_log(busy: list[Record]) -> None:
     state, tally = counted(busy)
     assert state.counters.void_rounds == 0, "facts below are counted without asking whether they are void"
     assert sum(tally.records.values()) == len(busy)
@@ -59,7 +59,7 @@ def test_what_is_counted_is_what_the_log_has(busy: list[Record]) -> None:
     assert sum(tally.failures.values()) == failed > 0
 
 
-def test_phases_are_those_that_the_state_keeps(busy: list[Record]) -> None:
+def test_phases_agree_with_the_state(busy: list[Record]) -> None:
     """An app's history in the state is kept for views: both have to agree on every restart that completed."""
     state, tally = counted(busy)
     done = [
@@ -81,7 +81,7 @@ def test_a_restart_at_any_record_counts_the_same(busy: list[Record]) -> None:
         assert counted(busy, restarts=restarts)[1] == once
 
 
-def test_counting_may_begin_in_the_middle(busy: list[Record]) -> None:
+def test_counting_may_start_in_the_middle(busy: list[Record]) -> None:
     state = State()
     for record in busy[:1000]:
         evolve(state, record)
@@ -110,6 +110,7 @@ def test_rotations_are_counted() -> None:
     story = two_apps()
     story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
     story.say(k.RotationFailed(code="archive.not_written", reason="no room"), "master")
+    story.say(k.RotationFailed(code="rotation.nothing_due", reason="asked too early"), "master")
     hash = "0" * 64
     cut = k.LogRotated(id="cut", by="master", after=0, upto=2, chain=hash, snapshot=hash, archive="a", bytes=1)
     story.store(subjects.rotations("story"), encode(cut), cut.id)
@@ -183,6 +184,6 @@ def test_a_reason_or_a_cause_that_is_not_known_counts_as_other() -> None:
     assert found["dorm_apps_waiting", (("reason", OTHER),)] == 1
 
 
-def test_without_an_answer_of_the_log_nothing_is_said_of_it() -> None:
+def test_without_an_answer_of_the_log_there_are_no_metrics_of_it() -> None:
     found = values(exposition(log_metrics(LogFigures(None, None), 3)))
     assert found == {("dorm_log_up", ()): 0.0}

@@ -1,4 +1,4 @@
-"""A real master on a real NATS server goes on whatever a plug-in policy does, and the log says what that was."""
+"""A real master on a real NATS server survives everything that a plug-in policy does, and the log says what it did."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lab:
         return running(Master(self.log, self.bus, self.cluster, name=name, clock=time.time_ns, plugins=plugins))
 
     async def next(self, kind: type[Any]) -> Any:
-        """The next fact of this kind after the last one that was asked for."""
+        """The next fact of this kind after the last requested one."""
         async with asyncio.timeout(60), contextlib.aclosing(self.log.read(after=self.seen, follow=True)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -85,7 +85,7 @@ FAILING = {
 }
 
 
-async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_continues_with_each_of_them(lab: Lab, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_given", [2.0])
     async with lab.master("m"):
         await lab.client.change_policy(
@@ -156,7 +156,7 @@ async def test_a_master_without_the_plug_in_keeps_everything(
 
 
 async def installed_dorm(home: Path, folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Run a command where Acme's policies are installed: a process of its own, as a forked one has this program's path."""
+    """Run a command where Acme's policies are installed: a separate process, since a forked one has this program's path."""
     env = environment(home, PYTHONPATH=os.pathsep.join([str(folder), str(REPOSITORY)]))
     process = await asyncio.create_subprocess_exec(*DORM, *arguments, stdout=PIPE, stderr=PIPE, env=env)
     out, err = await asyncio.wait_for(process.communicate(), 60)
@@ -165,7 +165,7 @@ async def installed_dorm(home: Path, folder: Path, *arguments: str) -> tuple[int
 
 
 @pytest.mark.soak
-async def test_the_command_sets_only_what_the_master_has(lab: Lab, installed: Path) -> None:
+async def test_the_command_sets_only_policies_of_the_master(lab: Lab, installed: Path) -> None:
     home, common = lab.home, ["--url", lab.url, "--cluster", lab.cluster]
     code, _, err = await installed_dorm(home, installed, "policy", "set", "policy=acme-good", *common)
     assert code == 2

@@ -1,4 +1,4 @@
-"""Plug-in policies that are really installed: what works, what fails, and that a failure harms nothing else."""
+"""Installed plug-in policies: working ones, failing ones, and that a failure harms nothing else."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_each_failure_is_one_line_with_a_code(installed: Path, name: str, code: 
     assert registry.policy("acme-good").allocate(PROBLEM, {}).counts["a"], "the others answer as before"
 
 
-def test_one_that_never_answers_is_ended(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_never_answers_is_ended(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_given", [1.0])
     with pytest.raises(PolicyFailure, match="longer than 1 s") as failure:
         registry.policy("acme-loops").allocate(PROBLEM, {})
     assert failure.value.code == "policy.too_slow"
 
 
-def test_a_process_ends_with_its_owner_whatever_it_is_doing(installed: Path) -> None:
+def test_a_process_ends_with_its_owner_in_every_state(installed: Path) -> None:
     code = (
         "import os, threading\n"
         "from dorm.policies.registry import policy\n"
@@ -112,7 +112,7 @@ def test_built_in_names_and_shared_names_are_refused(tmp_path: Path, monkeypatch
     acme.forget()
 
 
-def test_one_that_cannot_be_loaded_breaks_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_that_fails_to_load_breaks_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         "acme-good": "acme_policies:Good",
         "acme-missing": "acme_policies:Nothing",

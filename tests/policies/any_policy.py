@@ -1,4 +1,4 @@
-"""A policy without sense: any placement that keeps the rules.  The core has to live with whatever a policy answers."""
+"""A policy without sense: any placement that keeps the rules.  The core has to cope with any answer of a policy."""
 
 from __future__ import annotations
 

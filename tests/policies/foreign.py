@@ -43,7 +43,7 @@ class Job:
     steps: float
     most: int
     longer: float
-    """Each epoch takes so many times its work."""
+    """Each epoch takes this many times its work."""
     done: float = 0.0
     where: dict[str, int] = field(default_factory=dict)
     batch: int = 0

@@ -59,7 +59,7 @@ def after(problem: Problem, allocation: Allocation) -> Problem:
 
 
 def settle(problem: Problem, params: dict[str, Any], rounds: int = 25, by: str = "dorm-exact") -> list[Allocation]:
-    """Rounds until nothing changes any more; fails where that does not happen."""
+    """Rounds until nothing changes any more; fails if that does not happen."""
     answers = []
     for _ in range(rounds):
         answers.append(policy(by).allocate(problem, params))

@@ -1,4 +1,4 @@
-"""The checker accepts what every policy of ours answers, and refuses what the brute force refuses."""
+"""The checker accepts the answers of all our policies, and refuses those that the brute force refuses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def feasible(problem: Problem, counts: dict[str, dict[str, int]]) -> bool:
 
 @slow_machine
 @given(problem=problems(max_apps=3), data=st.data())
-def test_it_refuses_exactly_what_breaks_a_rule(problem: Problem, data: st.DataObject) -> None:
+def test_it_refuses_exactly_the_answers_that_break_a_rule(problem: Problem, data: st.DataObject) -> None:
     there = [*(each.id for each in problem.nodes), "gone"]
     counts = {
         each.id: each.current
@@ -79,7 +79,7 @@ def test_it_refuses_exactly_what_breaks_a_rule(problem: Problem, data: st.DataOb
 
 @slow_machine
 @given(problem=problems(max_apps=3, max_nodes=2), data=st.data())
-def test_it_accepts_what_the_brute_force_gives_and_nothing_beyond_that(problem: Problem, data: st.DataObject) -> None:
+def test_it_accepts_exactly_the_answers_of_brute_force(problem: Problem, data: st.DataObject) -> None:
     """The brute force lists all answers to a tiny problem; it leaves out those that stop an app that may go on, which some
     policies do."""
     world = World(problem, DEFAULTS)

@@ -1,4 +1,4 @@
-"""What is said of an app may be nonsense: every policy answers by the rules, and those with floors starve nobody."""
+"""Declarations and reports may be nonsense: every policy still answers by the rules, and those with floors starve no app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = ("dorm-exact", "dorm-speed-exact")
 
 
 def strange(seed: int) -> Problem:
-    """Return apps of which little makes sense, but that all fit at once with their n_min."""
+    """Return mostly nonsensical apps that still all fit at once with their n_min."""
     chance = random.Random(seed)
     types = chance.choice([("",), ("new", "old")])
 
@@ -78,7 +78,7 @@ def test_many_strange_problems(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pollux", "sia"])
-def test_an_app_whose_speed_is_not_known_keeps_its_batch_size(name: str) -> None:
+def test_an_app_of_unknown_speed_keeps_its_batch_size(name: str) -> None:
     app = AppDemand("app", {"gpu": 1}, 1.0, 1, 4, batch=Batch(32, least=1, most=64, per_container=32, noise=100.0))
     problem = Problem((NodeRoom("node", {"gpu": 4}),), (app,))
     answer = policy(name).allocate(problem, {})

@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\n\n?This prints:\n\n```\n(.*?)```", 
 
 
 @pytest.mark.parametrize(("code", "wanted"), EXAMPLES, ids=["a decision", "a simulator"])
-def test_an_example_prints_what_the_page_says_and_needs_no_log_or_master(code: str, wanted: str) -> None:
+def test_an_example_prints_what_the_page_shows_and_needs_no_log_or_master(code: str, wanted: str) -> None:
     asks = (
         "import sys\nprint(*[name for name in sys.modules if name.startswith(('dorm.', 'replay', 'agents', 'nats'))])\n"
     )

@@ -38,7 +38,7 @@ def reason(problem: Problem, name: str, **params: float) -> Reason:
     return DORM.allocate(problem, params).reasons[name]
 
 
-def test_the_closest_node_and_what_is_missing_are_named() -> None:
+def test_the_closest_node_and_the_shortage_are_named() -> None:
     nodes = (node("n1", 4, 16), node("n2", 3.5, 16), node("n3", 2, 16))
     held = app("held", 1, 1, (2, 2), {"n1": 2}, pinned=True)
     got = reason(Problem(nodes, (held, app("a", 2, 1, (4, 4)))), "a")
@@ -58,7 +58,7 @@ def test_several_resources_short_on_different_nodes() -> None:
     )
 
 
-def test_nobody_waits_for_what_no_two_nodes_have_together() -> None:
+def test_no_app_waits_for_room_that_no_two_nodes_have_together() -> None:
     got = reason(Problem((node("n1", 1, 16), node("n2", 8, 1)), (app("a", 2, 4, (1, 1)),)), "a")
     assert got.code == "no_nodes"
     assert got.text == "no node has 2 cores and 4 GiB together (1 of 2 nodes lack cores, 1 of 2 nodes lack memory)"

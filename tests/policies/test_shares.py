@@ -34,7 +34,7 @@ def test_a_cap_frees_room_for_others() -> None:
     assert fair([[1, 4], [3, 1]], [9, 18], [1, 1], [1, 100]) == pytest.approx([2 / 9, 8 / 9], abs=1e-9)
 
 
-def test_filling_goes_on_for_those_who_need_nothing_that_is_used_up() -> None:
+def test_filling_continues_for_apps_that_need_no_exhausted_resource() -> None:
     """A and B use up the CPU, C needs only memory and fills it."""
     got = fair([[1, 0], [1, 0], [0, 1]], [10, 10], [1, 1, 1], [100, 100, 100])
     assert got == pytest.approx([0.5, 0.5, 1.0], abs=1e-9)
@@ -43,7 +43,7 @@ def test_filling_goes_on_for_those_who_need_nothing_that_is_used_up() -> None:
 @pytest.mark.parametrize(
     ("demand", "weight", "cap"), [([0, 0], 1.0, 5), ([1, 1], 0.0, 5), ([1, 1], 1.0, 0), ([1, 0], 1.0, 5)]
 )
-def test_who_can_have_nothing_has_no_share_and_takes_none(demand: list[int], weight: float, cap: int) -> None:
+def test_an_app_that_fits_nowhere_has_no_share(demand: list[int], weight: float, cap: int) -> None:
     """No demand, no weight, a cap of nothing, or in need of a kind (the first) of which the cluster has none."""
     got = fair([demand, [0, 1]], [0 if demand == [1, 0] else 10, 10], [weight, 1.0], [cap, 10])
     assert got == pytest.approx([0.0, 1.0])
@@ -87,7 +87,7 @@ def test_filling_by_prefix_sums_is_the_exact_filling(data: st.DataObject) -> Non
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 200))
-def test_nobody_could_have_more_without_taking_from_one_who_has_less(seed: int, apps: int) -> None:
+def test_no_app_could_gain_without_taking_from_a_poorer_one(seed: int, apps: int) -> None:
     """Each app is at its cap or needs a resource that is used up, among whose users nobody has a higher share by weight."""
     random = np.random.default_rng(seed)
     fractions = random.random((apps, 4)) * random.integers(0, 2, (apps, 4)) * 0.01 + 1e-6
@@ -126,7 +126,7 @@ def test_utilization_adds_up_the_kinds_that_exist() -> None:
     assert shares.utilization({}, {}) == 0
 
 
-def test_demand_of_what_is_not_there_is_infinite() -> None:
+def test_demand_for_an_absent_resource_is_infinite() -> None:
     fractions = shares.demand_fractions(np.array([[1, 0], [1, 2]]), np.array([4, 0]))
     assert fractions.tolist() == [[0.25, 0.0], [0.25, math.inf]]
     assert shares.fairness_budget(3, 0.1) == pytest.approx(0.6)

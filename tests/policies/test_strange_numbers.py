@@ -87,7 +87,7 @@ def test_only_the_ratio_of_weights_matters(name: str, weight: float) -> None:
     assert got.fairness_loss == pytest.approx(usual.fairness_loss)
 
 
-def test_the_lightest_and_the_heaviest_run_beside_each_other(name: str) -> None:
+def test_the_lightest_and_the_heaviest_app_run_together(name: str) -> None:
     got = solve(name, THREE, app("light", 1, 1, (1, 12), weight=1e-9), app("heavy", 1, 1, (1, 12), weight=1e9))
     if name == "oasis":
         assert got.reasons["light"].text.startswith("refused"), "without a utility an app is worth its weight"
@@ -99,7 +99,7 @@ def test_the_lightest_and_the_heaviest_run_beside_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan])
-def test_a_weight_that_is_none_harms_nobody(name: str, weight: float) -> None:
+def test_an_invalid_weight_does_no_harm(name: str, weight: float) -> None:
     got = solve(name, THREE, app("odd", 1, 1, (1, 4), weight=weight), app("a", 1, 1, (2, 4)))
     assert total(got, "a") >= 2
 
@@ -124,7 +124,7 @@ def test_no_nodes(name: str, current: dict[str, int]) -> None:
     assert got.reasons["a"].text == "there are no nodes"
 
 
-def test_no_nodes_but_drained_ones(name: str) -> None:
+def test_only_drained_nodes(name: str) -> None:
     off = tuple(msgspec.structs.replace(each, drained=True) for each in THREE)
     got = solve(name, off, app("a", 1, 1, (2, 4), {"n0": 2}))
     assert got.counts == {"a": {}}

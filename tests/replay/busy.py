@@ -247,7 +247,7 @@ def _take(free: dict[str, dict[str, int]], node: str, demand: dict[str, int], co
 
 
 def _places(free: dict[str, dict[str, int]], demand: dict[str, int], wanted: int) -> list[str]:
-    """Nodes for at most so many containers, the emptiest first."""
+    """Nodes for at most this many containers, the emptiest first."""
     found: list[str] = []
     for node in sorted(free, key=lambda name: (-free[name]["cpu"], name)):
         room = min(free[node].get(name, 0) // amount for name, amount in demand.items() if amount)

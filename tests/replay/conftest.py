@@ -1,4 +1,4 @@
-"""One log by the real parts for all tests of replay."""
+"""One log, written by real parts, for all tests of replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """What a real master and real agents wrote."""
+    """A log by a real master and real agents."""
     return asyncio.run(_record(tmp_path_factory.mktemp("recorded")))
 
 
@@ -32,7 +32,7 @@ async def _record(root: Path) -> list[Record]:
 
 @pytest.fixture(scope="session")
 def written() -> list[Record]:
-    """What a story wrote, with every kind of round, some of them decided before the records just ahead of them."""
+    """A scripted log with every kind of round, some of them decided before the records just ahead of them."""
     return two_apps().records
 
 

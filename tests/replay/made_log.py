@@ -1,4 +1,4 @@
-"""Logs written by hand: what clients, agents and nodes say, and the rounds that a master would write, at any basis."""
+"""Logs written by hand: records of clients, agents and nodes, and the rounds of a master, at any basis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints what replay makes of an archive, for a process of its own: `python -m tests.replay.printed LOG.dorm`."""
+"""Prints the results of replay for an archive, for a separate process: `python -m tests.replay.printed LOG.dorm`."""
 
 from __future__ import annotations
 

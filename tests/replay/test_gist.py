@@ -1,4 +1,4 @@
-"""What lists of events say of one, in one line."""
+"""Events in lists: one line for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from events.kinds import (
 from replay.gist import gist
 
 
-def test_what_is_as_usual_is_left_out() -> None:
+def test_usual_values_are_left_out() -> None:
     released = GenerationReleased(app="a", generation=4, previous=3, checkpoints="f" * 32)
     assert gist(released) == "app=a generation=4 previous=3"
     assert "resume=False" in gist(released, whole=True)
@@ -23,7 +23,7 @@ def test_what_is_as_usual_is_left_out() -> None:
     assert gist(NodeDrainRequested(node="n1", drain=False)) == "node=n1 drain=False"
 
 
-def test_amounts_are_those_that_people_write() -> None:
+def test_amounts_are_formatted_for_people() -> None:
     joined = NodeJoined(
         node="n1", address="10.0.0.1", capacity={"cpu": 2000, "memory": 2**31}, ports=(1, 9), build="dorm 1"
     )

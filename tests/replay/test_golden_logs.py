@@ -75,7 +75,7 @@ def expected_names(name: str) -> set[str]:
     return {*EXPECTED[name]["end"]["apps"], *EXPECTED[name]["end"]["nodes"]}
 
 
-def test_an_incident_has_what_an_incident_should() -> None:
+def test_an_incident_is_complete() -> None:
     kinds = set(EXPECTED["incident.dorm"]["kinds"])
     assert {"NodeLost", "NodeLeaseEnded", "AppFailed", "AppRejected", "AppCancelled", "GenerationFailed"} <= kinds
     assert {"AppCheckpointed", "AppProgressed", "NodeDrainRequested", "PolicyChanged"} <= kinds
@@ -101,7 +101,7 @@ async def test_an_incident_was_anonymized(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-async def test_what_a_release_wrote_is_read(name: str) -> None:
+async def test_logs_of_each_release_are_read(name: str) -> None:
     """Those before segments have the format that they had."""
     raw = (FOLDER / name).read_bytes()
     assert raw.startswith(MAGIC) == (name in ("0.1.0.dorm", "0.2.0.dorm"))

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 LARGEST = 4096
 """Bytes: larger pills are longer texts, which `tests.core.fold.test_poison` tries."""
 EACH = tries(7, 1)
-"""One of so many pills is taken."""
+"""One of this many pills is taken."""
 
 
 @cache
 def _records(forged: bool) -> tuple[Record, ...]:
-    """A history of a cluster with pills in it: by anybody, or only of what masters say."""
+    """A history of a cluster with pills in it: from anyone, or only in records of masters."""
     story = Story()
     for name in ("one", "two", "three"):
         story.submit(name, n_max=2)

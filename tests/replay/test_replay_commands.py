@@ -1,4 +1,4 @@
-"""`dorm replay` as people use it: what it prints and its exit codes."""
+"""`dorm replay`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_state_of_one_app_or_node(dorm: Dorm, log_file: Path, tmp_path: Path) ->
     assert "'nothing'" in err
 
 
-def test_verify_says_what_it_did(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+def test_verify_reports_its_checks(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     code, out, err = dorm("verify", "--file", log_file)
     assert (code, err) == (0, "")
     assert "the log was replayed and gave the same state and the same decisions" in out
@@ -117,7 +117,7 @@ def test_verify_shows_the_first_divergence(dorm: Dorm, written: list[Record], tm
     assert json.loads(out)["divergence"]["seq"] == seq
 
 
-def test_verify_does_not_call_good_what_it_could_not_check(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
+def test_verify_does_not_pass_unchecked_records(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "other.dorm"
     other = written
     for seq in rounds_with(written, Resized):
@@ -218,7 +218,7 @@ def test_a_legacy_archive_that_breaks_off(dorm: Dorm, written: list[Record], tmp
     assert f"{left} of {left} records folded" in out
 
 
-def test_damage_is_named_and_what_is_whole_can_be_salvaged(
+def test_damage_is_named_and_intact_records_can_be_salvaged(
     dorm: Dorm, written: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "BLOCK_RECORDS", 10)
@@ -245,7 +245,7 @@ def test_damage_is_named_and_what_is_whole_can_be_salvaged(
 
 @pytest.mark.parametrize("how", [[], ["--salvage"]])
 @pytest.mark.parametrize("name", ["saved.dorm", "saved.ndjson"])
-def test_what_can_not_be_read_at_all_leaves_no_file(dorm: Dorm, log_file: Path, name: str, how: list[str]) -> None:
+def test_an_unreadable_log_leaves_no_file(dorm: Dorm, log_file: Path, name: str, how: list[str]) -> None:
     data = bytearray(log_file.read_bytes())
     data[60:] = bytes(len(data) - 60)
     broken, target = log_file.with_name("broken.dorm"), log_file.with_name(name)
@@ -257,7 +257,7 @@ def test_what_can_not_be_read_at_all_leaves_no_file(dorm: Dorm, log_file: Path, 
 
 
 @pytest.mark.parametrize("name", ["none.dorm", "none.ndjson", "-"])
-def test_an_export_of_nothing_is_made_and_said(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
+def test_an_empty_export_is_written_and_reported(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
     path = name if name == "-" else tmp_path / name
     form = ["--format", "ndjson"] if name == "-" else []
     code, _, err = dorm("export", path, *form, "--file", log_file, "--app", "typo", "--user", "zoe")

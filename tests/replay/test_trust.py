@@ -1,4 +1,4 @@
-"""What a log with identities shows afterwards: who was refused and why, and the same under other names."""
+"""A log with identities shows who was refused and why, also under other names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def told(records: list[Record]) -> list[k.RefusedRecord]:
     return [one for fact in all_facts(records, k.RecordsRefused) for one in fact.records]
 
 
-async def test_the_master_reports_what_was_refused() -> None:
+async def test_the_master_reports_refused_records() -> None:
     story = hostile_log()
     assert [(one.who, one.of, one.code) for one in told(story.records)] == [
         ("mallory", "AppCancelRequested", "app.not_owner"),

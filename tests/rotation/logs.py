@@ -1,4 +1,4 @@
-"""Sealed logs to rotate, in memory, and what has to be true of them at any time."""
+"""Sealed logs to rotate, in memory, and their invariants."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ KEY = SealKey(new_seed())
 
 @contextlib.asynccontextmanager
 async def leading(server: NatsServer, settings: Settings) -> AsyncIterator[tuple[Master, Client]]:
-    """A master that leads, with rotation beside it, and a client."""
+    """A leading master, with rotation next to it, and a client."""
     async with contextlib.AsyncExitStack() as stack:
         connections = [await Connection.open(server.url, CLUSTER, create=True) for _ in range(3)]
         for connection in connections:
@@ -69,7 +69,7 @@ async def rotated(client: Client) -> list[LogRotated]:
     return [cut async for cut in rotate(client, keep_records=0, keep_s=0.0)]
 
 
-async def test_a_log_is_rotated_and_stays_one_log(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_rotated_log_reads_as_one_log(server: NatsServer, tmp_path: Path) -> None:
     settings = Settings(spool=tmp_path / "spool", place=str(tmp_path / "archives"))
     async with leading(server, settings) as (_, client):
         await busy(client, 20)
@@ -98,7 +98,7 @@ async def test_a_log_is_rotated_and_stays_one_log(server: NatsServer, tmp_path: 
         await moved.close()
 
 
-async def test_what_a_webhook_has_yet_to_deliver_stays(server: NatsServer, tmp_path: Path) -> None:
+async def test_records_that_a_webhook_has_yet_to_deliver_are_kept(server: NatsServer, tmp_path: Path) -> None:
     settings = Settings(spool=tmp_path / "spool", place=str(tmp_path / "archives"))
     async with leading(server, settings) as (_, client):
         connection = await Connection.open(server.url, CLUSTER)
@@ -125,7 +125,7 @@ async def test_what_a_webhook_has_yet_to_deliver_stays(server: NatsServer, tmp_p
         await connection.close()
 
 
-async def test_only_what_a_cut_covers_may_be_missing(server: NatsServer, tmp_path: Path) -> None:
+async def test_only_records_covered_by_a_cut_may_be_missing(server: NatsServer, tmp_path: Path) -> None:
     settings = Settings(spool=tmp_path / "spool", place=str(tmp_path / "archives"))
     async with leading(server, settings) as (_, client):
         await busy(client, 10)

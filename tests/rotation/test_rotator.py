@@ -1,4 +1,4 @@
-"""One rotation after another: what moves, what stays, and that both read as one log."""
+"""Successive rotations: what moves, what stays, and that both read as one log."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_master_that_read_the_list_before_the_cut_drops_nothing_that_it_
     assert not missing
 
 
-async def test_what_is_young_stays(rotating: Rotating) -> None:
+async def test_young_records_stay(rotating: Rotating) -> None:
     end = await rotating.stream.end()
     cut = await rotating.rotator().step(Policy(keep_records=60, keep_s=0.0))
     assert cut is not None
@@ -126,14 +126,14 @@ async def test_without_seals_nothing_moves(tmp_path: Path) -> None:
     assert await rotating.stream.start() == 0
 
 
-async def test_records_that_are_not_those_of_the_seal_stay(rotating: Rotating) -> None:
+async def test_records_that_do_not_match_the_seal_are_kept(rotating: Rotating) -> None:
     rotating.stream.records[20].body += b" "
     with raises(RotationError, "rotation.differs"):
         await rotating.rotator().step(ALL)
     assert await rotating.stream.start() == 0
 
 
-async def test_archives_that_are_gone_or_altered(rotating: Rotating, tmp_path: Path) -> None:
+async def test_missing_and_altered_archives(rotating: Rotating, tmp_path: Path) -> None:
     while await rotating.rotator(most=50).step(ALL) is not None:
         pass
     first, second, *_, last = await rotating.store.names()

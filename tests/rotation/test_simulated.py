@@ -1,4 +1,5 @@
-"""The log is rotated while masters, agents, clients and the server die: nothing is lost, and what would lose it is caught."""
+"""The log is rotated while masters, agents, clients and the server die: nothing is lost, and variants that lose records are
+caught."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_a_history_in_which_the_log_is_rotated(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_what_would_lose_records_is_caught(name: str) -> None:
+def test_variants_that_lose_records_are_caught(name: str) -> None:
     with VARIANTS[name].broken():
         assert any(outcome_of(seed)[1] for seed in (SEED, 1, 2))
 
@@ -89,7 +90,7 @@ def test_that_a_history_rotates_at_all() -> None:
 
 
 def steps_of(crash_in: int = 0) -> tuple[int, int]:
-    """Return how many steps the leading master took in its first life, where it dies before that step, and the rotations."""
+    """Return how many steps the leading master took in its first life if it dies before that step, and the rotations."""
     steps: list[int] = []
 
     def aim(history: History) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.getfixturevalue('bucket')}/{os.urandom(4).hex()}"
 
 
-async def test_what_is_put_comes_back(place: str, tmp_path: Path) -> None:
+async def test_stored_files_are_read_back(place: str, tmp_path: Path) -> None:
     store = open_store(place, CLUSTER)
     assert await store.names() == []
     content = os.urandom(9 << 20)
@@ -101,7 +102,7 @@ async def test_a_log_is_rotated_into_it(place: str, tmp_path: Path) -> None:
     await whole.close()
 
 
-async def test_a_store_that_is_gone(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_missing_store(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -192,6 +193,25 @@ async def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with raises(StoreError, "archive.store.failed", str(tmp_path)):
         await rotating.rotator().step(ALL)
     assert await rotating.stream.start() == 0
+
+
+@pytest.mark.parametrize(("shared", "file", "folder"), [(False, 0o600, 0o700), (True, 0o640, 0o2750)])
+async def test_only_the_owner_reads_archives_unless_their_folder_is_shared(
+    tmp_path: Path, shared: bool, file: int, folder: int
+) -> None:
+    before = os.umask(0o022)
+    try:
+        place = tmp_path / "archives"
+        place.mkdir()
+        place.chmod(0o2755 if shared else 0o755)
+        rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
+        rotating.store = open_store(str(place), CLUSTER)
+        await rotating.rotator().step(ALL)
+        (archive,) = (place / CLUSTER).iterdir()
+        assert stat.S_IMODE(archive.stat().st_mode) == file
+        assert stat.S_IMODE(archive.parent.stat().st_mode) == folder
+    finally:
+        os.umask(before)
 
 
 def test_places_and_names() -> None:

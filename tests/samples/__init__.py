@@ -1,1 +1,1 @@
-"""The programs to begin with (`compose.apps.starters`), each on a real cluster and through a resize."""
+"""The starter programs (`compose.apps.starters`), each on a real cluster and through a resize."""

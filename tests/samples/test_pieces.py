@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
 
-pytestmark = [pytest.mark.nats, pytest.mark.slow]
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-async def prime_count(client: Client, pieces: int, **fields: Any) -> None:
-    """Run the script through two resizes; it has to find as many primes as there are."""
-    spec = starter("shell_primes", env={"PIECES": str(pieces), "PACE": "0.5"}, steps=pieces, **fields)
-    app = await resized(client, spec, (1, 3, 2), each=2, longest_s=60.0)
+async def prime_count(client: Client, pieces: int, *, pace_s: float, **fields: Any) -> None:
+    """Run the script through two resizes; it has to find as many primes as there are.  At this pace it is not over before the
+    second resize, however slowly containers start."""
+    spec = starter("shell_primes", env={"PIECES": str(pieces), "PACE": str(pace_s)}, steps=pieces, **fields)
+    app = await resized(client, spec, (1, 3, 2), each=2, longest_s=120.0)
     assert (app.step, app.checkpoint) == (pieces, pieces)
     primes = sum(all(n % d for d in range(2, int(n**0.5) + 1)) for n in range(2, pieces * 1000 + 1))
     assert f"{primes} primes up to {pieces * 1000}\n" in await printed(client, app)
@@ -32,14 +33,14 @@ async def prime_count(client: Client, pieces: int, **fields: Any) -> None:
 @pytest.mark.soak
 async def test_a_shell_script_finds_all_primes_through_two_resizes(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as client:
-        await prime_count(client, 40)
+        await prime_count(client, 40, pace_s=1.0)
 
 
 @pytest.mark.docker
 @pytest.mark.soak
 async def test_a_shell_script_does_so_in_docker(tmp_path: Path, docker_host: str, docker_image: str) -> None:
     async with two_nodes(tmp_path, runtime="docker", docker=docker_host) as client:
-        await prime_count(client, 40)
+        await prime_count(client, 40, pace_s=2.0)
 
 
 def alone() -> dict[str, Any]:
@@ -56,7 +57,7 @@ async def test_a_search_finds_the_same_best_settings_through_two_resizes(tmp_pat
     async with two_nodes(tmp_path / "cluster") as client:
         found = starter("sklearn_search")
         spec = {**found, "command": [*found["command"][:3], "--folds", "2", "--pace", "0.5"]}
-        app = await resized(client, spec, (1, 3, 2), each=2, longest_s=90.0)
+        app = await resized(client, spec, (1, 3, 2), each=2, longest_s=180.0)
         assert (app.step, app.checkpoint) == (24, 24)
         results = [line for line in (await printed(client, app)).splitlines() if line.startswith('{"result"')]
         assert results

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 
-from dorm.local.nats_server import find_binary, free_port
+from dorm.local.nats_server import find_binary
 from dorm.security.configuration import Key, accounts
 from events.nats.access.credentials import Credentials, new_seed, public_key
 from events.nats.connection import Connection
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -37,6 +38,35 @@ EVERYONE = {
     "node-3": "joining",
 }
 """Identities with their roles."""
+LOG, LEASE, SNAPSHOTS = f"DORM-{CLUSTER}", f"KV_DORM_leadership-{CLUSTER}", f"DORM_snapshots-{CLUSTER}"
+LEASE_KEY = f"$KV.DORM_leadership-{CLUSTER}.master"
+ROUND = f"dorm.{CLUSTER}.round.master"
+VERBS = [
+    "INFO", "STREAM.NAMES", "STREAM.LIST", "CONSUMER.NAMES.{log}", "CONSUMER.LIST.{log}", "STREAM.INFO.{log}",
+    "STREAM.DELETE.{log}", "STREAM.PURGE.{log}", "STREAM.UPDATE.{log}", "STREAM.CREATE.theirs", "STREAM.MSG.GET.{log}",
+    "STREAM.MSG.DELETE.{log}", "STREAM.SNAPSHOT.{log}", "STREAM.RESTORE.theirs", "STREAM.LEADER.STEPDOWN.{log}",
+    "STREAM.PEER.REMOVE.{log}", "STREAM.DELETE.{lease}", "STREAM.PURGE.{lease}", "STREAM.MSG.DELETE.{lease}",
+    "STREAM.PURGE.{snapshots}", "CONSUMER.INFO.{log}.theirs", "CONSUMER.CREATE.{log}", "CONSUMER.CREATE.{log}.theirs",
+    "CONSUMER.CREATE.{lease}.theirs", "CONSUMER.DURABLE.CREATE.{log}.theirs", "CONSUMER.MSG.NEXT.{log}.theirs",
+    "CONSUMER.LEADER.STEPDOWN.{log}.theirs", "CONSUMER.PAUSE.{log}.theirs", "DIRECT.GET.{log}", "DIRECT.GET.{lease}",
+    "DIRECT.GET.{snapshots}.dorm.lab.snapshot.index.all", "META.LEADER.STEPDOWN", "ACCOUNT.PURGE.LOG",
+]  # fmt: skip
+"""Questions to JetStream that read, change or delete streams and consumers."""
+BODIES: dict[str, dict[str, Any]] = {
+    "STREAM.CREATE": {"name": "theirs", "subjects": ["theirs.>"]},
+    "STREAM.UPDATE": {"name": LOG, "subjects": [f"dorm.{CLUSTER}.*.*"], "max_msgs": 1},
+    "STREAM.MSG.GET": {"seq": 1},
+    "STREAM.MSG.DELETE": {"seq": 1},
+    "CONSUMER": {"stream_name": LOG, "config": {"name": "theirs", "durable_name": "theirs", "ack_policy": "explicit"}},
+    "CONSUMER.MSG": {"batch": 10, "expires": 100_000_000},
+    "DIRECT.GET": {"seq": 1},
+}
+"""A valid body, by the start of the verb."""
+REPLIES = [
+    ROUND, f"dorm.{CLUSTER}.NodeDrainRequested.root", f"$JS.API.STREAM.DELETE.{LOG}", LEASE_KEY,
+    f"dorm.{CLUSTER}.snapshot.index.all", "_INBOX.user.bob.x",
+]  # fmt: skip
+"""Reply subjects on which an answer would do harm."""
 
 
 class Guarded:
@@ -44,7 +74,7 @@ class Guarded:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        port = free_port("127.0.0.1")
+        port = free_port()
         self.url = f"nats://127.0.0.1:{port}"
         self.credentials = {
             name: Credentials(CLUSTER, self.url, name, role, new_seed()) for name, role in EVERYONE.items()
@@ -135,7 +165,7 @@ class Attacker:
         await self.client.flush()
 
     async def api(self, what: str, question: dict[str, Any]) -> dict[str, Any]:
-        """Ask JetStream, below any prefix.  Raises TimeoutError where the server forbids it."""
+        """Ask JetStream, below any prefix.  Raises TimeoutError if the server forbids it."""
         answer = await self.client.request(what, json.dumps(question).encode(), timeout=2)
         found: dict[str, Any] = json.loads(answer.data)
         return found
@@ -155,3 +185,9 @@ async def witness(root: Attacker) -> dict[str, Any]:
 async def consumers(root: Attacker) -> list[str]:
     found = await root.api(f"$JS.API.CONSUMER.NAMES.DORM-{CLUSTER}", {})
     return sorted(found["consumers"] or [])
+
+
+def body_of(verb: str) -> bytes:
+    """Return a body that the server takes for this verb."""
+    found = [body for prefix, body in BODIES.items() if verb.startswith(prefix)]
+    return json.dumps(found[-1] if found else {}).encode()

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from dorm.local.nats_server import find_binary, free_port
-from tests.e2e.commands import done, refused, running, until_said
+from dorm.local.nats_server import find_binary
+from tests.e2e.commands import done, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +41,7 @@ async def served(folder: Path) -> AsyncIterator[None]:
 
 
 async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) -> None:
-    home, lab, port = tmp_path / "home", tmp_path / "lab", free_port("127.0.0.1")
+    home, lab, port = tmp_path / "home", tmp_path / "lab", free_port()
     arguments = ("init", str(lab), "--cluster", "lab", "--port", str(port), "--admin", "root", "--tls")
     assert "root is its admin" in await done(home, *arguments)
     await done(home, "context", "use", "lab")
@@ -51,16 +52,16 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
             home, tmp_path / "master.log", "master", "--credentials", str(lab / "security" / "master.json")
         ) as master,
     ):
-        await until_said(tmp_path / "master.log", "leading", master)
-        await done(home, *arguments)  # Once more, beside the running server: nothing is lost.
+        await until_printed(tmp_path / "master.log", "leading", master)
+        await done(home, *arguments)  # Once more, next to the running server: nothing is lost.
 
         # A node makes its own key, with a token for one use.
         said = tmp_path / "token"
         async with running(
             home, said, "node", "intro", "n1", "--ttl", "60s", "--capacity", "cpu=1,memory=1GiB"
         ) as intro:
-            text = await until_said(said, "dorm1.", intro)
-            await until_said(said, "fingerprint", intro)
+            text = await until_printed(said, "dorm1.", intro)
+            await until_printed(said, "fingerprint", intro)
             (tmp_path / "first").write_text(next(line for line in text.splitlines() if line.startswith("dorm1.")))
             agent = (
                 "agent",
@@ -72,7 +73,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
                 str(tmp_path / "n1"),
             )
             async with running(home, tmp_path / "agent.log", *agent, "--capacity", "cpu=1,memory=1GiB") as process:
-                await until_said(tmp_path / "agent.log", "joined", process)
+                await until_printed(tmp_path / "agent.log", "joined", process)
                 assert await asyncio.wait_for(intro.wait(), 20) == 0
                 key = tmp_path / "n1" / "node.json"
                 assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -127,7 +128,7 @@ async def published_by_a_client_of_nats(cluster: Up) -> None:
         assert named(state, "plain").user == key.stem
 
 
-async def test_up_with_identities_needs_no_extra_step_and_lets_nobody_else_in(tmp_path: Path) -> None:
+async def test_up_with_identities_needs_no_extra_step_and_admits_no_one_else(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, known=True) as cluster:
         spec = write_spec(tmp_path, talker("own"))
         assert (await done(cluster.home, "submit", spec)).startswith("own is accepted")

@@ -11,12 +11,13 @@ import pytest
 import pytest_asyncio
 
 from dorm.local.founding import make_keys
-from dorm.local.nats_server import EmbeddedServer, free_port
+from dorm.local.nats_server import EmbeddedServer
 from dorm.security.folder import KeyFolder
 from events.log.records import LogError, LogRefused
 from events.nats.access.credentials import Credentials
 from events.nats.link import Link
 from tests.errors import raises
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.nats
 @pytest_asyncio.fixture
 async def root(tmp_path: Path) -> AsyncIterator[Credentials]:
     """The admin of a cluster whose server runs with TLS."""
-    port, keys = free_port("127.0.0.1"), KeyFolder(tmp_path / "security")
+    port, keys = free_port(), KeyFolder(tmp_path / "security")
     made = make_keys(keys, "lab", f"tls://127.0.0.1:{port}", "root", ("127.0.0.1",), time.time_ns())
     server = EmbeddedServer(tmp_path, port=port, more=keys.server_settings())
     await server.start()

@@ -43,7 +43,7 @@ def keys(tmp_path: Path) -> KeyFolder:
     return found
 
 
-def test_nobody_else_may_read_a_key(keys: KeyFolder) -> None:
+def test_only_the_owner_may_read_a_key(keys: KeyFolder) -> None:
     assert stat.S_IMODE(keys.path.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in keys.path.iterdir()}
     assert set(modes) == {
@@ -164,7 +164,7 @@ def test_only_tokens_that_are_still_good_are_in_the_configuration(keys: KeyFolde
     assert public_key(seed) not in keys.accounts.read_text()
 
 
-def test_a_reload_reaches_no_process_but_a_nats_server(keys: KeyFolder) -> None:
+def test_a_reload_only_reaches_nats_servers(keys: KeyFolder) -> None:
     """A process id may belong to another program meanwhile; SIGHUP would end it."""
     (keys.path.parent / "nats.pid").write_text(str(os.getpid()))
     assert not keys.reload()
@@ -190,7 +190,7 @@ def test_contexts_are_kept_in_one_private_file(tmp_path: Path) -> None:
         read_contexts(file)
 
 
-def test_the_place_of_a_webhook_can_be_guessed_by_nobody_and_is_found_by_admins() -> None:
+def test_only_admins_find_the_place_of_a_webhook() -> None:
     """A server lets every reader of the log take records from, or remove, a consumer whose name is known."""
     endpoint = Endpoint("pager", "https://example.com", ("app.ended",), "", "", 0, 60.0, 12, "olga")
     places = {place_of(endpoint, Keys(bytes([number]) * 32, "lab").hidden("pager")) for number in range(3)}

@@ -27,8 +27,7 @@ from events.nats.access.credentials import read_credentials
 from tests.e2e.commands import done
 from tests.e2e.local_up import Up, leaving_nothing, up
 from tests.e2e.story import check_log, spec, until
-from tests.security.hostile import Attacker
-from tests.security.test_forbidden_acts import REPLIES, VERBS, body_of
+from tests.security.hostile import REPLIES, VERBS, Attacker, body_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

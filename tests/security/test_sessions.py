@@ -11,7 +11,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from events import subjects
 from events.log.records import LogRefused, LogUnavailable
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 ENTER = {"alice": {"alice"}, "bob": {"bob"}, "olga": {"alice", "bob"}, "root": {"alice", "bob"}}
 """Whose containers each may enter; nobody else enters any."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    server = Guarded(tmp_path_factory.mktemp("guarded"))
-    await server.start()
-    yield server
-    server.stop()
 
 
 @contextlib.asynccontextmanager

@@ -57,7 +57,7 @@ async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -
             ended = await asyncio.wait_for(alice.wait(app.id), 60)
             assert (ended.ended, ended.user, ended.n_max, ended.weight) == ("completed", "alice", 2, 1)
             assert (ended.revision, ended.failures) == (1, 0)
-        # The control: what mallory says is believed where it is mallory's, though it claims to be alice's.
+        # The control: mallory's records count for mallory's apps, although they claim to be alice's.
         async with await open_client(cluster.url, "local", credentials=who["rita"]) as rita:
             state = await until(
                 rita, lambda state: any(one.name == "theirs" for one in state.apps.values()), "it is in"

@@ -1,4 +1,4 @@
-"""Customers: each submits its apps by the real client, and asks again with the same id until it knows the answer."""
+"""Customers: each submits its apps with the real client, and repeats with the same id until it knows the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGAIN_S = 1.0
 
 
 class Customer:
-    """One user; what it has still to submit outlives its process, as a list on paper would."""
+    """One user, whose remaining submissions outlive its process."""
 
     def __init__(self, history: History, host: Host, user: str, plans: list[AppPlan]) -> None:
         self.history = history
@@ -35,11 +35,11 @@ class Customer:
         return not self.waiting
 
     def hurry(self) -> None:
-        """Submit all that is left, and come back soon where the process has died."""
+        """Submit everything that is left, and restart soon if the process has died."""
         self._hurry.set()
 
     def start(self) -> None:
-        """A process that submits what is left."""
+        """Start a process that submits the rest."""
         process = start_client(self.host, self.user)
         process.on_end(self._ended)
         for plan in self.waiting.values():

@@ -1,9 +1,9 @@
-"""One history: masters, agents and clients, as they are, on a simulated cluster under attack, and what became of it.
+"""One history: the real masters, agents and clients on a simulated cluster under attack, and its outcome.
 
-    History(7).run()                    plays seed 7; raises Broken where a promise was
-    History(7, only={3, 17}).run()      with these faults of its schedule alone
+    History(7).run()                    plays seed 7; raises Broken if a promise is broken
+    History(7, only={3, 17}).run()      with only these faults of its schedule
 
-The attack ends after a while; from then on everything has to come to rest in bounded time.
+The attack ends after a while; then everything has to come to rest in bounded time.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ HEARTBEAT_S = 1.0
 _STORY = 40
 """Lines of a failure's story."""
 _SKEWED = {3: 1, 6: 3}
-"""How many masters are of a release that writes no parts, by the seed's rest: the first of them, or all."""
+"""How many masters are of a release that writes no parts, by the seed's remainder: the first one, or all."""
 _AUDIT_EVERY = 8
-"""Seeds, of which one is decided again round by round."""
+"""One seed in this many is audited round by round."""
 _PORTS = (20000, 20099)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What is to be told of a history that broke nothing, or of one that did."""
+    """The result of a history, whether it kept all promises or not."""
 
     seed: int
     broken: str = ""
@@ -62,11 +62,11 @@ class Outcome(msgspec.Struct, frozen=True):
     faults: list[str] = []
     """Kinds that were injected."""
     recoveries: list[float] = []
-    """Virtual seconds from the end of a fault to the next time that all that should run ran."""
+    """Virtual seconds from the end of a fault until everything that should run ran again."""
     submissions: int = 0
-    """Acknowledged."""
+    """Acknowledged submissions."""
     lost: int = 0
-    """Of these, those without an answer in the end."""
+    """Those of them without an answer in the end."""
     doubled: int = 0
     records: int = 0
     rounds: int = 0
@@ -75,7 +75,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class History:
-    """All that is drawn is drawn here, before anything happens."""
+    """All random numbers are drawn here, before anything happens."""
 
     skewed = True
     """Whether some masters may be of an earlier release."""
@@ -88,7 +88,7 @@ class History:
         apps: Collection[int] | None = None,
         alter: Callable[[History], None] = lambda _: None,
     ) -> None:
-        """`only` and `apps` leave all other faults and apps out.  `alter` may break something, for variants."""
+        """`only` and `apps` leave out all other faults and apps.  `alter` may break something, for variants."""
         any_policy.register()
         self.seed = seed
         self.audited = seed % _AUDIT_EVERY == 0
@@ -138,7 +138,7 @@ class History:
         self.beside: Callable[[Master, Connection, Host], RotationService] | None = None
         """What rotates the log beside each master, in a history with rotation."""
         self.leaders: dict[str, MasterProcess] = {}
-        """Processes of masters by host, whoever of them leads."""
+        """Processes of masters by host, whether or not they lead."""
         self.customers: list[Customer] = []
         self.recoveries: list[float] = []
         self._pending: list[tuple[float, str]] = []
@@ -151,7 +151,8 @@ class History:
     # --- playing -------------------------------------------------------------------------------------------------------
 
     def run(self, *, tell: bool = False) -> Outcome:
-        """What was broken is in the outcome.  With `tell` the whole story is as well; of a failure its end always is."""
+        """Run it; the outcome has a broken promise.  With `tell`, it also has the whole story; after a failure, it always has
+        the end."""
         broken, story = "", list[str]()
         with neighbors.scaled(self), self.world as world:
             try:
@@ -217,7 +218,7 @@ class History:
         world.after(_LOOK_S, self._look)
 
     def _overhear_reports(self) -> None:
-        """Have the checks know when each heartbeat was stored."""
+        """Inform the checks when each heartbeat is stored."""
         server = self.world.server
         report = server.report
 
@@ -236,12 +237,12 @@ class History:
 
     @property
     def whole_lease_s(self) -> float:
-        """The longest that what runs on any node may outlive its agent, guards included."""
+        """The longest time that containers on any node may outlive their agent, including guards."""
         leases = [self.world.whole.settings.node_lease_s, *(node.lease_s for node in self.world.whole.nodes.values())]
         return max(leases) + 15.0
 
     def add_machine(self, node: str, *, hit: bool) -> None:
-        """Another machine under this name, with an empty folder; with `hit` it is the one that faults hit from now on."""
+        """Add another machine under this name, with an empty folder; with `hit`, faults hit it from now on."""
         place = f"{node}+{len(self.machines_named(node))}"
         chance = self.world.chance(f"machine {place}")
         self.hosts[place] = host = self.world.host(place, skew_s=chance.choice([0.0, -2.0, 30.0]))
@@ -253,7 +254,7 @@ class History:
         self._start_agent(place)
 
     def retire(self, place: str) -> None:
-        """Its agent is killed and never started again; what runs there ends with its lease."""
+        """Kill its agent permanently; its containers end with its lease."""
         self.retired.add(place)
         self.agents.pop(place, None)
         for process in list(self.hosts[place].processes):
@@ -301,7 +302,7 @@ class History:
         process.on_end(lambda ended: self._ended(ended, place, self._start_agent))
 
     def _ended(self, process: Process, host: str, start: Callable[[str], None]) -> None:
-        """A process is started again after a while, as systemd does, where its machine has power."""
+        """Restart a process after a while, as systemd does, if its machine has power."""
         if self.over:
             return
         if process.error is not None:
@@ -320,7 +321,7 @@ class History:
             start(host)
 
     def boot(self, machine: Machine) -> None:
-        """Power is back: the engine first, then the agent."""
+        """Power is back: start the engine, then the agent."""
         if not machine.powered:
             machine.boot()
             self.down_for.pop(machine.place, None)
@@ -329,24 +330,24 @@ class History:
     # --- strangers and operators, who are not under attack themselves --------------------------------------------------
 
     def say(self, event: k.Event) -> None:
-        """An operator's word; it is on the log as soon as the server takes it."""
+        """Publish an operator's event as soon as the server accepts it."""
         self._lives += 1
         said = msgspec.structs.replace(event, id=f"operator.{self._lives}", at=self.world.wall(), by="operator")
         subject = subjects.fact(self.cluster, type(event).__name__, "operator")
         self.append(subject, encode(said), said.id)
 
     def waits_to_say(self, kind: type[k.Event]) -> bool:
-        """Return whether an operator's word of this kind is not on the log yet."""
+        """Return whether an operator's event of this kind is not on the log yet."""
         return any(subject == subjects.fact(self.cluster, kind.__name__, "operator") for subject, _, _ in self._words)
 
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
-        """A stranger's record, known by its id where it is not the repeat of another's."""
+        """Append a stranger's record, marked by its id unless it repeats another record."""
         self._lives += 1
         self._words.append((subject, body, msg_id or f"{STRANGER}.{self._lives}"))
         self._send_words()
 
     def _send_words(self) -> None:
-        """In the order in which they were said, once the server is there."""
+        """Send the operators' events in order, once the server is available."""
         server = self.world.server
         if not server.up:
             self.world.after(0.5, self._send_words)
@@ -358,13 +359,13 @@ class History:
     # --- recovery ------------------------------------------------------------------------------------------------------
 
     def hit(self, fault: Fault) -> None:
-        """Whom a fault disturbs, and until when; from then on the time to recover counts."""
+        """Note what a fault disturbs, and until when; recovery is measured from then on."""
         if fault.kind not in HARMLESS:
             self.disturb(fault.target, fault.for_s)
         self._pending.append((self.world.now + fault.for_s, fault.kind))
 
     def disturb(self, host: str, for_s: float) -> None:
-        """Something is wrong with this host, or with what everybody needs."""
+        """Note that this host is disturbed, or something that all need."""
         whom = self.machines[host].name if host in self.machines else ""
         self.checks.disturbed[whom] = max(self.checks.disturbed.get(whom, 0.0), self.world.now + for_s)
 
@@ -377,7 +378,7 @@ class History:
         self.world.after(_LOOK_S, self._look)
 
     def well(self) -> bool:
-        """A master leads, and all that should run runs."""
+        """Return whether a master leads and everything that should run runs."""
         whole = self.world.whole
         if whole.submissions or not any(_leads(process) for process in self.leaders.values()):
             return False
@@ -430,17 +431,16 @@ class History:
         self.at_end()
 
     def at_end(self) -> None:
-        """What else has to be true once it has come to rest.  Raises Broken."""
+        """Check further invariants once the history has come to rest.  Raises Broken."""
 
     def _all_have_read(self) -> bool:
-        """Agents know the last round, or what it says to them: what is compared with them is no older than what they could
-        know."""
+        """Return whether agents know the last round, or its effect on them, so that comparisons with them are up to date."""
         return all(
             _joined(process) and ending.has_read(self.world, process.agent.desired) for process in self.agents.values()
         )
 
     def _at_rest(self) -> bool:
-        """Somebody leads, all agents have joined, nothing is late, and nothing is left to be done."""
+        """Return whether a master leads, all agents have joined, nothing is late, and nothing remains to be done."""
         world = self.world
         return (
             world.server.up

@@ -1,10 +1,9 @@
-"""Histories in which the server loses what it acknowledged, which it never should: then the history is over, and the one thing
-that is promised is that no master goes on from what is left.
+"""Histories in which the server loses acknowledged records, which it never should: the only promise is that no master
+continues from the rest.
 
-At a drawn time the server is killed and comes back without its last records, or with others in their places, since
-clients are already writing again.  Some or all masters may be killed at the same moment, so that only what lies outside the
-log (each one's witness, and what the lease says) tells them.  Those that notice end, and so do the ones that are started
-after them.
+At a random time, the server is killed and comes back without its last records, or with others in their places, because clients
+are already writing again.  Some or all masters may be killed at the same moment, so that only data outside the log (their
+witnesses and the lease) shows the loss.  Masters that notice end, and so do their successors.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from tests.simulation.world.process import Process
 
 _AFTERWARDS_S = 40.0
-"""Of the history that is left: masters are started again and again, agents and clients go on writing."""
+"""The rest of the history: masters are restarted again and again, and agents and clients continue to write."""
 
 
 _AGAIN_S = 4.0
 
 
 class Losing(History):
-    """One of them, without other faults.  `play` gives what is wrong, "" for nothing."""
+    """One such history, without other faults.  `play` returns the error, "" for none."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, only=())
@@ -61,11 +60,11 @@ class Losing(History):
         return "; ".join(self.led)
 
     def _lose(self, drawn: float, killed: str) -> bool:
-        """False where nothing can be lost now that somebody knows of."""
+        """Lose records; False if no known record can be lost now."""
         server = self.world.server
         held = server.held
-        # What the last leader did not live to tell is known to nobody: it must have been seen by a master that goes on, or be
-        # before what the lease says.
+        # Nobody knows records that only a dead leader had seen: a surviving master must have seen them, or they must precede
+        # the lease's position.
         known = held.seq if held is not None else 0
         if killed == "none":
             known = max(known, *(master.state.seq for master in self._running()), 0)
@@ -79,7 +78,7 @@ class Losing(History):
         for name, process in list(self.leaders.items()):
             leads = process.steps and process.master.elected.is_set()
             if process.alive and (killed == "all" or (killed == "leader" and leads)):
-                self.down_for[name] = 0.2 + 3 * drawn  # Sooner or later than the server.
+                self.down_for[name] = 0.2 + 3 * drawn  # Before or after the server.
                 process.kill()
         server.lose_acknowledged = self.lost
         server.crash(down_s=0.2 + 5 * drawn)
@@ -90,7 +89,7 @@ class Losing(History):
         return [process.master for process in self.leaders.values() if process.alive and process.steps]
 
     def _afterwards(self, record: Record) -> None:
-        """A round that was on its way counts for nobody where its basis is not before itself, as every fold sees."""
+        """Check the rest: a round that was in flight counts for no fold if its basis is not before itself."""
         event = decode(record)
         if isinstance(event, k.Round) and event.by in self.checks.masters and event.basis < record.seq:
             self.led.append(

@@ -1,4 +1,4 @@
-"""Many seeds, over several processes; what each came to, and the figures of all."""
+"""Many seeds, over several processes: the outcome of each, and the figures of all."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LONGEST_S = 60
-"""Of CPU and waiting for one seed: a history of two virtual minutes takes a fraction of a second."""
+"""Time limit for one seed: a history of two virtual minutes takes a fraction of a second."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What to play beside the seed."""
+    """What to play, in addition to the seed."""
 
     only: tuple[int, ...] | None = None
     """These faults of the schedule, None for all."""
     apps: tuple[int, ...] | None = None
     variant: str = ""
-    """Broken on purpose: a name of `VARIANTS`."""
+    """A deliberately broken variant: a name in `VARIANTS`."""
     rotate: bool = False
     """Rotate the log in every history, not only in those of some seeds (`tests.rotation.simulated.rotates`)."""
     whole_story: bool = False
-    """Tell the story also where nothing was broken."""
+    """Tell the story even if nothing was broken."""
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One seed's outcome and what it cost."""
+    """One seed's outcome and its cost."""
 
     outcome: Outcome
     cpu_s: float
@@ -78,7 +78,7 @@ def _set_alarm(seconds: int) -> None:
 
 
 def play_all(seeds: Collection[int], choice: Choice, jobs: int, most_failures: int = 0) -> Iterator[Played]:
-    """As they come, in no order; ends early after so many failures (0: never)."""
+    """Yield outcomes as they arrive; end early after this many failures (0: never)."""
     failures = 0
     if jobs <= 1:
         for seed in seeds:
@@ -98,7 +98,7 @@ def play_all(seeds: Collection[int], choice: Choice, jobs: int, most_failures: i
 
 
 class Figures:
-    """Of all that was played."""
+    """Figures of all seeds."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -122,7 +122,7 @@ class Figures:
         self.cpu_s += played.cpu_s
 
     def report(self) -> dict[str, Any]:
-        """Times are seconds, virtual but for `cpu_s`."""
+        """Return the report.  Times are seconds; all are virtual except for `cpu_s`."""
         times = sorted(self.recoveries)
         return {
             "seeds": self.seeds,
@@ -142,7 +142,7 @@ class Figures:
 
 
 class Progress:
-    """A line that is written over, on a terminal only."""
+    """A progress line that is overwritten, on a terminal only."""
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = total
@@ -169,7 +169,7 @@ class Progress:
 
 
 def command(seed: int, choice: Choice, *more: str) -> str:
-    """What a person types to see it again."""
+    """Return the command that repeats it."""
     words = [os.path.basename(sys.executable), "-m", "tests.simulation", "--seed", str(seed), *more]
     if choice.rotate:
         words.append("--rotate")

@@ -1,4 +1,4 @@
-"""A failing history made small: faults and apps are left out as long as it still fails in the same way.
+"""Reduces a failing history: leaves out faults and apps as long as it still fails in the same way.
 
 Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): halves first, then ever
 smaller parts, until not one more can go.
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def kind_of(broken: str) -> str:
-    """What was broken, without the names and numbers that change from one history to another."""
+    """Return the kind of failure, without the names and numbers that differ between histories."""
     said = broken.split(": ", 1)[-1]
     return re.sub(r"[a-z]*\d+(-\w+)?|-?\d[\d.]*", "#", said)[:60]
 
 
 def shrunk(items: Sequence[int], fails: Callable[[tuple[int, ...]], bool]) -> tuple[int, ...]:
-    """A part of `items` that still fails, and of which no single one can be left out."""
+    """Return a part of `items` that still fails, and of which no single one can be left out."""
     kept, parts = tuple(items), 2
     while kept:
         size = max(1, len(kept) // parts)
@@ -39,7 +39,7 @@ def shrunk(items: Sequence[int], fails: Callable[[tuple[int, ...]], bool]) -> tu
 
 
 class Smaller(msgspec.Struct, frozen=True):
-    """What is left of a history."""
+    """A reduced history."""
 
     faults: tuple[int, ...]
     apps: tuple[int, ...]
@@ -48,7 +48,7 @@ class Smaller(msgspec.Struct, frozen=True):
 def shrink(
     faults: Sequence[int], apps: Sequence[int], broken_with: Callable[[tuple[int, ...], tuple[int, ...]], str]
 ) -> Smaller:
-    """`broken_with(faults, apps)` plays it and says what was broken, "" for nothing."""
+    """`broken_with(faults, apps)` plays it and returns the failure, "" for none."""
     wanted = kind_of(broken_with(tuple(faults), tuple(apps)))
 
     def same(some: tuple[int, ...], of: tuple[int, ...]) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from agents.runtime.long_work import LongWork
 from tests.simulation.history import History
+from tests.simulation.world.loop import Loop
 
 SEEDS = [4, 15, 36]
 _PRINT = f"from tests.simulation.history import History; print(*[History(seed).run().digest for seed in {SEEDS}])"
@@ -29,6 +33,14 @@ def test_equal_seeds_give_equal_histories_in_every_process() -> None:
     assert [History(seed).run().digest for seed in SEEDS] == here
     assert in_another_process("1") == here
     assert in_another_process("2") == here
+
+
+def test_long_work_of_agents_is_part_of_a_history() -> None:
+    """A thread of its own would end whenever the machine has time for it."""
+    loop, threads = Loop(), set[int]()  # type: ignore[abstract]  # What is missing is what it does not simulate.
+    with contextlib.closing(loop):
+        loop.run_until_complete(LongWork("removing").run("ann", lambda: threads.add(threading.get_ident())))
+    assert threads == {threading.get_ident()}
 
 
 def test_a_history_without_its_faults_begins_the_same() -> None:

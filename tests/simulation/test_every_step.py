@@ -1,4 +1,5 @@
-"""An undisturbed history in which a process dies right before one of its steps, for each of its steps: at every await."""
+"""An undisturbed history in which a process dies right before one of its steps, for each of its steps, that is, at every
+await."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ WHO = {
 
 
 def steps_of(who: str, crash_in: int = 0) -> int:
-    """How many steps it took, in its first life and after its first few, in a history that kept every promise."""
+    """Return the number of its steps in its first life, without the first few, in a history that kept every promise."""
     steps: list[int] = []
 
     def aim(history: History) -> None:

@@ -1,4 +1,4 @@
-"""Seeds of the general generator: `make simulate` plays many more."""
+"""Seeds of the general generator; `make simulate` plays many more."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_equal_seeds_give_equal_histories() -> None:
 
 
 @pytest.mark.soak
-def test_a_history_goes_on_as_before_without_some_of_its_faults() -> None:
-    """Faults and apps draw from streams of their own, so what is left of a schedule is what it was."""
+def test_leaving_out_faults_does_not_change_the_rest_of_a_history() -> None:
+    """Faults and apps draw from separate streams, so the rest of a schedule is unchanged."""
     whole, none = play(6, Choice()).outcome, play(6, Choice(only=())).outcome
     assert not whole.broken
     assert not none.broken

@@ -1,4 +1,4 @@
-"""Nodes that leave in the middle of everything, and come back."""
+"""Nodes that leave at any moment, and come back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def leave(history: History) -> None:
-    """Some agents are told to empty their node and go, once or twice in the history."""
+    """Ask some agents to empty their node and leave, once or twice in the history."""
     chance = history.world.chance("leaving")
     for node in history.cpus:
         for _ in range(chance.randint(0, 2)):
@@ -29,13 +29,13 @@ def _go(history: History, node: str, timeout: float) -> None:
         process.world.trace("has left", node=node, empty=empty)
         process.stop()
 
-    # One that has not joined yet takes no such wish, nor does a machine that has been taken away.
+    # An agent that has not joined yet cannot leave, nor can a removed machine.
     if process is not None and process.running and process.agent.joined.is_set():
         process.spawn(go(process))
 
 
 @pytest.mark.soak
-def test_a_node_may_leave_and_come_back_at_any_time() -> None:
+def test_a_node_may_leave_and_return_at_any_time() -> None:
     for seed in range(tries(10, 500)):
         outcome = History(seed, alter=leave).run()
         assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])

@@ -1,4 +1,4 @@
-"""No master leads a log that lost acknowledged records; and without its doubts one would, which these histories find."""
+"""No master leads a log that lost acknowledged records; without its checks, one would, which these histories find."""
 
 from __future__ import annotations
 

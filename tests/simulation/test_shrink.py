@@ -1,4 +1,4 @@
-"""Failing histories become small, and the command that is printed plays them again."""
+"""Failing histories are reduced, and the printed command repeats them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.shrink import kind_of, shrink, shrunk
 
 
 @given(st.sets(st.integers(0, 40)), st.data())
-def test_what_is_left_fails_and_nothing_of_it_can_go(items: set[int], data: st.DataObject) -> None:
+def test_shrinking_keeps_exactly_the_guilty_items(items: set[int], data: st.DataObject) -> None:
     guilty = data.draw(st.sets(st.sampled_from(sorted(items)))) if items else set[int]()
     left = shrunk(sorted(items), lambda some: guilty <= set(some))
     assert set(left) == guilty
@@ -35,7 +35,7 @@ def test_numbers_and_names_do_not_make_another_failure() -> None:
     assert kind_of(one) == kind_of(two) == "slot # of # generation # is started a second time"
 
 
-def test_the_command_tells_a_failure_and_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_a_failure_and_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "0", "--variant", "released without room"]
     assert main(words) == 1
     said = capsys.readouterr().out

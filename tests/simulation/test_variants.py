@@ -1,4 +1,4 @@
-"""Each broken variant is caught: what the simulation would not find in them it would not find in the real code."""
+"""Each broken variant is caught: a bug that the simulation misses in a variant, it would miss in the real code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it_is_caught(name: str) -> None:
     assert caught_by(name) is not None
 
 
-def test_nothing_stays_broken() -> None:
+def test_no_variant_is_left_in_place() -> None:
     name = "no barrier: released before the last generation has ended"
     found = caught_by(name)
     assert found is not None

@@ -1,7 +1,8 @@
-"""Broken on purpose: variants of the code that the simulation has to catch, or it would not find such bugs in the real one.
+"""Deliberately broken variants of the code, which the simulation has to catch; otherwise, it would miss such bugs in the real
+code.
 
-Each replaces a piece of the real source, or has the model of the server or the runtime break its word.  Which seeds catch a
-variant is a matter of luck, so the ones that did are tried first, and then the others in their order.
+Each replaces a piece of the real source, or makes the model of the server or the runtime violate its contract.  Luck decides
+which seeds catch a variant, so known ones are tried first, and then the others in order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import Outcome
 
 MOST_SEEDS = 120
-"""Seeds within which each has to be caught."""
+"""The number of seeds within which each has to be caught."""
 
 
 _ROUND_CHECK = (
@@ -348,7 +349,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def caught_by(name: str, seeds: Sequence[int] = range(MOST_SEEDS)) -> Outcome | None:
-    """The first of the seeds that finds something wrong with this variant; None where none does."""
+    """Return the first seed that finds something wrong with this variant; None if none does."""
     from tests.simulation.running import Choice, play
 
     first = CAUGHT_BY.get(name, ())
@@ -360,6 +361,6 @@ def caught_by(name: str, seeds: Sequence[int] = range(MOST_SEEDS)) -> Outcome | 
 
 
 def catch(names: Sequence[str], jobs: int) -> Iterator[tuple[str, Outcome | None]]:
-    """Each variant with who caught it, in order."""
+    """Yield each variant with the seed that caught it, in order."""
     with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
         yield from zip(names, pool.map(caught_by, names), strict=True)

@@ -1,4 +1,4 @@
-"""Logs whose truth is known: simulated ones, and what their histories tell."""
+"""Logs whose truth is known: simulated ones, and their histories."""
 
 from __future__ import annotations
 

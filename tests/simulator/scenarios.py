@@ -1,4 +1,4 @@
-"""Small scenarios of all sorts, and what is written in them."""
+"""Small scenarios of all sorts, and their logs."""
 
 from __future__ import annotations
 

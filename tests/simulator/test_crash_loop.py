@@ -1,4 +1,4 @@
-"""An app that crashes again and again, beside one that works."""
+"""An app that crashes repeatedly, next to one that works."""
 
 from __future__ import annotations
 

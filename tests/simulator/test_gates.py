@@ -65,7 +65,7 @@ async def test_gates_open_in_virtual_time_at_their_moments() -> None:
     assert report.not_checked == 0
 
 
-def test_an_app_that_nobody_releases_ends_no_run_late() -> None:
+def test_a_held_app_does_not_prolong_a_run() -> None:
     written = played(Simulation(msgspec.structs.replace(scenario(), until_s=None)))
     assert written.simulation.unfinished == ["held"]
     assert (written.state.time - written.simulation.begin) / SECOND < 800

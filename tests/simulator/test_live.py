@@ -1,4 +1,4 @@
-"""Live resizing in the simulator: what it costs, in seconds computed by hand, and that it loses nothing."""
+"""Live resizing in the simulator: its cost, in seconds computed by hand, and that it loses nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_restart_of_the_same_app_takes_longer() -> None:
     assert ends[0] < ends[1]
 
 
-def test_it_goes_on_without_a_node() -> None:
+def test_it_continues_without_a_node() -> None:
     written = run(Outage("n1", at_s=50.0, for_s=None))
     (ended,) = [one for one in written.state.apps.values() if one.name == "long"]
     assert (ended.ended, ended.generation) == ("completed", 1)

@@ -55,7 +55,7 @@ def with_outages(*outages: Outage, **changes: Any) -> Written:
     return play(Scenario(**fields | changes))
 
 
-def test_one_shorter_than_the_grace_time_is_no_loss_of_the_node_but_of_what_ran_there() -> None:
+def test_a_silence_shorter_than_the_grace_time_loses_only_the_containers() -> None:
     written = with_outages(Outage("n1", AT_S, GRACE_S - 1))
     assert facts_of(written, k.NodeLost, k.NodeLeaseEnded) == []
     back_at = AT_S + GRACE_S - 1
@@ -66,7 +66,7 @@ def test_one_shorter_than_the_grace_time_is_no_loss_of_the_node_but_of_what_ran_
     assert [fact.generation for _, fact in facts_of(written, k.AppCompleted)] == [2]
 
 
-def test_one_within_the_lease_is_said_and_waited_for() -> None:
+def test_an_outage_within_the_lease_is_reported_and_waited_for() -> None:
     """The app stands still: what runs on the lost node may still run, so nothing else is started for it until it is back."""
     written = with_outages(Outage("n1", AT_S, 200.0))
     ((lost_at, lost),) = facts_of(written, k.NodeLost)
@@ -78,7 +78,7 @@ def test_one_within_the_lease_is_said_and_waited_for() -> None:
     assert len(facts_of(written, k.AppCompleted)) == 1
 
 
-def test_after_the_lease_the_app_goes_on_without_the_node() -> None:
+def test_after_the_lease_the_app_continues_without_the_node() -> None:
     written = with_outages(Outage("n1", AT_S, 2000.0))
     ((ended_at, _),) = facts_of(written, k.NodeLeaseEnded)
     assert ended_at == pytest.approx(AT_S + LEASE_S, abs=1e-6)
@@ -114,7 +114,7 @@ def test_lost_work_is_counted_as_the_log_counts_it() -> None:
 
 
 @pytest.mark.parametrize("for_s", [5.0, 200.0, 1000.0])
-def test_all_nodes_at_once_and_all_apps_go_on_when_they_are_back(for_s: float) -> None:
+def test_all_nodes_fail_at_once_and_all_apps_continue_afterwards(for_s: float) -> None:
     written = with_outages(
         *(Outage(f"n{index}", AT_S, for_s) for index in range(3)),
         nodes=nodes(3),
@@ -132,7 +132,7 @@ def test_a_node_that_never_returns_costs_its_room_and_no_app() -> None:
     assert written.simulation.unfinished == []
 
 
-def test_where_all_nodes_are_gone_for_good_the_run_ends_and_says_who_waits() -> None:
+def test_if_all_nodes_are_lost_permanently_the_run_ends_and_lists_waiting_apps() -> None:
     written = with_outages(Outage("n0", AT_S, None), Outage("n1", AT_S + 1, None))
     assert facts_of(written, k.AppCompleted) == []
     assert written.simulation.unfinished == ["a"]
@@ -172,7 +172,7 @@ async def test_decisions_around_outages_pass_an_audit() -> None:
     st.floats(10, 1e5), st.floats(0, 1e4), st.floats(0, 1e6).map(lambda value: round(value, 3)), st.integers(0, 2**32)
 )
 @settings(max_examples=50, deadline=None)
-def test_outages_of_one_node_do_not_overlap_and_begin_in_time(
+def test_outages_of_one_node_do_not_overlap_and_start_in_time(
     mtbf_s: float, repair_s: float, until_s: float, seed: int
 ) -> None:
     machines = nodes(3)
@@ -190,14 +190,14 @@ def test_outages_of_one_node_do_not_overlap_and_begin_in_time(
     assert [one for one in more if one.node != "n3"] == list(found)
 
 
-def test_their_means_are_those_that_were_asked_for() -> None:
+def test_outages_have_the_requested_means() -> None:
     found = poisson(nodes(50), mtbf_s=1000.0, repair_s=100.0, until_s=110_000.0, seed=3)
     assert len(found) == pytest.approx(5000, rel=0.05)
     assert sum(one.for_s or 0.0 for one in found) / len(found) == pytest.approx(100.0, rel=0.05)
     assert round(LLAMA3_MTBF_S / DAY_S) == 264
 
 
-def test_a_workload_under_failures_comes_to_its_end() -> None:
+def test_a_workload_under_failures_completes() -> None:
     machines = nodes(4)
     calm: dict[str, Any] = {
         "nodes": machines,

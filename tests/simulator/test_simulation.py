@@ -1,4 +1,4 @@
-"""What every run promises, whatever the scenario, and small ones computed by hand, to the nanosecond."""
+"""Invariants of every run in any scenario, and small runs computed by hand, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_adjustment_costs_its_pause_to_the_nanosecond() -> None:
     assert ended["a"] == pytest.approx(works_again + left / 2, abs=2e-9)
 
 
-def test_what_was_not_saved_is_done_again() -> None:
+def test_unsaved_work_is_repeated() -> None:
     """a is stopped in the middle and can't save; b is twice as far when its node crashes, and saves every 30 s."""
     scenario = Scenario(
         apps=(
@@ -159,7 +159,7 @@ def test_what_was_not_saved_is_done_again() -> None:
     assert at == pytest.approx(released + 40, abs=2e-9)
 
 
-def test_an_app_that_fails_is_tried_again_from_what_it_saved() -> None:
+def test_a_failed_app_is_retried_from_its_checkpoint() -> None:
     written = play(
         Scenario(
             apps=(
@@ -185,7 +185,7 @@ def test_an_app_that_fails_is_tried_again_from_what_it_saved() -> None:
     assert at >= failed_at + 10 + 50  # nothing was saved, so all of it by two
 
 
-def test_what_can_never_run_is_named_and_the_run_ends() -> None:
+def test_apps_that_can_never_run_are_named_and_the_run_ends() -> None:
     stuck = Scenario(
         apps=(
             app("slow", 0.0, 10.0, speed=Table(())),
@@ -209,7 +209,7 @@ def test_an_app_that_no_node_could_hold_is_refused_and_not_waited_for() -> None:
     assert len(of(written, k.AppRejected)) == len(of(written, k.AppCompleted)) == 1
 
 
-def test_a_cut_off_run_names_what_is_to_come() -> None:
+def test_a_cut_off_run_names_unfinished_apps() -> None:
     scenario = Scenario(apps=(app("a", 0.0, 1e6), app("b", 900.0, 1.0)), nodes=nodes(1), until_s=100.0)
     written = play(scenario)
     assert written.simulation.unfinished == ["a", "b"]
@@ -255,7 +255,7 @@ def test_outages_of_a_node_may_overlap() -> None:
     ],
     ids=["outage", "endless", "names", "negative", "never", "nothing"],
 )
-def test_what_makes_no_sense_is_said_in_a_line(change: dict[str, object], code: str) -> None:
+def test_nonsense_is_reported_in_a_line(change: dict[str, object], code: str) -> None:
     fields = {"apps": (app("a", 0.0, 1.0, speed=Linear()),), "nodes": nodes(1)} | change
     with raises(SimulationError, f"simulation.{code}"):
         Simulation(Scenario(**fields))  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_dorm_speed_gains_by_knowing_types(monkeypatch: pytest.MonkeyPatch) -> N
     assert knows < 0.95 * mean_s(scenario)
 
 
-def test_the_workload_says_which_apps_are_faster() -> None:
+def test_the_workload_states_which_apps_are_faster() -> None:
     apps = by_name.load("parametric,apps=8,faster=fast:3:0.25").apps
     assert [bool(each.faster_on) for each in apps] == [False, False, False, True] * 2
     assert [each.spec.command for each in apps[2:4]] == [["train"], ["train", "faster-on-fast"]]
@@ -76,6 +76,6 @@ def test_the_workload_says_which_apps_are_faster() -> None:
 @pytest.mark.parametrize(
     "text", ["fast", ":3", "fast:x", "fast:0", "fast:2:0", "fast:2:1.5", "fast:2:0.5:1", "fast:nan"]
 )
-def test_what_it_does_not_understand_is_refused(text: str) -> None:
+def test_malformed_options_are_refused(text: str) -> None:
     with raises(WrongOption, "workload.option.malformed"):
         by_name.load(f"parametric,apps=3,faster={text}")

@@ -1,4 +1,4 @@
-"""The dashboard in Debian's Chromium, as people use it; whatever it complains about fails the test."""
+"""The dashboard in Debian's Chromium, as people use it; every complaint of the browser fails the test."""
 
 from __future__ import annotations
 
@@ -44,14 +44,18 @@ async def opened(
     theme: Literal["light", "dark"] = "light",
     size: tuple[int, int] = (1400, 1000),
     strict: bool = True,
+    script: str = "",
 ) -> AsyncIterator[Page]:
-    """A tab on which the cluster is drawn.  With `strict` it must have nothing to complain about, and ask no one but the
-    address for anything.  Scripts of the test itself (axe) are not subject to the page's policy."""
+    """A tab on which the cluster is drawn, and in which `script` ran before the page's own.  With `strict` it must have
+    nothing to complain about, and ask no one but the address for anything.  Scripts of the test itself (axe) are not subject
+    to the page's policy."""
     context = await browser.new_context(
         color_scheme=theme, viewport={"width": size[0], "height": size[1]}, timezone_id="UTC", bypass_csp=not strict
     )
     context.set_default_timeout(TIMEOUT_MS)
     tab = await context.new_page()
+    if script:
+        await tab.add_init_script(script)
     errors: list[str] = []
     asked: list[str] = []
     tab.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)

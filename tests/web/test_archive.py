@@ -82,7 +82,7 @@ async def test_an_archive_is_served_and_nothing_can_be_done_to_it(tmp_path: Path
         assert await asyncio.wait_for(process.wait(), 20) in (0, 130)
 
 
-async def test_what_is_no_moment_of_the_log() -> None:
+async def test_invalid_moments() -> None:
     from replay.moments import AtSequence, MomentError
     from replay.page.recording import record
 

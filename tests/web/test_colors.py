@@ -85,7 +85,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_apps_can_be_told_apart(theme: str) -> None:
+def test_apps_can_be_distinguished(theme: str) -> None:
     known = themes()[theme]
     colors = [known[f"app{index}"] for index in range(9)]
     assert f"COLORS = {len(colors)}," in read("colors.js").decode()

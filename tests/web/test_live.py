@@ -15,7 +15,6 @@ from dorm.local.cluster import LocalCluster, LocalOptions
 from events.codec import decode
 from events.kinds import ContainerExited, ContainerStarted, Resized, Round
 from events.nats.connection import Connection
-from events.quantities import SECOND
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
 from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
@@ -30,8 +29,19 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 PATIENCE_S = 30.0
-SOON_S = 5.0
-"""An event is drawn within a second; this is what a test may rely on while others use the machine."""
+FRAMES = 8
+"""Frames, of 16 ms of the page's own time, within which it draws what it has received."""
+HANDLED = """
+window.handled = [];
+const listen = EventSource.prototype.addEventListener;
+EventSource.prototype.addEventListener = function (kind, handler) {
+  listen.call(this, kind, (event) => {
+    handler(event);
+    if (kind === "change") window.handled.push(parseInt(event.lastEventId));
+  });
+};
+"""
+"""Notes the position of each change, once the page has taken it."""
 TOO_WIDE = """[...document.querySelectorAll("dialog *")]
     .filter((one) => one.getBoundingClientRect().right > window.innerWidth).map((one) => one.outerHTML.slice(0, 80))"""
 SPEC = """name: {name}
@@ -83,33 +93,23 @@ async def read_by_keyboard(tab: Page, nodes: int) -> str:
     return "\n".join(said)
 
 
-async def note_drawn(tab: Page) -> None:
-    """Note from now on which positions the grid draws, and when."""
-    await tab.evaluate("""() => {
-        const canvas = document.querySelector('.gridcanvas');
-        window.drawnAt = [];
-        new MutationObserver(() => window.drawnAt.push([canvas.dataset.position, Date.now()]))
-            .observe(canvas, { attributes: true, attributeFilter: ['data-position'] });
-    }""")
-
-
-async def delays(tab: Page, cluster: LocalCluster, after: int) -> dict[str, float]:
-    """Seconds from each event after a sequence that changes the picture until the grid drew it, by position.  Server and
-    browser are on one machine, so their clocks are one."""
-    found = {}
-    client = cluster.client
-    end = await client.log.end()
-    async for batch in client.log.read(after=after):
+async def moves(cluster: LocalCluster, after: int) -> list[int]:
+    """The sequences of all events after one that change the picture: resizes, and containers that start or end."""
+    found, end = [], await cluster.client.log.end()
+    async for batch in cluster.client.log.read(after=after):
         for record in batch:
             event = decode(record)
             decided = isinstance(event, Round) and any(isinstance(fact, Resized) for fact in event.events)
             if decided or isinstance(event, ContainerStarted | ContainerExited):
-                await holds(tab, f"window.drawnAt.some(([position]) => Number(position.split('.')[0]) >= {record.seq})")
-                script = f"window.drawnAt.find(([position]) => Number(position.split('.')[0]) >= {record.seq})[1]"
-                found[str(record.seq)] = await tab.evaluate(script) / 1000 - record.time / SECOND
+                found.append(record.seq)
         if batch[-1].seq >= end:
             break
     return found
+
+
+async def drawn_upto(tab: Page) -> int:
+    """The sequence of the moment that the grid shows."""
+    return int(await tab.evaluate("parseInt(document.querySelector('.gridcanvas').dataset.position)"))
 
 
 async def submit(tab: Page, text: str) -> None:
@@ -144,12 +144,13 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
         # A second app makes the first shrink: grid and lanes show it without being asked.
         before = await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")
         state = await cluster.client.state()
-        await note_drawn(tab)
         begun = await cluster.client.log.end()
         await cluster.client.submit(_document("second"))
         state = await until(cluster.client, _shrunk, "the first shrinks for the second")
         await tab.locator(".changes", has_text="second").wait_for()
-        assert len(await delays(tab, cluster, begun)) >= 3
+        moved = await moves(cluster, begun)
+        assert len(moved) >= 3
+        await holds(tab, f"parseInt(document.querySelector('.gridcanvas').dataset.position) >= {moved[-1]}")
         assert "second" in await read_by_keyboard(tab, 2)
         await tab.wait_for_timeout(600)
         assert (await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")) != before
@@ -186,6 +187,34 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
             assert await violations(other) == []
 
 
+async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path) -> None:
+    """In the page's own time, which stands still until the event is there: on any machine, the same.  How long an event takes
+    to the page is a matter of the API (`tests.api.streams.test_view_in_time`)."""
+    async with (
+        dashboard(tmp_path) as (cluster, address),
+        chrome() as browser,
+        opened(browser, address, script=HANDLED) as tab,
+    ):
+        await tab.locator(".status.live").wait_for()
+        first = await cluster.client.submit(_document("first"))
+        await until(cluster.client, lambda now: now.apps[first.id].phase == "running", "it runs")
+        await tab.locator(".lanenames", has_text="first").wait_for()
+        await tab.clock.install()
+        await tab.clock.pause_at(await tab.evaluate("Date.now()") + 5000)
+        begun = await cluster.client.log.end()
+        await cluster.client.submit(_document("second"))
+        await until(cluster.client, _shrunk, "the first shrinks for the second")
+        moved = await moves(cluster, begun)
+        assert len(moved) >= 3
+        await holds(tab, f"window.handled.some((seq) => seq >= {moved[-1]})")
+        before = await picture(tab, ".gridcanvas"), await picture(tab, ".lanecanvas")
+        assert await drawn_upto(tab) < moved[0], "nothing is drawn while the page's time stands still"
+        await tab.clock.run_for(FRAMES * 16)
+        assert await drawn_upto(tab) >= moved[-1]
+        assert await picture(tab, ".gridcanvas") != before[0]
+        assert await picture(tab, ".lanecanvas") != before[1]
+
+
 @pytest.mark.soak
 async def test_drain_update_and_policy(tmp_path: Path) -> None:
     async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
@@ -195,14 +224,13 @@ async def test_drain_update_and_policy(tmp_path: Path) -> None:
         await tab.get_by_role("button", name="Drain").click()
         await tab.locator("dialog .preview table").wait_for()
         async with opened(browser, address) as watching:
-            await note_drawn(watching)
             begun = await cluster.client.log.end()
             await tab.get_by_role("button", name="Drain the node").click()
             await until(cluster.client, lambda now: bool(now.nodes["node-1"].draining), "it is drained")
             await until(cluster.client, lambda now: not _held_by(now, "node-1"), "it is empty")
-            late = await delays(watching, cluster, begun)
-            assert late
-            assert max(late.values()) < SOON_S
+            moved = await moves(cluster, begun)
+            assert moved
+            await holds(watching, f"parseInt(document.querySelector('.gridcanvas').dataset.position) >= {moved[-1]}")
         await tab.locator(".pagehead .chip", has_text="draining").wait_for()
         await tab.get_by_role("button", name="End the drain").click()
         await tab.locator("dialog .preview table, dialog .preview .note").first.wait_for()

@@ -90,7 +90,7 @@ async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tm
             assert await other.inner_text("main") == seen
 
 
-async def test_progress_at_a_moment_is_what_was_reported_by_then(tmp_path: Path) -> None:
+async def test_progress_at_a_moment_contains_earlier_reports_only(tmp_path: Path) -> None:
     records = busy_log(700, apps=9, nodes=5)
     reports = [one for one in map(decode, records) if isinstance(one, AppProgressed)]
     app = reports[-1].app
@@ -105,7 +105,7 @@ async def test_progress_at_a_moment_is_what_was_reported_by_then(tmp_path: Path)
             await holds(tab, f"({steps}).endsWith('to {told[-1]:,}')")
 
 
-async def test_an_app_that_pauses_says_when_it_goes_on(tmp_path: Path) -> None:
+async def test_a_pausing_app_shows_when_it_continues(tmp_path: Path) -> None:
     records = busy_log(700, apps=9, nodes=5)
     state, paused = State(), 0
     for one in records:
@@ -139,7 +139,7 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
-async def test_nothing_serious_stands_in_the_way_of_a_screen_reader(tmp_path: Path, theme: str) -> None:
+async def test_no_serious_problem_for_screen_readers(tmp_path: Path, theme: str) -> None:
     records = busy_log(900, apps=9, nodes=5)
     address = await offline(records, tmp_path)
     state = State()
@@ -172,7 +172,7 @@ def test_the_page_is_small() -> None:
     assert page_bytes() <= 300_000
 
 
-def test_vendored_files_are_what_they_were() -> None:
+def test_vendored_files_are_unchanged() -> None:
     assert [wrong for package in vendored.PACKAGES for wrong in vendored.differences(package)] == []
 
 

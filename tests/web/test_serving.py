@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from random import Random
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -16,7 +16,8 @@ from dorm.api.options import Options
 from dorm.api.serving import serving
 from replay.simulator.simulation import Simulation
 from tests.api.served import connected, filled
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
+from tests.lab.machines.ports import free_port
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seq_at, written
@@ -34,19 +35,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
 async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:
     """Phase and containers of each app in the table of apps."""
     return {row[0]: (row[2], int(row[3].split()[0])) for row in await rows(tab) if row[0]}
 
 
 @pytest.mark.nats
-async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_server(
+async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_server(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     records, chance, port = busy_log(500, apps=9, nodes=5), Random(5), free_port()
@@ -61,7 +56,7 @@ async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_s
         await filled(connection, records[:400])
         async with contextlib.AsyncExitStack() as page:
             async with running(tmp_path, tmp_path / "first.log", *serve) as process:
-                await until_said(tmp_path / "first.log", "is at", process)
+                await until_printed(tmp_path / "first.log", "is at", process)
                 address = f"http://127.0.0.1:{port}/"
                 tab = await page.enter_async_context(opened(browser, address, strict=False))
                 for seq in [*(chance.randint(1, 400) for _ in range(tries(3, 50))), 400]:
@@ -80,7 +75,7 @@ async def test_the_slider_shows_what_dorm_state_says_and_the_page_outlives_its_s
             await filled(connection, records[400:])
             await tab.evaluate("window.samePage = true")
             async with running(tmp_path, tmp_path / "second.log", *serve) as process:
-                await until_said(tmp_path / "second.log", "is at", process)
+                await until_printed(tmp_path / "second.log", "is at", process)
                 await holds(tab, "document.querySelector('.exact input').value === '500'")
                 await tab.locator(".status.live").wait_for()
                 assert (await said(500)).items() <= (await apps_shown(tab)).items()
@@ -102,7 +97,7 @@ async def archive() -> AsyncIterator[tuple[str, int]]:
             await asyncio.wait({following})
 
 
-async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again() -> None:
+async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_it() -> None:
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
             await tab.get_by_label("Policy").select_option("static")
@@ -130,7 +125,7 @@ async def test_a_fork_stands_beside_what_happened_and_its_address_shows_it_again
             assert await violations(tab) == []
 
 
-async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() -> None:
+async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None:
     """All that the form offers goes to the simulator, and its address fills the form again."""
     async with archive() as (address, seq), chrome() as browser:
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
@@ -142,10 +137,10 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
             await tab.get_by_label("quiet_limit (ms)").fill("700")
             await tab.get_by_label("Nodes that join").fill("2")
             await tab.get_by_role("alert").get_by_text("choose a node").wait_for()
-            await tab.get_by_label("They are like").fill("n0")
+            await tab.get_by_label("Copies of").fill("n0")
             await tab.get_by_label("Their resources").fill("cpu=1")
             await tab.get_by_label("Nodes that are drained").fill("n1")
-            await tab.get_by_label("An app that is submitted").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
+            await tab.get_by_label("An app to submit").fill("name: eighth\ncommand: [work]\ndemand: {cpu: 1}\n")
             await tab.get_by_label("How long to simulate").fill("half a day")
             await tab.get_by_role("alert").get_by_text("not a length of time").wait_for()
             assert await play.is_disabled()
@@ -160,9 +155,19 @@ async def test_a_fork_with_other_nodes_apps_and_times_is_what_the_form_says() ->
         async with opened(browser, there, theme="dark", strict=False) as tab:
             await title_of(tab, said)
             assert await violations(tab) == []
-            assert await tab.get_by_label("They are like").input_value() == "n0"
+            assert await tab.get_by_label("Copies of").input_value() == "n0"
             assert await tab.get_by_label("quiet_limit (ms)").input_value() == "700"
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
+
+
+@pytest.mark.parametrize("also", ['{"nodes": 5, "update": 5, "cancel": 5}', '{"nodes": [{"like": 5, "capacity": 5}]}'])
+async def test_an_address_that_somebody_made_up_leaves_the_form_usable(also: str) -> None:
+    async with archive() as (address, seq), chrome() as browser, contextlib.AsyncExitStack() as stack:
+        there = f"{address}#/whatif?at={seq}&also={quote(also)}"
+        tab = await stack.enter_async_context(opened(browser, there, strict=False))
+        await tab.get_by_label("theta2").wait_for()
+        await tab.get_by_label("theta2").fill("0.5")
+        await tab.get_by_label("How long to simulate").fill("6h")
 
 
 async def title_of(tab: Page, said: str) -> None:

@@ -80,7 +80,7 @@ def differences(package: Package) -> list[str]:
 
 
 def fetch(package: Package) -> dict[str, bytes]:
-    """Return a package's files by their paths here.  Raises ValueError where the archive or a file has other bytes."""
+    """Return a package's files by their paths here.  Raises ValueError if the archive or a file has other bytes."""
     short = package.name.rpartition("/")[2]
     address = f"{_REGISTRY}/{package.name}/-/{short}-{package.version}.tgz"
     with urllib.request.urlopen(address, timeout=60) as answer:

@@ -1,4 +1,4 @@
-"""`dorm webhooks`, beside `dorm up`: what is added in one terminal is delivered by the cluster in the other."""
+"""`dorm webhooks` next to `dorm up`: the cluster in one terminal delivers the webhooks added in the other."""
 
 from __future__ import annotations
 

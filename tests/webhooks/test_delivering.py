@@ -73,7 +73,7 @@ async def test_an_event_is_delivered_as_the_cloud_event_that_the_log_has(
             failed.verified(hooks.keys.secret("all", hooks.keys.new_id()))
 
 
-async def test_what_came_before_a_webhook_is_not_delivered(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_events_before_a_webhook_are_not_delivered(hooks: Setting, nats_server: NatsServer) -> None:
     await hooks.round(AppCompleted(app="before", generation=1))
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         await asking.add(hooks.client, hooks.keys, "late", receiver.url, ENDED, 60)

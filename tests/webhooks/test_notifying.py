@@ -49,11 +49,11 @@ if TYPE_CHECKING:
         ("https://h.org/teams", "https://[/teams/a", False),
     ],
 )
-def test_what_lies_under_a_url(base: str, url: str, under: bool) -> None:
+def test_urls_under_a_base(base: str, url: str, under: bool) -> None:
     assert is_under(base, url) is under
 
 
-def test_a_tenant_has_so_many_in_a_minute() -> None:
+def test_a_tenants_requests_per_minute_are_limited() -> None:
     now = 0.0
     allowance = Allowance(lambda: now, most=3)
     assert [allowance.take("ann") for _ in range(5)] == [True] * 3 + [False] * 2
@@ -135,7 +135,7 @@ async def test_an_app_is_notified_of_where_an_operator_allows_it(hooks: Setting,
 
 
 @pytest.mark.nats
-async def test_one_that_fails_is_given_up_and_holds_back_no_other(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_a_failing_webhook_is_given_up_and_delays_no_other(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         apps = [await accepted(hooks, name, notify=receiver.url) for name in ("bad", "good")]

@@ -1,4 +1,4 @@
-"""The pure parts: which addresses are allowed, keys, what is configured, and the size of a body."""
+"""The pure parts: allowed addresses, keys, configuration, and the size of a body."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_public_addresses(address: str) -> None:
         "\u2460\u2461\u2466.0.0.1", "%31%32%37.0.0.1", "\u217c\u2134calhost", "localhos\u1d57",
     ],
 )  # fmt: skip
-async def test_however_it_is_written_this_machine_is_not_called(host: str) -> None:
+async def test_this_machine_is_never_called_in_any_notation(host: str) -> None:
     async with Receiver() as receiver, Sender((), timeout_s=5.0) as sender:
         outcome = await sender.send(receiver.url.replace("127.0.0.1", host), {"webhook-id": "x"}, b"{}")
         assert not outcome.delivered
@@ -146,7 +146,7 @@ def a_set(name: str = "a", url: str = "https://x") -> WebhookSet:
     return WebhookSet(webhook=name, url=url, events=["app.ended"], key="k")
 
 
-def test_what_is_configured() -> None:
+def test_webhooks_are_added_changed_removed_and_disabled() -> None:
     one = folded(a_set(), a_set(url="https://y")).get("a")
     assert one is not None
     assert (one.url, one.added) == ("https://y", 1), "a change keeps its place"
@@ -195,7 +195,7 @@ def test_waits_are_stated_for_each_time_once_they_are_over() -> None:
     assert all(one.code and one.reason for one in stated)
 
 
-async def test_an_anonymized_log_says_nothing_of_where_and_with_which_keys() -> None:
+async def test_an_anonymized_log_reveals_neither_places_nor_keys() -> None:
     story = Story(nodes=1)
     told = (
         "pager-of-ops",

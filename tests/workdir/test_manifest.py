@@ -1,4 +1,4 @@
-"""What a list of a folder's files may say, and that nothing else is laid out."""
+"""Valid lists of a folder's files, and that nothing else is laid out."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_could_leave_the_folder_is_refused(name: str) -> None:
+def test_paths_out_of_the_folder_are_refused(name: str) -> None:
     with raises(ManifestError, "workdir.malformed"):
         decode(HOSTILE[name])
 
 
-def test_a_later_format_says_what_to_do() -> None:
+def test_a_later_format_gives_advice() -> None:
     with raises(ManifestError, "workdir.too_new"):
         decode(made(version=2))
 

@@ -190,7 +190,7 @@ async def test_a_backup_holds_the_folders_and_brings_them_to_another_cluster(
 
 
 @pytest.mark.soak
-async def test_the_master_removes_what_another_program_wrote_beyond_the_quota(cluster: Shared) -> None:
+async def test_the_master_removes_foreign_parts_beyond_the_quota(cluster: Shared) -> None:
     """The servers take it: they know no quota of single subjects."""
     who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("mallory", "olga")}
     async with (
@@ -211,7 +211,7 @@ async def test_the_master_removes_what_another_program_wrote_beyond_the_quota(cl
         assert f"{4:064}" not in left
 
 
-async def test_a_folder_that_is_gone_fails_the_app_with_a_reason(cluster: Shared, project: Path) -> None:
+async def test_a_missing_folder_fails_the_app_with_a_reason(cluster: Shared, project: Path) -> None:
     credentials = read_credentials(cluster.people / "alice.json")
     async with await open_client(cluster.url, "local", credentials=credentials) as alice:
         gone = {"hash": "0" * 63 + "1"}

@@ -1,4 +1,4 @@
-"""From a folder to blobs: what is left out, what is refused, and that the same folder has the same hash."""
+"""From a folder to blobs: exclusions, refusals, and that equal folders have equal hashes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def packed(root: Path) -> Packed:
     return Packing(root, scan(root, LIMITS)).pack()
 
 
-def test_the_rules_of_git_and_of_dorm_say_what_is_left_out(tmp_path: Path) -> None:
+def test_the_rules_of_git_and_of_dorm_exclude_files(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     filled(tmp_path, DOTgitignore="/repo-only.txt\n*.log\n", repo_only="1")
     root = filled(
@@ -59,7 +59,7 @@ def test_the_rules_of_git_and_of_dorm_say_what_is_left_out(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_a_folder_that_its_repository_leaves_out_is_shipped_when_it_is_named(tmp_path: Path) -> None:
+def test_an_ignored_folder_is_shipped_if_it_is_named(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     root = filled(tmp_path, DOTgitignore="/generated/\n", generated__aDOTpy="1")
     assert paths(root) == [".gitignore"]
@@ -89,7 +89,7 @@ def test_links_stay_within_and_special_files_are_named_and_left_out(tmp_path: Pa
         scan(root, LIMITS)
 
 
-def test_what_is_too_large_is_refused_before_it_is_read_and_says_where_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_too_large_is_refused_before_it_is_read_with_its_largest_parts(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", trainDOTpy="1", small__x="1")
     (root / "data" / "raw").mkdir(parents=True)
     for number in range(10):
@@ -139,7 +139,7 @@ def test_equal_folders_have_one_hash_and_a_changed_file_changes_one_blob(tmp_pat
     assert packed(tmp_path / "one").hash != one.hash
 
 
-def test_large_files_are_cut_and_all_blobs_are_what_their_names_say(tmp_path: Path) -> None:
+def test_large_files_are_cut_and_all_blobs_match_their_names(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", empty="", aDOTpy="a", bDOTpy="b")
     large = os.urandom(BLOB * 2 + 77)
     (root / "weights.bin").write_bytes(large)
@@ -184,7 +184,7 @@ def test_a_file_that_changes_while_it_is_packed_is_read_again_or_refused_by_name
     assert str(told.value).startswith("busy.log: ")
 
 
-def test_what_changed_between_packing_and_sending_is_not_sent(tmp_path: Path) -> None:
+def test_files_changed_between_packing_and_sending_are_not_sent(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", aDOTpy="aaaa")
     ((name, sources),) = packed(root).blobs.items()
     (root / "a.py").write_text("bbbb")

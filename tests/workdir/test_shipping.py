@@ -1,4 +1,4 @@
-"""What is sent of a folder, what is kept of it, and what a node does with it: on a store in memory."""
+"""Shipping a folder: what is sent, what is kept, and what a node does with it, on a store in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agents.desired import DesiredApp
 from agents.fetching import Fetching
 from agents.runtime.interface import Key, Refused, Unavailable
 from agents.runtime.run_dirs import RunDirs
-from agents.runtime.workdir.cache import BlobCache
+from agents.runtime.workdir.cache import BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import Incomplete, place
 from dorm.core.app import App
 from dorm.core.state import State
@@ -70,12 +70,12 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def desired(workdir: Workdir) -> DesiredApp:
+def desired(workdir: Workdir, tenant: str = TENANT) -> DesiredApp:
     spec = AppSpec(name="train", command=["python3"], demand={"cpu": 1}, workdir=workdir)
-    return DesiredApp(spec, tenant=TENANT)
+    return DesiredApp(spec, tenant=tenant)
 
 
-async def test_what_the_cluster_has_is_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:
+async def test_existing_parts_are_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:
     first = await ship_folder(files, TENANT, project, clock=clock)
     assert first.sent == first.blobs == len(await files.listed())
     assert first.workdir.files == 202
@@ -89,15 +89,13 @@ async def test_what_the_cluster_has_is_not_sent_again(files: MemoryFiles, projec
     assert other.sent == other.blobs  # Tenants share nothing.
 
 
-async def test_a_node_lays_out_what_was_shipped(
-    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_node_lays_out_shipped_folders(files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock) -> None:
     workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
     cache = BlobCache(tmp_path / "cache")
     await Fetching(files, cache).have(desired(workdir))
     files_gone = MemoryFiles(clock)
     await Fetching(files_gone, cache).have(desired(workdir))  # What the node has needs no server.
-    place(cache, workdir.hash, tmp_path / "work", (os.getuid(), os.getgid()))
+    place(cache.of(TENANT), workdir.hash, tmp_path / "work", (os.getuid(), os.getgid()))
     work = tmp_path / "work"
     assert (work / "weights").read_bytes() == (project / "weights").read_bytes()
     assert {p.relative_to(work): p.read_text() for p in work.rglob("*.py") if not p.is_symlink()} == {
@@ -107,7 +105,7 @@ async def test_a_node_lays_out_what_was_shipped(
     assert (work / "empty").is_dir()
     assert (work / "run.sh").stat().st_mode & 0o7777 == 0o755
     (work / "run.sh").write_text("changed")  # A copy of its own.
-    place(cache, workdir.hash, tmp_path / "other", (os.getuid(), os.getgid()))
+    place(cache.of(TENANT), workdir.hash, tmp_path / "other", (os.getuid(), os.getgid()))
     assert (tmp_path / "other" / "run.sh").read_text() == (project / "run.sh").read_text()
 
 
@@ -123,17 +121,17 @@ async def test_a_damaged_or_lost_part_of_the_cache_is_fetched_again(
     for round_, path in enumerate(kept):
         path.write_bytes(b"?") if round_ % 2 else path.unlink()
     with pytest.raises(Incomplete):
-        place(cache, workdir.hash, work, mine)
+        place(cache.of(TENANT), workdir.hash, work, mine)
     while True:  # Each try finds a damaged one, and removes it.
         await fetching.have(desired(workdir))
         shutil.rmtree(work, ignore_errors=True)
         with contextlib.suppress(Incomplete):
-            place(cache, workdir.hash, work, mine)
+            place(cache.of(TENANT), workdir.hash, work, mine)
             break
     assert (work / "weights").read_bytes() == (project / "weights").read_bytes()
 
 
-async def test_what_is_gone_fails_the_app_and_what_does_not_answer_is_tried_again(
+async def test_a_missing_folder_fails_the_app_and_a_silent_one_is_retried(
     files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.fetching._PAUSE_S", 0.0)
@@ -174,11 +172,11 @@ async def test_a_hostile_list_of_files_and_one_beyond_the_limits_fail_the_app(
             await Fetching(files, BlobCache(tmp_path / "cache")).have(desired(Workdir(hash=name)))
 
 
-async def test_a_list_that_repeats_what_the_node_has_is_within_the_limits_too(
+async def test_a_list_that_repeats_existing_parts_is_within_the_limits(
     files: MemoryFiles, tmp_path: Path, clock: Clock
 ) -> None:
     blob, cache = bytes(BLOB), BlobCache(tmp_path / "cache")
-    cache.put(hash_of(blob), seal_blob(blob))
+    cache.of(TENANT).put(hash_of(blob), seal_blob(blob))
     name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], [File("all", False, [Part(0, 0, BLOB)] * 4096)]))
     assert len(content) < 64 * 1024
     await files.put(TENANT, name, seal_blob(content))
@@ -192,21 +190,69 @@ def test_a_list_that_names_more_of_a_blob_than_there_is_is_no_trouble_of_the_nod
     name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], [File("file", False, [Part(0, 0, 6)])]))
     dirs.root.mkdir()
     for one in (blob, content):
-        dirs.blobs.put(hash_of(one), seal_blob(one))
+        dirs.blobs.of(TENANT).put(hash_of(one), seal_blob(one))
     with raises(Refused, "workdir.malformed"):  # Trouble of the node would be tried again, without end.
-        dirs.make(key, workdir=name)
+        dirs.make(key, workdir=name, tenant=TENANT)
     assert dirs.found() == []
 
 
-def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+def put_blobs(cache: BlobCache, tenant: str, count: int, since: int = 0) -> TenantBlobs:
+    """Have so many blobs of 100 bytes of a tenant in a cache, used one after the other."""
+    blobs = cache.of(tenant)
+    for number in range(count):
+        blobs.put(f"{number:064}", bytes(100))
+        os.utime(blobs._path(f"{number:064}"), (since + number, since + number))
+    return blobs
+
+
+def left_of(blobs: TenantBlobs, count: int) -> list[int]:
+    return [number for number in range(count) if blobs._path(f"{number:064}").exists()]
+
+
+def test_the_cache_keeps_recently_used_parts(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path, most=1000)
-    for number in range(12):
-        cache.put(f"{number:064}", bytes(100))
-        os.utime(tmp_path / "00" / f"{number:064}", (number, number))
-    assert cache.has(f"{0:064}")
+    blobs = put_blobs(cache, TENANT, 12)
+    assert blobs.has(f"{0:064}")
     cache.trim()
-    left = [number for number in range(12) if cache.has(f"{number:064}")]
-    assert left == [0, *range(4, 12)]
+    assert left_of(blobs, 12) == [0, *range(4, 12)]
+
+
+def test_one_tenant_pushes_no_others_files_out_of_the_cache(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path, most=2000)
+    quiet = put_blobs(cache, "alice", 4)
+    other = put_blobs(cache, "bob", 8, since=100)
+    for turn in range(3):
+        greedy = put_blobs(cache, f"greedy-{turn % 2}", 12, since=1000 * (turn + 1))
+        cache.trim()
+        assert left_of(quiet, 4) == [*range(4)], "it used its own longest ago, and has less than its share"
+    # Where all shares are used, each of those that have most is left the same.
+    assert len(left_of(other, 8)) in (4, 5, 6)
+    assert len(left_of(greedy, 12)) in (4, 5, 6)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert size <= 1800
+
+
+def test_blobs_of_an_earlier_release_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "00").mkdir()
+    (tmp_path / "00" / f"{0:064}").write_bytes(bytes(100))
+    cache = BlobCache(tmp_path)
+    blobs = put_blobs(cache, TENANT, 1)
+    cache.trim()
+    assert not (tmp_path / "00").exists()
+    assert left_of(blobs, 1) == [0]
+
+
+async def test_a_hash_gives_no_tenant_the_folder_of_another(
+    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.fetching._PAUSE_S", 0.0)
+    workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    cache = BlobCache(tmp_path / "cache")
+    await Fetching(files, cache).have(desired(workdir))
+    with raises(Refused, "workdir.gone"):
+        await Fetching(files, cache).have(desired(workdir, "mallory"))
+    with pytest.raises(Incomplete):
+        place(cache.of("mallory"), workdir.hash, tmp_path / "work", (os.getuid(), os.getgid()))
 
 
 async def test_a_folder_beyond_the_quota_is_refused_before_anything_is_sent(
@@ -250,7 +296,7 @@ async def test_a_refusal_leaves_no_process_that_asyncio_warns_of(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_what_another_program_wrote_beyond_the_quota_is_removed_and_nothing_of_others(
+async def test_foreign_parts_beyond_the_quota_are_removed_and_nothing_of_others(
     files: MemoryFiles, project: Path, clock: Clock
 ) -> None:
     own = (await ship_folder(files, TENANT, project, clock=clock)).workdir
@@ -284,9 +330,7 @@ def state_with(*workdirs: Workdir, tenant: str = TENANT) -> State:
     return state
 
 
-async def test_what_no_app_names_is_removed_once_it_is_old_and_nothing_else(
-    files: MemoryFiles, project: Path, clock: Clock
-) -> None:
+async def test_only_old_unreferenced_parts_are_removed(files: MemoryFiles, project: Path, clock: Clock) -> None:
     keep_s = Limits().keep_s
     kept = (await ship_folder(files, TENANT, project, clock=clock)).workdir
     (project / "weights").write_bytes(os.urandom(300_000))
@@ -304,7 +348,7 @@ async def test_what_no_app_names_is_removed_once_it_is_old_and_nothing_else(
     assert (await remove_unneeded(files, State(), clock(), keep_s)).parts == use.parts
 
 
-async def test_a_folder_that_is_shipped_again_stays_whole(files: MemoryFiles, project: Path, clock: Clock) -> None:
+async def test_a_folder_that_is_shipped_again_stays_complete(files: MemoryFiles, project: Path, clock: Clock) -> None:
     """Whenever a folder was shipped last, its parts outlive its list for the time that the cluster promises."""
     keep = int(Limits().keep_s * SECOND)
     await ship_folder(files, TENANT, project, clock=clock)

@@ -1,4 +1,4 @@
-"""The store of shipped folders: what every implementation keeps to, and that a full one says so."""
+"""The store of shipped folders: the contract of every implementation, and errors of a full one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def files(request: pytest.FixtureRequest, nats_server: NatsServer) -> Asyn
     await connection.close()
 
 
-async def test_a_store_keeps_what_it_was_given_by_tenant(files: Files) -> None:
+async def test_a_store_keeps_parts_by_tenant(files: Files) -> None:
     bodies = {hash_of(b"%d" % number): seal_blob(b"%d" % number) for number in range(20)}
     for name, body in bodies.items():
         await files.put("alice", name, body)
@@ -54,7 +54,7 @@ async def test_a_store_keeps_what_it_was_given_by_tenant(files: Files) -> None:
     assert await files.listed("nobody") == []
 
 
-async def test_what_was_stored_again_since_it_was_listed_is_not_removed(files: Files) -> None:
+async def test_parts_stored_again_since_the_listing_are_not_removed(files: Files) -> None:
     name, body = hash_of(b"x"), seal_blob(b"x")
     await files.put("alice", name, body)
     (before,) = await files.listed("alice")
@@ -68,7 +68,7 @@ async def test_what_was_stored_again_since_it_was_listed_is_not_removed(files: F
     assert await files.listed("alice") == []
 
 
-async def test_a_tenant_gives_up_what_was_not_stored_again(files: Files) -> None:
+async def test_a_tenant_loses_parts_that_were_not_stored_again(files: Files) -> None:
     name, body = hash_of(b"y"), seal_blob(b"y")
     await files.put("alice", name, body)
     (before,) = await files.listed("alice")
@@ -90,7 +90,7 @@ async def test_limits_are_the_clusters(files: Files) -> None:
     await files.set_limits(Limits())
 
 
-async def test_a_full_store_refuses_and_a_missing_one_says_what_to_do(nats_server: NatsServer) -> None:
+async def test_a_full_store_refuses_and_a_missing_one_gives_advice(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, "full-store", create=True)
     link, stream = connection._link, "DORM_files-full-store"
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, 5.0))["config"]

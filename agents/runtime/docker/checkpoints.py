@@ -34,7 +34,7 @@ def find(folder: str, root: Path | None) -> Path | None:
     if not real.is_dir() or not inside:
         raise Refused(
             "spec",
-            f"the checkpoint directory {folder} is no directory below {root}",
+            f"the checkpoint directory {folder} is not a directory below {root}",
             code="container.checkpoints.outside",
         )
     return real

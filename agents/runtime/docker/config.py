@@ -2,7 +2,7 @@
 
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
-network (a container has its node's own address), no restart policy, and a limit for each resource, also where its spec names
+network (a container has its node's own address), no restart policy, and a limit for each resource, even if its spec names
 none.  It can write to its private directory, its copy of a shipped folder, its checkpoints and its outputs (mounted after
 realpath(3) and inside folders that the agent's configuration allows), volumes that the node offers for writing, /tmp and
 /dev/shm; what else it sees is read-only.  The node's configuration may relax this (`profile`).
@@ -48,7 +48,7 @@ OPEN_FILES: Final = 16_384
 DEFAULT_CPU: Final = 1000
 """Milli-cores of a container whose spec names none: OMP_NUM_THREADS is 1 then."""
 OOM_SCORE: Final = 500
-"""Where the machine itself runs out of memory, the kernel ends a container before the agent or the engine."""
+"""If the machine itself runs out of memory, the kernel ends a container before the agent or the engine."""
 LOG_BYTES: Final = "16m"
 LOG_FILES: Final = "2"
 _MIN_SHM: Final = 64 * 1024 * 1024

@@ -71,7 +71,7 @@ class ExecStream:
         return None if message is None else (message.stream, message.data)
 
     async def write(self, data: bytes) -> None:
-        """Raises `Unavailable` where the connection is lost."""
+        """Raises `Unavailable` if the connection is lost."""
         async with self._engine._asked("input of an exec", None):
             await self._stream.write_in(data)
 
@@ -83,7 +83,7 @@ class ExecStream:
             transport.write_eof()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Change its terminal's size.  One that has ended has none, which is no error."""
+        """Change its terminal's size.  One that has ended has none, which is not an error."""
         with contextlib.suppress(Rejected):
             async with self._engine._asked("size of a terminal", known=(400, 404, 409, 500)):
                 await aiodocker.execs.Exec(self._engine._docker, self.id).resize(h=rows, w=columns)
@@ -118,7 +118,7 @@ class Engine:
             base = "http://" + self.url.removeprefix("tcp://")
         else:
             raise Unavailable(
-                f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is", code="docker.url.malformed"
+                f"{self.url} is not an engine's address: unix://PATH or tcp://HOST:PORT is", code="docker.url.malformed"
             )
         timeout = aiohttp.ClientTimeout(total=self._change_s, sock_connect=_CONNECT_S)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout)
@@ -209,12 +209,12 @@ class Engine:
             raise
 
     async def start(self, name: str) -> None:
-        """Start it; a running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
+        """Start it; a running one is not an error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
         async with self._asked(f"start {name}", self._change_s, known=(400, 404, 409, 500)):
             await self._docker.containers.container(name).start()
 
     async def kill(self, name: str, signal: str) -> None:
-        """Send a signal; a stopped or missing one is no error."""
+        """Send a signal; a stopped or missing one is not an error."""
         with contextlib.suppress(Rejected):
             async with self._asked(f"kill {name}", known=(404, 409)):
                 await self._docker.containers.container(name).kill(signal=signal)
@@ -235,7 +235,7 @@ class Engine:
         return True
 
     async def delete(self, name: str) -> None:
-        """Delete it; a missing one is no error.  Raises `Rejected` 409 if it runs, or is being removed."""
+        """Delete it; a missing one is not an error.  Raises `Rejected` 409 if it runs, or is being removed."""
         try:
             async with self._asked(f"remove {name}", self._change_s, known=(404, 409)):
                 await self._docker.containers.container(name).delete(v=True)

@@ -104,7 +104,9 @@ class Launcher:
         return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
-        make = partial(self._dirs.make, spec.key, files=spec.files, owner=owner, workdir=spec.workdir)
+        make = partial(
+            self._dirs.make, spec.key, files=spec.files, owner=owner, workdir=spec.workdir, tenant=spec.tenant
+        )
         await self._on_disk(spec.key, self._dirs.work.run(spec.tenant, make))
 
     async def _on_disk(self, key: Key, work: Awaitable[object]) -> None:

@@ -1,7 +1,7 @@
 """Pure: what a node's configuration lets containers do.  The default is the restricted profile; the node's operator alone may
 relax it, for one tenant or for all.
 
-A tenant is the app's tenant on a cluster that knows its users, and the app's user on an open one.  Where the agent is root,
+A tenant is the app's tenant on a cluster that knows its users, and the app's user on an open one.  If the agent is root,
 each tenant's containers run as a user of their own.  Its id follows from the tenant's name alone, so it is the same on all
 nodes that share a folder of checkpoints.
 """

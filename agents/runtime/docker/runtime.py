@@ -182,7 +182,7 @@ class DockerRuntime:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         found = {summary["Id"]: task.result() for summary, task in zip(summaries, tasks, strict=True)}
-        await self._tell_interrupted(found)
+        await self._mark_interrupted(found)
         self._ended = {
             name: seen
             for name, seen in found.items()
@@ -190,7 +190,7 @@ class DockerRuntime:
         }
         return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
 
-    async def _tell_interrupted(self, found: dict[str, Seen | None]) -> None:
+    async def _mark_interrupted(self, found: dict[str, Seen | None]) -> None:
         """Mark newly ended containers that did not end by themselves: a person had the engine stop them, or the engine has
         restarted since, which stops all of them with codes that look like their own."""
         ended = {
@@ -404,7 +404,7 @@ class DockerRuntime:
 
     @contextlib.asynccontextmanager
     async def _output(self, key: Key) -> AsyncIterator[str]:
-        """Yield the engine's id of a container whose output is read.  Raises KeyError where there is none (any more)."""
+        """Yield the engine's id of a container whose output is read.  Raises KeyError if there is none (any more)."""
         info = await self._own(key)
         if info is None:
             raise KeyError(key)

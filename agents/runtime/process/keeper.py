@@ -1,6 +1,6 @@
 """Runs a command of a session beside a container's program: `python -I -S keeper.py CONTROL CONTAINER DIR SESSION TERM WORD…`.
 
-The agent starts it with the command's standard streams as its own, a terminal where TERM is not empty; DIR is the
+The agent starts it with the command's standard streams as its own, a terminal if TERM is not empty; DIR is the
 container's folder, whose `launch` says where and with which environment its program was started.  CONTAINER is a pidfd
 (pidfd_open(2)) of the container's supervisor, CONTROL a socket to the agent: the agent writes `NUMBER\\n` to send a signal to
 the command's process group, and closes it to end the session, which its death does too.  The keeper writes `started\\n`, or

@@ -180,7 +180,7 @@ def _next(folder: Path, position: int, last: int | None, known: int) -> tuple[li
 
 
 def _stretches(file: _File, low: int, data: bytes, known: int) -> list[LogStretch]:
-    """Divide some output of a file where the times of its lines differ."""
+    """Divide some output of a file if the times of its lines differ."""
     if file.notes is None:
         old = data[: max(0, known - low)]
         parts = (LogStretch(0, old), LogStretch(file.written, data[len(old) :]))

@@ -242,7 +242,7 @@ class ProcessRuntime:
             volumes.put(new, spec.mounts, mounting=volumes.may_mount())
 
         begins = self._dirs.work_dir(spec.key) if spec.workdir else run
-        self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir)
+        self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir, tenant=spec.tenant)
 
     def _supervise(self, key: Key) -> None:
         """Start a supervisor; return when it has started the program, has left it to another one, or has found that the lease

@@ -7,7 +7,7 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
 
     launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
     mounts   NUL-separated: name, source, target, `ro` or `rw` of each volume, which the program sees in a mount namespace of
-             its own; absent where there are none
+             its own; absent if there are none
     lock     a POSIX lock held from before the start until the end: while it is held the supervisor is alive; it shows its pid
     started  `pid starttime boot_id utc_ns` of the program, whole or absent (written aside, then renamed)
     refused  why the program could not be executed

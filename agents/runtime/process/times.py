@@ -91,8 +91,8 @@ def _packed(pairs: list[tuple[int, int]]) -> bytes:
 
 
 def read(data: bytes) -> tuple[int, list[tuple[int, int]]]:
-    """Return the position of the log's first byte, and the notes, of what the file holds.  Raises ValueError where there is
-    not even the first pair."""
+    """Return the position of the log's first byte, and the notes, of what the file holds.  Raises ValueError if there is not
+    even the first pair."""
     numbers = memoryview(data[: len(data) // _BYTES * _BYTES]).cast("q").tolist()
     if not numbers:
         raise ValueError("an index of times without a beginning")

@@ -1,4 +1,4 @@
-"""Volumes of plain processes: below the private directory, as mounts where this agent may mount, else as links.
+"""Volumes of plain processes: below the private directory, as mounts if this agent may mount, else as links.
 
 The supervisor makes a mount in a private mount namespace of the program, so no other process sees it and it ends with
 the program. It prevents a program from writing to a volume by mistake; a program that runs as root could mount it

@@ -1,6 +1,6 @@
 """Shipped project folders on a node: kept for the next container, and laid out for each one.
 
-    cache      blobs on the node's disk, by their hash; bounded, the longest unused ones go first
+    cache      blobs on the node's disk, by tenant and hash; bounded, with room for each tenant
     placing    lays a folder out as a container's working directory
 
 A container may write to its folder, so each has a copy of its own.  What is in the cache is read again only by its hash: a

@@ -2,7 +2,7 @@
 
 The manifest says nothing that could leave the folder (`events.workdir.manifest`).  The folder is new and no program can reach
 it yet, so what is opened below it is what was made here; still, no link is followed and no file is opened twice.  Files are
-the container's own user's, and of the mode that a program's author expects: 0644, or 0755 where it can be executed.  No
+the container's own user's, and of the mode that a program's author expects: 0644, or 0755 if it can be executed.  No
 manifest can ask for more, such as setuid.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agents.runtime.workdir.cache import BlobCache
+    from agents.runtime.workdir.cache import TenantBlobs
     from events.workdir import Manifest
 
 _READ_AT_ONCE = 8
@@ -36,13 +36,13 @@ class Incomplete(OSError):
         )
 
 
-def read_manifest(cache: BlobCache, name: str) -> Manifest | None:
+def read_manifest(cache: TenantBlobs, name: str) -> Manifest | None:
     """Return a folder's manifest; None if the cache does not have it.  Raises ManifestError."""
     content = cache.get(name, UNPACKED_MANIFEST)
     return decode(content) if content is not None else None
 
 
-def place(cache: BlobCache, name: str, target: Path, owner: tuple[int, int]) -> None:
+def place(cache: TenantBlobs, name: str, target: Path, owner: tuple[int, int]) -> None:
     """Lay out the folder with this hash at `target`, which must not exist, for `owner` (uid, gid).  Blocks.  Raises
     Incomplete, OSError, and ManifestError for one that can never be laid out."""
     manifest = read_manifest(cache, name)
@@ -56,7 +56,7 @@ def place(cache: BlobCache, name: str, target: Path, owner: tuple[int, int]) -> 
         os.close(root)
 
 
-def _fill(cache: BlobCache, manifest: Manifest, root: int, owner: tuple[int, int] | None) -> None:
+def _fill(cache: TenantBlobs, manifest: Manifest, root: int, owner: tuple[int, int] | None) -> None:
     blobs = _Blobs(cache, manifest.names())
     made: set[str] = set()
     for entry in manifest.entries:
@@ -104,7 +104,7 @@ def _give(root: int, path: str, owner: tuple[int, int] | None) -> None:
 class _Blobs:
     """Blobs as files need them: each is read and checked once for the files that follow each other in it."""
 
-    def __init__(self, cache: BlobCache, names: list[str]) -> None:
+    def __init__(self, cache: TenantBlobs, names: list[str]) -> None:
         self._cache = cache
         self._names = names
         self._read: dict[int, bytes] = {}

@@ -1,6 +1,6 @@
 """Save the state of training, and load it: one .npz file that is always complete.
 
-It is written under another name, synced to the disk, and renamed; a worker that is killed on the way leaves the previous one.
+It is written under another name, synced to the disk, and renamed; a worker that is killed meanwhile leaves the previous one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILE = "checkpoint.npz"
 
 _DAMAGE = (
-    # All that zipfile, zlib and NumPy are seen to raise on a file that is cut short or has bits flipped.
+    # Everything that zipfile, zlib and NumPy raise on a truncated file or flipped bits.
     ValueError,
     KeyError,
     TypeError,
@@ -52,7 +52,7 @@ class Checkpoint:
     settings: dict[str, Any]
     """Everything that determines the course of training."""
     course: dict[str, float] = field(default_factory=dict)
-    """What a program continues from beside these."""
+    """What a program continues from in addition to these."""
 
     def digest(self) -> str:
         """Return a hash that is equal for workers that will compute the same."""

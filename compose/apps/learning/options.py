@@ -44,7 +44,7 @@ def parse(program: Program, arguments: Sequence[str] | None) -> Options:
     parser = _Parser(prog=f"python3 -m compose.apps.{program.name}", description=program.summary, allow_abbrev=False)
     add = parser.add_argument
     add("--steps", type=_whole(1), default=400, help="stop after this many (%(default)s)")
-    add("--resume", action="store_true", help="go on from the checkpoint in DORM_CHECKPOINT_DIR")
+    add("--resume", action="store_true", help="resume from the checkpoint in DORM_CHECKPOINT_DIR")
     add("--seed", type=_whole(0), default=1, help="decides start and samples (%(default)s)")
     add("--batch", type=_whole(1), default=program.batch, help="samples per step over all workers (%(default)s)")
     add("--learning-rate", type=_number(0), default=program.learning_rate, help="(%(default)s)")

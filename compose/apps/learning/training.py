@@ -71,8 +71,8 @@ def main(
 ) -> int:
     """Run one worker to its end; return the exit code, after printing the reason if it is not 0.
 
-    `read_place` reads the worker's place from the environment, `join` connects the workers, and `worker` is one with a loop
-    of its own.
+    `read_place` reads the worker's place from the environment, `join` connects the workers, and `worker` is a worker with its
+    own loop.
     """
     try:
         return _work(program, stop, presence, options.parse(program, arguments), read_place(os.environ), join, worker)
@@ -99,7 +99,7 @@ def _work(
     ring = join(place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout)
     stop.begin_training()
     worker = (kind or Worker)(place, model, chosen, ring, stop, progress, presence)
-    how = f"goes on after step {state.step}" if chosen.resume else "starts"
+    how = f"resumes after step {state.step}" if chosen.resume else "starts"
     print(f"{program.name}: {place.label} {how}", flush=True)
     try:
         state = worker.train(state)

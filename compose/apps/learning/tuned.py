@@ -1,4 +1,4 @@
-"""Training whose batch size Dorm chooses (`DORM_BATCH`), with the gradient noise that it needs to know for that.
+"""Training whose batch size Dorm chooses (`DORM_BATCH`), with the gradient noise on which that choice depends.
 
 The noise scale φ = tr(Σ) / |G|² follows from gradients of two sizes (McCandlish et al., arXiv 1812.06162, appendix A.1): of
 each shard, and of the whole batch.  With b samples in a shard and B in the batch,
@@ -10,7 +10,7 @@ Both are without bias, and both are averaged over many steps before they are div
 
 A step with m samples is worth g = m / m₀ · (φ + m₀) / (φ + m) steps with the initial m₀.  So the learning rate of the step is
 multiplied by g (AdaScale, Johnson et al., ICML 2020), and progress is counted in steps with m₀: `--steps` and the reported
-steps mean the same whatever the batch sizes were.
+steps mean the same for any batch sizes.
 
 Rank 0 reads the file at each step, and its number travels with the sum of the gradients, so all workers change at the same
 step.  Shards are equal: a batch size is rounded to a multiple of their number.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compose.apps.worker.arrays import Vector
 
 MEMORY = 0.98
-"""What an average over steps keeps at each step: it spans about 50 of them."""
+"""The fraction that an average over steps keeps at each step: it spans about 50 of them."""
 SURE = 20
 """Steps before the noise is reported: the average of fewer says little."""
 
@@ -52,7 +52,7 @@ def gain(batch: float, initial: float, noise: float) -> float:
 
 
 def batch_in(path: Path | None, initial: int, most: int) -> int:
-    """Return the batch size that Dorm has decided, as a multiple of the number of shards; `initial` where it says nothing."""
+    """Return the batch size that Dorm has decided, as a multiple of the number of shards; `initial` if it says nothing."""
     try:
         wanted = int(path.read_text()) if path is not None else initial
     except (OSError, ValueError):
@@ -62,7 +62,7 @@ def batch_in(path: Path | None, initial: int, most: int) -> int:
 
 @dataclass(slots=True)
 class TunedWorker(Worker):
-    """A worker whose batch size may change at each step.  `state.course` has what one step hands to the next."""
+    """A worker whose batch size may change at each step.  `state.course` has what one step passes to the next."""
 
     file: Path | None = field(default_factory=lambda: Path(name) if (name := os.environ.get("DORM_BATCH")) else None)
     noise: float | None = None
@@ -107,7 +107,7 @@ class TunedWorker(Worker):
         parts = [self._part(state.parameters, rows[shard]) for shard in mine]
         if self.place.rank == 0:
             parts[0][2] = batch_in(self.file, chosen.batch, self.model.rows)
-        # The heavier model that --pace stands for takes longer for more samples, and has some costs for each step.
+        # The heavier model that --pace simulates takes longer for more samples, and has fixed costs for each step.
         heavier = chosen.sizes["fixed-part"] / 100 + (1 - chosen.sizes["fixed-part"] / 100) * batch / chosen.batch
         self.stop.rest(chosen.pace * len(mine) * heavier - (time.monotonic() - began))
 
@@ -154,7 +154,7 @@ class TunedWorker(Worker):
 
 
 def _noise(course: dict[str, float]) -> float | None:
-    """Return the noise scale; None where the averages say nothing yet, or the gradient is lost in its noise."""
+    """Return the noise scale; None if the averages say nothing yet, or the gradient is lost in its noise."""
     if course["g2"] <= 0 or course["spread"] < 0:
         return None
     return course["spread"] / course["g2"]

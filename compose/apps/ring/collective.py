@@ -2,8 +2,8 @@
 
 The workers form a ring.  Rank 0 adds up its shards and sends the sum to rank 1, which adds its own shards to it one by one
 and forwards it; the last rank holds the total and sends it around.  Since ranks hold contiguous shards in rank order, this is
-one long addition from the first shard to the last, so floating-point rounding is the same for any number of workers.  (A
-tree, or the usual ring that sums chunks in parallel, would be faster for large vectors and round differently.)
+one long addition from the first shard to the last, so floating-point rounding is the same for any number of workers.  (A tree,
+or the usual ring that sums chunks in parallel, would be faster for large vectors but round differently.)
 
 A request to stop travels with the sum: its value when the last rank completes the total holds for all.
 """

@@ -64,5 +64,5 @@ class Chain:
         self._world.Abort(1)
 
     def close(self) -> None:
-        """Leave together: a rank that ends early, with an exit code, would end the others while one still saves."""
+        """Leave together: a rank that ends early with an exit code would end the others while one still saves."""
         self._world.Barrier()

@@ -40,7 +40,7 @@ def meet(place: Place, run: str, timeout_s: float) -> tuple[socket.socket, socke
 
 
 class _Meeting:
-    """Connects to the rank after and accepts callers at the same time, so that no stranger keeps the right one waiting."""
+    """Connects to the rank after and accepts callers at the same time, so that no stranger delays the right one."""
 
     def __init__(self, place: Place, run: str, timeout_s: float) -> None:
         self._place = place
@@ -135,7 +135,7 @@ class _Meeting:
             self._callers[caller] = time.monotonic() + _HELLO_S
 
     def _hear_caller(self, caller: socket.socket) -> None:
-        """Keep the connection if it is from the rank before; answer only if that is of this generation."""
+        """Keep the connection if it is from the rank before; answer only a rank of this generation."""
         del self._callers[caller]
         try:
             heard, _ = frames.receive(caller, 0, _HELLO_S)

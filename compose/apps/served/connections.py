@@ -41,7 +41,7 @@ class Servers:
             raise
 
     def set(self, parameters: Vector, velocity: Vector) -> None:
-        """Bring the state that training starts from.  Raises `PeerLost`."""
+        """Send the state that training starts from.  Raises `PeerLost`."""
         for server, part in enumerate(self._parts):
             self._send(server, {"state": True}, np.concatenate([parameters[part], velocity[part]]))
 

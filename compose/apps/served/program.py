@@ -1,4 +1,4 @@
-"""The command line of a program that is a parameter server or a worker, as its container's role says."""
+"""The command line of a program that is a parameter server or a worker, depending on its container's role."""
 
 from __future__ import annotations
 

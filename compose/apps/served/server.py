@@ -93,7 +93,8 @@ class Server:
                 raise AppFailure(f"{self.role.label} and worker {number} have other settings, data or checkpoints")
 
     def _take_state(self, first: socket.socket) -> None:
-        """Worker 0 brings the state that training starts from: this server's part of the parameters, then the velocities."""
+        """Receive the state that training starts from, from worker 0: this server's part of the parameters, then the
+        velocities."""
         try:
             _, state = frames.receive(first, 2 * self.size, self.chosen.peer_timeout)
         except frames.FrameError as error:
@@ -101,7 +102,7 @@ class Server:
         self.parameters, self.velocity = state[: self.size].copy(), state[self.size :].copy()
 
     def _step(self, workers: dict[int, socket.socket]) -> bool | None:
-        """Play one step; return whether the workers finished once they have ended, else None."""
+        """Run one step; once the workers have ended, return whether they finished, else None."""
         total = np.full(1 + self.size, -0.0)  # adding to -0.0 changes no bit
         stopping, steps = self.stop.asked, set()
         for number in range(self.role.workers):
@@ -124,7 +125,7 @@ class Server:
         return None
 
     def _receive(self, worker: socket.socket, number: int) -> tuple[dict[str, object], Vector]:
-        """Return a worker's part of the step, or how it ended.  A request for the velocities is answered on the way."""
+        """Return a worker's part of the step, or how it ended.  A request for the velocities is answered in between."""
         count = len(shards_of(number, self.role.workers)) * (1 + self.size)
         while True:
             try:

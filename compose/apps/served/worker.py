@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Worker:
-    """One worker.  Worker 0, which is the container of rank 0, brings the state, saves and reports."""
+    """One worker.  Worker 0, the container of rank 0, sends the initial state, saves and reports."""
 
     place: Place
     role: Role

@@ -5,5 +5,5 @@
     sklearn_search     scikit-learn: a search over settings, whose candidates the containers share
 
 `shell_primes.yaml` is a shell script, inside its spec.  For plain PyTorch with DistributedDataParallel,
-`compose.apps.torch_mlp` is such a file.  README.md says how to run each, and what makes each of them resizable.
+`compose.apps.torch_mlp` is such a file.  README.md explains how to run each, and what makes it resizable.
 """

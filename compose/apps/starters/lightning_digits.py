@@ -3,8 +3,8 @@
 python3 lightning_digits.py --steps 300
 
 Three things make a Lightning program resizable, and all are in `Resizable` and `StepBatches`: a request to stop is agreed on
-by all workers and ends the fit after a saved step, what a step learns from does not depend on how many workers there are,
-and it continues from its checkpoint if there is one.  So the program needs no `--resume`.
+by all workers and ends the fit after a saved step, the samples of a step do not depend on the number of workers, and it
+continues from its checkpoint if there is one.  So the program needs no `--resume`.
 
 Steps are counted here, not by the Trainer, and weights and optimizer are restored here, too: `ckpt_path` would continue the
 Trainer's epoch with as many batches as it had counted, which is right only where a loader always begins at its first batch.
@@ -39,7 +39,7 @@ BATCH = 360
 
 
 class Digits(lightning.LightningModule):
-    """A plain Lightning module; nothing in it knows of Dorm."""
+    """A plain Lightning module; it does not depend on Dorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Digits(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], _number: int) -> Tensor:
         inputs, labels = batch
-        # The mean over all workers' losses, which DDP forms, is the mean over the batch, however it is cut.
+        # The mean over all workers' losses, which DDP computes, is the mean over the batch, however it is divided.
         return nn.functional.cross_entropy(self.net(inputs), labels, reduction="sum") * self.trainer.world_size / BATCH
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -55,8 +55,8 @@ class Digits(lightning.LightningModule):
 
 
 class StepBatches:
-    """Which samples this worker takes in each step: its part of a batch that is the same for any number of workers.  It begins
-    after the steps that a checkpoint has done."""
+    """The samples of this worker in each step: its part of a batch that is the same for any number of workers.  It begins
+    after the steps of the checkpoint."""
 
     def __init__(self, count: int, done: int, last: int) -> None:
         self._count, self._done, self._last = count, done, last
@@ -118,7 +118,7 @@ class Resizable(lightning.Callback):
         time.sleep(max(0.0, self._pace / trainer.world_size - (time.monotonic() - self._began)))
 
     def _save(self, trainer: lightning.Trainer) -> None:
-        """Save whole or not at all, and say so once it is there.  All workers call this; Lightning has rank 0 write."""
+        """Save completely or not at all, then report it.  All workers call this; Lightning has rank 0 write."""
         partial = self._file.with_suffix(".partial")
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
@@ -169,8 +169,8 @@ def main() -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; where a thread
-    needs it to release a tensor, the process never ends (PyTorch's issue 56297)."""
+    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; if a thread needs
+    it to release a tensor, the process never ends (PyTorch's issue 56297)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -2,9 +2,9 @@
 
 python3 sklearn_search.py [--folds 5] [--pace SECONDS]
 
-No container talks to another one.  Each candidate's score is a file in DORM_CHECKPOINT_DIR, which all containers share: that
-is all the state there is.  So a resize costs the candidates that were being tried, and the result does not depend on it.  The
-program needs no `--resume`, since it looks for what is there.
+No container talks to another one.  Each candidate's score is a file in DORM_CHECKPOINT_DIR, which all containers share: there
+is no other state.  So a resize costs only the candidates that were being tried, and does not affect the result. The program
+needs no `--resume`, because it looks for existing scores.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _file(scores: Path, number: int) -> Path:
 
 
 def _write(file: Path, found: dict[str, object]) -> None:
-    """Write a score whole or not at all: a container may be stopped at any time."""
+    """Write a score completely or not at all: a container may be stopped at any time."""
     partial = file.with_suffix(f".partial-{os.environ.get('DORM_SLOT', '0')}")
     with partial.open("w") as opened:
         json.dump(found, opened)
@@ -77,8 +77,8 @@ def _write(file: Path, found: dict[str, object]) -> None:
 
 
 def _report(scores: Path) -> dict[str, Any]:
-    """Report how many candidates all containers have tried, and the error of the best one, which is returned.  Rank 0 alone
-    does so: what two containers count at the same time could arrive in any order."""
+    """Report how many candidates all containers have tried, and the error of the best one, which is returned.  Only rank 0
+    does so, because concurrent counts of two containers could arrive in any order."""
     found: list[dict[str, Any]] = [json.loads(file.read_text()) for file in sorted(scores.glob("candidate-*.json"))]
     best = max(found, key=lambda one: float(one["accuracy"]))
     if progress := os.environ.get("DORM_PROGRESS"):

@@ -3,7 +3,7 @@
 python3 transformers_text.py --steps 200
 
 Nothing is downloaded: the model begins with random weights, its tokens are bytes, and its text is the source of Python's own
-standard library.  What makes a script with a `Trainer` resizable is `Resizable`, `split_batches`, and `last_checkpoint`.
+standard library.  `Resizable`, `split_batches` and `last_checkpoint` make a script with a `Trainer` resizable.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def report(line: dict[str, float]) -> None:
 
 
 def last_checkpoint(folder: str) -> str | None:
-    """Return the newest checkpoint that is whole: the Trainer writes `trainer_state.json` after the model."""
+    """Return the newest complete checkpoint: the Trainer writes `trainer_state.json` after the model."""
     for number in sorted(
         (int(path.name.rpartition("-")[2]) for path in Path(folder).glob("checkpoint-*")), reverse=True
     ):
@@ -106,7 +106,7 @@ def main() -> NoReturn:
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=256, bos_token_id=0, eos_token_id=0, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,  # else each number of workers draws other numbers
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,  # otherwise, each number of workers draws different numbers
         )
     )  # fmt: skip
     arguments = TrainingArguments(
@@ -115,7 +115,7 @@ def main() -> NoReturn:
         per_device_train_batch_size=BATCH,
         accelerator_config={
             "split_batches": True
-        },  # BATCH is that of all workers: each takes its part of the same batch
+        },  # BATCH counts the samples of all workers: each takes its part of the same batch
         learning_rate=2e-3,
         warmup_steps=20,
         logging_steps=10,
@@ -141,8 +141,8 @@ def main() -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; where a thread
-    needs it to release a tensor, the process never ends (PyTorch's issue 56297)."""
+    """End the process here.  Taking a DDP module apart waits for gloo's threads and keeps the GIL meanwhile; if a thread needs
+    it to release a tensor, the process never ends (PyTorch's issue 56297)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What any worker of an app needs, whatever it computes.
+"""What every worker of an app needs, regardless of what it computes.
 
     contract     the DORM_* environment;  tf_config: a place from TF_CONFIG
     process      signals and threads of a worker, set before NumPy loads

@@ -3,7 +3,7 @@
 AppFailure
 ├── BadSetting           2   an option, the environment or the data set is unusable
 ├── PortTaken           98   another process listens on this worker's port (98 is EADDRINUSE on Linux)
-├── PeerLost             1   another worker died, gave up, fell silent or never came
+├── PeerLost             1   another worker died, gave up, went silent or never joined
 ├── CheckpointUnusable   1   no checkpoint to resume from, or not one of this training
 └── Diverged             1   the loss is no longer a number
 """

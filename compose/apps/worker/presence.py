@@ -43,9 +43,9 @@ class Presence:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._mark()
-        threading.Thread(target=self._go_on, args=(every_s,), daemon=True).start()
+        threading.Thread(target=self._continue, args=(every_s,), daemon=True).start()
 
-    def _go_on(self, every_s: float) -> None:
+    def _continue(self, every_s: float) -> None:
         while True:
             time.sleep(every_s)
             try:

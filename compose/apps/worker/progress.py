@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Appends whole lines, one write each, so that a reader never sees two mixed up.  Without a path it writes nothing."""
+    """Appends whole lines, one write each, so a reader never sees two lines mixed up.  Without a path it writes nothing."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises `BadSetting` if the file cannot be opened."""
@@ -37,7 +37,7 @@ class Progress:
         self._append(line if noise is None else {**line, "noise": round(noise, 3)})
 
     def checkpoint(self, step: int) -> None:
-        """Report a checkpoint.  Call it only once the checkpoint is on the disk, because this line makes it believed."""
+        """Report a checkpoint.  Call it only once the checkpoint is on the disk, because Dorm relies on this line."""
         self._append({"checkpoint": step})
 
     def _append(self, line: dict[str, float]) -> None:

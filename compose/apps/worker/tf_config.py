@@ -60,7 +60,7 @@ def _cluster(value: Any) -> dict[str, list[str]]:
     seen: set[tuple[str, int]] = set()
     for kind, tasks in value.items():
         if kind not in _TYPES:
-            raise BadSetting(f"{VARIABLE}: {kind!r} is no type of a task; the types are {', '.join(_TYPES)}")
+            raise BadSetting(f"{VARIABLE}: {kind!r} is not a type of task; the types are {', '.join(_TYPES)}")
         if not isinstance(tasks, list) or not tasks or not all(isinstance(task, str) for task in tasks):
             raise BadSetting(f"{VARIABLE}: cluster.{kind} is not a list of addresses")
         if kind in _ALONE and len(tasks) > 1:

@@ -1,4 +1,4 @@
-"""An archive in the place of a cluster: everything can be read, and nothing more happens."""
+"""An archive instead of a cluster: everything can be read, and nothing more happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """What the API needs of a cluster: `events.nats.connection.Connection`, or an archive."""
+    """What the API needs from a cluster: `events.nats.connection.Connection`, or an archive."""
 
     @property
     def cluster(self) -> str: ...
@@ -106,7 +106,7 @@ class _Kept(Snapshots):
 
 
 class ArchivedCluster:
-    """The cluster whose log an archive holds.  Its events keep the name that it had, so any name matches."""
+    """The cluster whose log an archive holds. Its events keep their cluster's name, so any name matches."""
 
     def __init__(self, log: ReadableLog) -> None:
         self.cluster = "*"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Counted:
-    """A tally beside the fold.  It is the state's thread's."""
+    """A tally next to the fold. It belongs to the state's thread."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower

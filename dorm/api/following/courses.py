@@ -66,7 +66,7 @@ class Course:
 
 
 class Courses:
-    """The courses of the apps that were asked for last."""
+    """The courses of the apps that were requested last."""
 
     def __init__(self, log: ReadableLog, progress: ReadableProgress, cluster: str) -> None:
         self._log = log

@@ -43,7 +43,7 @@ _END_S = 1.0
 _FOLDED_AT_ONCE = 500
 """Records after which the thread takes what waits for it."""
 _FEW = 10
-"""Records that are folded on the loop: some hundreds of microseconds, with all observers."""
+"""Records that are folded on the loop, with all observers: some hundreds of microseconds."""
 
 _log = Logger(__name__)
 

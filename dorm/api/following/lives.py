@@ -1,8 +1,8 @@
 """What happened to an app or a node, and why: observers that have followed it, kept with the state at their record.
 
-The first question about an app folds the log from its submission on; what comes later is folded when somebody asks again.  So
-a page that shows an app folds each record once, however long the app's life is.  Of one name two lives are kept: one that
-goes on with the present, and one for readers of the past, who mostly move forward.
+The first question about an app folds the log from its submission on; later records are folded with the next question.  So
+a page that shows an app folds each record once, however long the app's life is.  Two lives of a name are kept: one that
+follows the present, and one for readers of the past, who mostly move forward.
 
 A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end the
 work: a thread cannot be cancelled, and the next reader continues from its result. A fold that takes too long ends
@@ -161,7 +161,7 @@ class Lives:
                 self._keep_within_bounds()
                 return await self._heavy.run(partial(question, life))
         except (Missing, GapError, LogError):
-            # There is no such thing, or what was followed may not be the log any more.
+            # There is no such thing, or the followed log may have been replaced.
             if self._known.get(subject) is known:
                 del self._known[subject]
             raise
@@ -177,7 +177,7 @@ class Lives:
                 if life.seq >= seq:
                     return
                 if loop.time() > until:
-                    text = f"its log is read up to record {life.seq:,} of {seq:,}; ask again, it goes on from there"
+                    text = f"its log is read up to record {life.seq:,} of {seq:,}; ask again to continue from there"
                     raise Unavailable(text, code="api.behind")
 
     def _keep_within_bounds(self) -> None:
@@ -206,7 +206,7 @@ class Lives:
         return await self._moments.within_turn(seq)
 
     async def _submitted_at(self, name: str, upto: int, start: int) -> int:
-        """Return the sequence of an app's submission; 0 where only the whole log can say.  Raises Missing."""
+        """Return the sequence of an app's submission; 0 if only the whole log can say.  Raises Missing."""
         found = await self._submitted.latest(name, upto)
         if found is None:
             state = await self._at(start)
@@ -217,7 +217,7 @@ class Lives:
             raise Missing(f"there was no app {name!r} up to record {upto}{hint}", code="app.not_found")
         if not found:
             return 0
-        # Where an app of this name is there already, the submission is refused, and the story is that app's.
+        # If an app of this name is there already, the submission is refused, and the story is that app's.
         before = (await self._at(max(start, found - 1))).find_app(name)
         return before.seq if before is not None else found
 

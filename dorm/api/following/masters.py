@@ -1,4 +1,4 @@
-"""Who leads, by the lease, and who follows: looked at and asked now and then, so that no request waits for it."""
+"""Who leads, by the lease, and who follows: read and asked from time to time, so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MastersWatch:
             await asyncio.sleep(_LOOK_S)
 
     def row(self) -> Callable[[State], Leader]:
-        """Return what says who leads, as `dorm masters` does, from a state."""
+        """Return a row that says who leads, as `dorm masters` shows it, from a state."""
         held, written_at, now = self._held, self._written_at, self._clock()
         patience = held.ttl_s + _SPARE_S if held is not None else 0.0
         seen = asyncio.get_running_loop().time() - self._renewed_at <= patience

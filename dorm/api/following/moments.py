@@ -1,7 +1,7 @@
 """States of the past: the nearest copy or snapshot before a moment, and a short fold from there.
 
 Copies of states that were asked for, and of some on the way there, are kept while there is room, so a reader who moves around
-a moment folds little.  Whatever is kept, the state is that of a fold from the log's first record.
+a moment folds little. The state never depends on them: it is that of a fold from the log's first record.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Moments:
         self._pages = Pages(self._log, 0, self._room)
 
     async def within_turn(self, seq: int) -> State:
-        """As `state`, of a record that is folded, for one who has a turn already."""
+        """As `state`, of a record that is folded, for a caller that already has a turn."""
         kept = self._copies.before(seq)
         if kept is None or seq - kept.seq > _NEAR:
             state = await self._from_snapshot(seq, kept)

@@ -1,4 +1,4 @@
-"""What apps reported beside the log, the newest of each: laid over answers about the present."""
+"""What apps reported beside the log, the newest of each, merged into answers about the present."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT_NS = 180 * SECOND
 
 
 class NewestReports:
-    """Follows the stream of progress.  Where it can't be read, the log's marks are the newest."""
+    """Follows the stream of progress.  If it can't be read, the log's marks are the newest."""
 
     def __init__(self, log: ReadableLog) -> None:
         self._log = log

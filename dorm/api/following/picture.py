@@ -87,7 +87,7 @@ class Pictures:
         return await self._heavy.run(lambda: _drawn(kept, begin, finish, None, drawing))
 
     def _of_present(self, state: State, begin: int, finish: int | None, drawing: Drawing) -> TimelineView | None:
-        """Return the span from the picture that is kept; None where that begins later."""
+        """Return the span from the picture that is kept; None if that begins later."""
         if self._watcher is None:
             return None
         picture = self._watcher.picture

@@ -1,8 +1,8 @@
 """The resource use that nodes last reported for their containers, read from their heartbeats on request.
 
-Heartbeats are no part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
+Heartbeats are not part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
 from a container's start, so cores in use follow from two reports.  The report before is kept for each node that was asked
-about; where there is none yet, the mean since the container's start stands in.
+about; if there is none yet, the mean since the container's start stands in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Report(msgspec.Struct, frozen=True):
     time: int
     """When it was stored (UTC ns)."""
     measured: bool
-    """False where the node's engine did not say in time what its containers use."""
+    """False if the node's engine did not say in time what its containers use."""
     containers: list[Used]
 
 
@@ -65,7 +65,7 @@ class Reports:
         """The last two reports of each node, at most."""
 
     async def of(self, node: str, identity: str, started: Mapping[Key, int]) -> Report | None:
-        """Return the last report of the machine that holds a node's name, None where there is none.  `started` is when each
+        """Return the last report of the machine that holds a node's name, None if there is none.  `started` is when each
         container started (UTC ns).  Raises what `Bus.last_report` raises."""
         record = await self._bus.last_report(subjects.report(self._cluster, node))
         event = decode(record) if record is not None else None

@@ -40,7 +40,7 @@ class Requester(Client):
         return await self._follower.look(question)
 
     async def _begin(self) -> None:
-        """Start from a copy of the follower's state, once, where a request has to fold the log itself."""
+        """Start from a copy of the follower's state, once, if a request has to fold the log itself."""
         async with self._beginning:
             if not self._begun:
                 await self._follower.latest(_CATCH_UP_S)

@@ -1,4 +1,4 @@
-"""A cluster as one tenant has it: in the place of the cluster, for services that follow a view of the log."""
+"""A cluster as one tenant sees it, for services that follow a view of the log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TenantBus(Bus):
 
 
 class TenantCluster:
-    """A cluster as a tenant has it."""
+    """A cluster as a tenant sees it."""
 
     def __init__(self, connection: Cluster, views: Views, tenant: str) -> None:
         self.cluster = connection.cluster

@@ -1,7 +1,7 @@
-"""Threads that answers are computed in, and when the loop does it itself.
+"""Threads that compute answers, and when the loop computes them itself.
 
-A thread cannot be cancelled, so a caller that has gone leaves its work running; what bounds the work is the number of threads
-and of those that wait for one.
+A thread cannot be cancelled, so work continues when its caller has gone. The number of threads, and of callers that wait for
+one, bounds the work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL = 64 << 10
 
 
 async def apart_if_large(size: int, work: Callable[[], T]) -> T:
-    """Do work on so many bytes: in a thread if they are many."""
+    """Do work on `size` bytes: in a thread if they are many."""
     return work() if size < SMALL else await asyncio.to_thread(work)
 
 
@@ -84,8 +84,8 @@ class Thread:
 
 
 class Turns:
-    """So many turns at once.  Those that wait have theirs in order, and several parties one after the other.  So one who asks
-    without end delays itself alone."""
+    """A number of turns at once. Waiting parties take turns, and each party's requests are served in order, so a party that
+    asks without end delays only itself."""
 
     def __init__(self, at_once: int, waiting: int, *, of_one: int | None = None) -> None:
         """`waiting`: how many of one party's may wait; `of_one`: how many turns one party has at once, None for all."""
@@ -97,7 +97,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, party: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for the length of the block.  Raises Unavailable where too many wait."""
+        """Wait for a turn, and have it for the length of the block.  Raises Unavailable if too many wait."""
         if not self._shares.has_room_for(party):
             raise Unavailable("too much of this is under way already; try again", code="api.busy")
         with self._shares.held(party):
@@ -156,7 +156,7 @@ class Heavy:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it for the length of the block.  Raises Unavailable where too much of it waits."""
+        """Wait for a turn, and have it for the length of the block. Raises Unavailable if too many wait."""
         async with self._turns.turn(self._party):
             yield
 

@@ -84,7 +84,7 @@ class ProgressPoint(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     generation: int
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` where the loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the loss is not a finite number."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ def _story(last: int, pack: bool, life: Life) -> Answer:
 
 
 async def app_story(call: Call[StoryQuery, None]) -> Answer:
-    """What happened to it: who submitted it, why it waited, by which decision it grew or shrank and for whose sake."""
+    """What happened to it: who submitted it, why it waited, which decisions made it grow or shrink, and for which apps."""
     return await story_of(call, Subject(call.path("app")))
 
 
@@ -224,7 +224,7 @@ async def app_progress(call: Call[ProgressQuery, None]) -> Answer:
 
 
 async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
-    """What one container of the latest generation wrote, asked from its node's agent.  As text, or, with `Accept:
+    """What one container of the latest generation wrote, from its node's agent.  As text, or, with `Accept:
     text/event-stream`, as events `line`."""
     services, query, request = call.services, call.query, call.request
     limits = services.options.limits
@@ -280,7 +280,7 @@ class _Output:
     async def next(
         self, timeout: float | None = None, beat: Callable[[], Awaitable[None]] | None = None
     ) -> bytes | None:
-        """Return the next piece, None at the end or where the client has gone; call `beat` while there is none.  Raises
+        """Return the next piece, None at the end or if the client has gone; call `beat` while there is none.  Raises
         TimeoutError, and what the source raises."""
         waiting = asyncio.ensure_future(anext(self._source, None))
         try:

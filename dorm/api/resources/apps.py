@@ -56,7 +56,7 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     loss: float | None
     loss_is: str
-    """`nan`, `inf` or `-inf` where the loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the loss is not a finite number."""
     progressed_at: str | None
     """When it reported progress or a checkpoint last in its present generation."""
     samples_per_s: float | None
@@ -176,7 +176,7 @@ class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Asked(Stored, frozen=True, kw_only=True):
-    """A request is stored; what follows from it is on the log."""
+    """A request is stored; its effects are on the log."""
 
     id: str
 
@@ -314,14 +314,15 @@ async def cancel_app(call: Call[Parameters, Why]) -> Answer:
 
 
 async def kill_app(call: Call[Parameters, Why]) -> Answer:
-    """At once, without a checkpoint and without its grace time; what still stops of an app that has ended is killed, too."""
+    """At once, without a checkpoint and without grace time; containers of an ended app that are still stopping are killed,
+    too."""
     async with requester(call) as client:
         app = await client.cancel(call.path("app"), call.body.reason, kill=True)
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
 async def retry_app(call: Call[Parameters, None]) -> Answer:
-    """One that pauses after a failure; its failures still count."""
+    """An app that pauses after a failure; its failures still count."""
     async with requester(call) as client:
         app = await operating.retry(client, call.path("app"))
         return stored(Asked(position=str(client.stored), id=app.id), client)

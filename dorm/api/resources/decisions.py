@@ -1,4 +1,4 @@
-"""The master's decisions, each with all that it was decided by."""
+"""The master's decisions, each with everything it is based on."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class DecisionItem(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float
     fairness_loss: float
     fairness_budget: float
-    """-1 where the policy has none."""
+    """-1 if the policy has none."""
     overhead: int
     """Running apps that it changes without being forced to."""
     overhead_budget: int
-    """-1 where the policy has none."""
+    """-1 if the policy has none."""
     text: str
 
 

@@ -31,7 +31,7 @@ LAST_EVENT_ID = Header(
 
 
 class EventsQuery(Parameters, frozen=True, kw_only=True):
-    """Which events.  Each filter may be repeated, as any of these; all given filters have to match."""
+    """Which events.  A repeated filter matches any of its values; all given filters must match."""
 
     after: Annotated[At, msgspec.Meta(description="Only events after this position.")] | None = None
     before: Annotated[At, msgspec.Meta(description="Only events before this position: the last of them.")] | None = None
@@ -59,8 +59,8 @@ class EventsQuery(Parameters, frozen=True, kw_only=True):
 
 async def list_events(call: Call[EventsQuery, None]) -> Answer | web.StreamResponse:
     """In the log's order, with the progress beside it: the first after `after`, the last before `before`, by default the
-    latest.  With rare matches a page may have few items, or none, and go on (`next`, `previous`).  `next`, `previous` and
-    `position` say how far both were read, so pages lose and repeat nothing.  With `Accept: text/event-stream` it is a
+    latest. With rare matches a page may have few items, or none, and still continue (`next`, `previous`).  `next`, `previous`
+    and `position` say how far both were read, so pages lose and repeat nothing.  With `Accept: text/event-stream` it is a
     stream."""
     return await (stream_events(call) if wanted(call.request) else events_page(call))
 

@@ -72,7 +72,7 @@ def _is_ready(services: Services) -> bool:
 
 
 def checks_of(services: Services) -> Source:
-    """Return what a service manager is to know of this process."""
+    """Return what a service manager checks about this process."""
 
     async def checks() -> Sequence[Check]:
         follower = services.follower
@@ -96,7 +96,7 @@ async def ready(call: Call[Parameters, None]) -> Answer:
 
 
 async def masters(call: Call[Parameters, None]) -> Answer:
-    """By the lease of the masters, and since when by the log; those that follow by their own word, a few seconds old."""
+    """The leader, from the masters' lease and the log, and the followers, from their own answers of a few seconds ago."""
     await settled(call)
     row = call.services.masters.row()
     found = await call.services.follower.look(lambda state: (state.seq, row(state)), masters.__qualname__)

@@ -94,7 +94,7 @@ class After(Parameters, frozen=True, kw_only=True):
 
 
 async def get_state(call: Call[Seen, None]) -> Answer:
-    """Everything that people call the state, with its digest."""
+    """The whole state, with its digest."""
 
     def build(state: State) -> StateDocument:
         return StateDocument(
@@ -129,7 +129,7 @@ async def get_view(call: Call[Seen, None]) -> Answer:
 
 async def follow_view(call: Call[After, None]) -> web.StreamResponse:
     """Events `change`: whole entries that differ from the view before, with the records since; nodes name apps by id.
-    `reset` says: what came between is no longer known, fetch the view again."""
+    `reset` says that changes were missed: fetch the view again."""
     services = call.services
     text = last_event_id(call.request) or call.query.after
     after = parse(text) if text is not None else None

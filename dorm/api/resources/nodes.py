@@ -66,7 +66,7 @@ class Draining(Why, frozen=True, forbid_unknown_fields=True):
     """How a node is emptied."""
 
     maintenance: bool = False
-    """Somebody works on the machine: it may be silent."""
+    """Someone works on the machine: it may be silent."""
 
 
 class Drained(Stored, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Forgotten(Stored, frozen=True, kw_only=True):
 
 
 class UsageQuery(Parameters, frozen=True, kw_only=True):
-    """Parameters of a node's usage: there is none of the past, since heartbeats are no part of the log."""
+    """Parameters of a node's usage: there is none of the past, since heartbeats are not part of the log."""
 
     min_seq: MinSeq | None = None
 

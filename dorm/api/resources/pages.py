@@ -22,7 +22,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     next: str | None
     """What to pass as `after` for the next page; null on the last one."""
     previous: str | None
-    """What to pass as `before` for the page before; null on the first one, or where a list has no way back."""
+    """What to pass as `before` for the page before; null on the first one, or if a list has no way back."""
     position: str
     """The position of the log that the page is of."""
 

@@ -85,6 +85,8 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same for tenants of their own; null returns one to `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
     """What an app's weight counts against."""
+    tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    """How many apps a tenant may have that have not ended."""
 
     def event(self) -> PolicyChanged:
         given: Mapping[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}

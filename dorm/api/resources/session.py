@@ -3,10 +3,10 @@
     POST /v1/session/codes   with a token: a code for one use, good for a minute (`dorm dashboard`)
     POST /v1/session         with a code, or with a token itself: the cookie
 
-The page at `/sign-in` does the second.  `dorm dashboard` hands it the code behind the `#` of its address, which browsers keep
-to themselves.  The cookie is the token: removing it on the log (`dorm token remove`) ends the session in every process
-of the API, and a restarted process knows it as before.  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do not
-send it (`SameSite=Strict`), and what changes something has to come from this origin besides (`dorm.api.identity`).
+The page at `/sign-in` does the second.  `dorm dashboard` hands it the code behind the `#` of its address, which browsers do
+not send.  The cookie is the token: removing it on the log (`dorm token remove`) ends the session in every process of the API,
+and a restarted process knows it as before.  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do not send it
+(`SameSite=Strict`), and what changes something has to come from this origin besides (`dorm.api.identity`).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class SweepItem(SweepRow, frozen=True, kw_only=True):
 
 
 class SweepDetails(SweepItem, frozen=True, kw_only=True):
-    """A sweep with its apps beside each other."""
+    """A sweep with its apps side by side."""
 
     seen: str
     """The position of the log that this shows."""
@@ -115,7 +115,7 @@ def _fields(apps: list[App], now: int) -> dict[str, Any]:
 
 
 async def list_sweeps(call: Call[SweepsQuery, None]) -> Answer:
-    """In order of submission; of several sweeps of one name and user the latest.  A plain user gets the own ones."""
+    """In order of submission; of several sweeps of one name and user the latest.  Plain users get their own."""
     query, own = call.query, call.services.door.own_only(call.user)
 
     def build(state: State, newest: Newest) -> Page[SweepItem]:
@@ -138,7 +138,7 @@ async def list_sweeps(call: Call[SweepsQuery, None]) -> Answer:
 
 
 async def get_sweep(call: Call[SweepQuery, None]) -> Answer:
-    """Its apps beside each other, with parameters, state and metrics; apps that have ended are there as long as the cluster
+    """Its apps side by side, with parameters, state and metrics; apps that have ended are there as long as the cluster
     keeps them.  Of several users' sweeps of one name it is your own; `TENANT//NAME` names another's."""
     query = call.query
 
@@ -178,7 +178,7 @@ async def submit_sweep(call: Call[SweepSubmission, dict[str, Any]]) -> Answer:
 
 
 async def cancel_sweep(call: Call[Parameters, Why]) -> Answer:
-    """All apps that have not ended, those that wait first.  A request that still submits the sweep ends with an error."""
+    """All apps that have not ended, waiting apps first.  A request that still submits the sweep ends with an error."""
     name = call.path("sweep")
     async with requester(call) as client:
         asked = await cancelling.cancel(client, name, call.body.reason)

@@ -53,8 +53,8 @@ class Spanned(Parameters, frozen=True, kw_only=True, rename={"begin": "from"}):
 
 
 async def get_usage(call: Call[Spanned, None]) -> Answer:
-    """What was given, used, wasted and lost over a span, as `dorm usage` counts it.  Who reads the own apps only gets the own
-    usage.  Bounded in time; closing the request ends the computation."""
+    """What was given, used, wasted and lost over a span, as `dorm usage` counts it.  Users who read only their own apps get
+    their own usage.  Bounded in time; closing the request ends the computation."""
     query, services = call.query, call.services
     users = _users(call)
     by = _groups(query.by)
@@ -85,7 +85,7 @@ async def get_usage(call: Call[Spanned, None]) -> Answer:
 
 
 def _users(call: Call[Spanned, None]) -> tuple[str, ...]:
-    """Return whose usage is asked for.  Raises Forbidden for others' by a user who reads the own apps only."""
+    """Return whose usage is asked for.  Raises Forbidden if a user who reads only their own apps asks for others'."""
     own = call.services.door.own_only(call.user)
     if own is None:
         return call.query.user

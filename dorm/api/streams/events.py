@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 _PAUSE_S = 0.05
-"""Between two pieces of news, at least.  Where handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
-`_LONGEST_S`.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
-_PAUSE_TIMES = 4
+"""Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+`_LONGEST_S`: a thousand readers cost a twentieth of a processor, since a master and the log's server may run on the same
+machine.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
+_PAUSE_TIMES = 19
 _LONGEST_S = 0.25
 _MOST_FRAMES = 5000
 _FRAMES_ROOM = 8 << 20
@@ -72,7 +73,7 @@ class _Channel:
     """All readers with one filter."""
 
     def __init__(self, wanted: Filter, beside: int | None) -> None:
-        """It takes the progress after that record; None where there is none."""
+        """It takes the progress after that record; None if there is none."""
         self.wanted = wanted
         self.readers = Readers()
         self.queue: list[_Waits] = []

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from replay.page.view import View
 
 _PAUSE_S = 0.1
-"""Between two changes, at least; four times as long as one takes to compute where that is longer, at most `_LONGEST_S`: a
-single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows."""
-_LONGEST_S = 1.0
+"""Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_LONGEST_S`: a
+single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
+a resize within a second of its event, even if a change takes a fifth of a second to compute."""
+_LONGEST_S = 0.35
 _MOST_FRAMES = 2000
 _FRAMES_ROOM = 16 << 20
 _CHECK_S = 2.0

@@ -1,12 +1,13 @@
 """The whole bench: see the package.
 
-`read_p99_s` is from the moment a read was due, so a late answer delays no later read.  A submission is refused by the master
-(its app is larger than any node), and its time is until that answer.  A stream's lag is from the log's own time of a record
-until its reader has it.  The moments of the long log are drawn at random; each has to be folded from the nearest snapshot.
-An app is drawn when its name is in the page; that is counted from the record of its acceptance.
+`read_p99_s` is from the time at which a read was due, so a late answer delays no later read.  A submission is refused by the
+master (its app is larger than any node), and its time is until that answer.  A stream's lag is from a record's log time until
+its reader has it.  The moments of the long log are drawn at random; each has to be folded from the nearest snapshot. An app is
+drawn when its name is in the page; that is counted from the record of its acceptance.  A resize is drawn when the picture of
+the nodes shows a position at or after its record, from which it is counted.
 
 All processes share this machine's processors, so `reads_cores_of_…` and `readers_cores_of_…` say how many cores each of them
-used meanwhile: where their sum reaches the machine's cores, the figures are those of a machine that is too small.
+used meanwhile: if their sum reaches the machine's cores, the machine is too small for the measurement.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.api import callers
-from dorm.bench.api.browser import browser_lags
-from dorm.bench.api.load import Load, round_times
-from dorm.bench.api.processes import CLUSTER, api, log_server, master
+from dorm.bench.api.browser import browser_lags, resize_lags
+from dorm.bench.api.load import Load
+from dorm.bench.api.processes import CLUSTER, Cluster, api, log_server, master
+from dorm.bench.api.rounds import measured_rounds
 from dorm.bench.page import measure, page_bytes
 from dorm.bench.replay.log import stretch
 from dorm.bench.replay.server import fill, keep_snapshots
@@ -33,8 +34,6 @@ from events.nats.connection import Connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from dorm.bench.api.callers import Lags
-    from dorm.bench.api.processes import Running
     from dorm.bench.report import Tell
 
 T = TypeVar("T")
@@ -47,6 +46,7 @@ GOALS = {
     "master_round_change_percent": "<= 5",
     "page_frame_p95_ms": "<= 33",
     "event_to_browser_p95_s": "<= 0.5",
+    "resize_to_picture_max_s": "<= 1",
     "page_kb": "<= 300",
 }
 
@@ -65,27 +65,10 @@ class Sizes(NamedTuple):
     """Of the long log; 0 for none."""
     moments: int = 60
     parts: tuple[str, ...] = PARTS
-    """Of PARTS.  Those with a browser are left out where there is none."""
+    """Of PARTS.  Those with a browser are left out if there is none."""
 
 
 QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, parts=("live", "moments"))
-
-
-class _Cluster(NamedTuple):
-    """What is measured: processes, and a connection of this one."""
-
-    connection: Connection
-    log_server: Running
-    master: Running
-    api: Running
-
-    def cpu_s(self) -> dict[str, float]:
-        return {
-            "log_server": self.log_server.cpu_s(),
-            "master": self.master.cpu_s(),
-            "api": self.api.cpu_s(),
-            "load": time.process_time(),
-        }
 
 
 async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
@@ -113,6 +96,7 @@ async def _page(folder: Path, tell: Tell) -> dict[str, Figure]:
     tell("the dashboard of a large cluster, in a browser")
     found = {"page_kb": figure(page_bytes() / 1000, "kB", GOALS["page_kb"])}
     try:
+        smaller = await measure(folder, 500, 200)
         drawn = await measure(folder)
     except BenchError as error:
         tell(f"the dashboard is not drawn: {error}")
@@ -121,6 +105,7 @@ async def _page(folder: Path, tell: Tell) -> dict[str, Figure]:
         **found,
         "page_frame_p95_ms": figure(drawn.page_frame_p95_ms, "ms", GOALS["page_frame_p95_ms"]),
         "page_frame_max_ms": figure(drawn.page_frame_max_ms, "ms"),
+        "page_frame_500_apps_p95_ms": figure(smaller.page_frame_p95_ms, "ms", GOALS["page_frame_p95_ms"]),
         "page_load_s": figure(drawn.page_load_s, "s"),
     }
 
@@ -133,46 +118,37 @@ async def _live(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
             async with master(folder, server.url) as one, load.running(), api(folder, server.url) as served:
                 tell("warming up")
                 await asyncio.sleep(min(sizes.seconds, 5.0))
-                cluster = _Cluster(connection, server, one, served)
+                cluster = Cluster(connection, server, one, served)
                 found = await _measured(cluster, sizes, tell) if "live" in sizes.parts else {}
                 return found | (await _browser(cluster, sizes, tell) if "browser" in sizes.parts else {})
         finally:
             await connection.close()
 
 
-async def _browser(cluster: _Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+async def _browser(cluster: Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
     try:
         lags = await browser_lags(cluster.connection, cluster.api.url, sizes.seconds, tell)
+        resizes = await resize_lags(cluster.connection, cluster.api.url, sizes.seconds, tell)
     except BenchError as error:
         if error.code != "package.missing":
             raise
         tell(f"nothing is drawn in a browser: {error}")
         return {}
-    found = spread("event_to_browser", lags)
-    p95 = found["event_to_browser_p95_s"].value
-    return {**found, "event_to_browser_p95_s": figure(p95, "s", GOALS["event_to_browser_p95_s"])}
+    found = spread("event_to_browser", lags) | spread("resize_to_picture", resizes)
+    found["resize_to_picture_max_s"] = figure(max(resizes), "s")
+    return {name: one if name not in GOALS else figure(one.value, one.unit, GOALS[name]) for name, one in found.items()}
 
 
-async def _measured(cluster: _Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
-    connection, url, seconds = cluster.connection, cluster.api.url, sizes.seconds
-    log = connection.log
+async def _measured(cluster: Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+    url, seconds = cluster.api.url, sizes.seconds
     tell(f"reads, {sizes.reads_per_s:g} a second")
     before = cluster.cpu_s()
     read = await _apart(callers.reads, url, sizes.reads_per_s, seconds)
     shares = _cores("reads", before, cluster.cpu_s(), read.cpu_s, seconds)
     tell(f"submissions, {sizes.submissions_per_s:g} a second")
     sent = await _apart(callers.submissions, url, sizes.submissions_per_s, seconds)
-    tell("the master's rounds, without readers")
-    begin = await log.end()
-    await asyncio.sleep(seconds)
-    alone = await round_times(connection, begin)
-    tell(f"{sizes.readers:,} readers, and the master's rounds next to them")
-    begin, before = await log.end(), cluster.cpu_s()
-    began = time.monotonic()
-    lags = await _apart(callers.streams, url, sizes.readers, seconds)
-    shares |= _cores("readers", before, cluster.cpu_s(), lags.cpu_s, time.monotonic() - began)
-    together = await round_times(connection, begin, lags.since)
-    return _figures(read.seconds, sent.seconds, lags, alone, together) | shares
+    rounds = await measured_rounds(cluster, sizes.readers, seconds, tell)
+    return _figures(read.seconds, sent.seconds) | rounds.figures(GOALS) | shares
 
 
 def _cores(
@@ -183,23 +159,12 @@ def _cores(
     return {f"{what}_cores_of_{name}": figure(cpu_s / seconds, "cores") for name, cpu_s in used.items()}
 
 
-def _figures(
-    read: list[float], sent: list[float], lags: Lags, alone: list[float], together: list[float]
-) -> dict[str, Figure]:
-    change = (percentile(together, 50) / percentile(alone, 50) - 1) * 100
+def _figures(read: list[float], sent: list[float]) -> dict[str, Figure]:
     return {
         "read_p50_s": figure(percentile(read, 50), "s"),
         "read_p99_s": figure(percentile(read, 99), "s", GOALS["read_p99_s"]),
         "submit_p50_s": figure(percentile(sent, 50), "s"),
         "submit_p99_s": figure(percentile(sent, 99), "s"),
-        "sse_lag_p50_s": figure(percentile(lags.seconds, 50), "s"),
-        "sse_lag_p99_s": figure(percentile(lags.seconds, 99), "s", GOALS["sse_lag_p99_s"]),
-        "events_fewest_of_a_reader": figure(lags.fewest, "events"),
-        "events_most_of_a_reader": figure(lags.most, "events"),
-        "streams_ended": figure(lags.ended, "streams", "<= 0"),
-        **spread("master_round", alone),
-        **spread("master_round_with_readers", together),
-        "master_round_change_percent": figure(change, "%", GOALS["master_round_change_percent"]),
     }
 
 
@@ -226,7 +191,7 @@ async def _long(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
 
 
 async def _apart(function: Callable[..., Iterable[Any]], *arguments: Any) -> Any:
-    """Return what a function yields in a process of its own."""
+    """Return what a function yields in its own process."""
 
     def work() -> Any:
         (found,) = items_of([(function, arguments)])

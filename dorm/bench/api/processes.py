@@ -1,10 +1,12 @@
-"""A log's server, a master and an API, each as a process of its own, as on different machines."""
+"""A log's server, a master and an API, each in its own process, as on different machines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
@@ -16,7 +18,8 @@ from dorm.local.nats_server import EmbeddedServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
+
+    from events.nats.connection import Connection
 
 HOST = "127.0.0.1"
 CLUSTER = "bench"
@@ -26,15 +29,41 @@ _END_S = 10.0
 
 
 class Running(NamedTuple):
-    """A process, and where it is."""
+    """A process and its address."""
 
     pid: int
     url: str = ""
 
     def cpu_s(self) -> float:
-        """Return what it and its children have computed so far, in seconds of one core."""
+        """Return the CPU seconds that it and its children have used so far."""
         times = psutil.Process(self.pid).cpu_times()
         return times.user + times.system + times.children_user + times.children_system
+
+    def waited_s(self) -> float:
+        """Return for how long its threads have had work and no processor, in seconds; 0 where the system does not say."""
+        waited_ns = 0
+        for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                waited_ns += int(task.read_text().split()[1])
+        return waited_ns / 1e9
+
+
+class Cluster(NamedTuple):
+    """What is measured: processes, and a connection of this one."""
+
+    connection: Connection
+    log_server: Running
+    master: Running
+    api: Running
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return what each has computed so far, in seconds of one core."""
+        return {
+            "log_server": self.log_server.cpu_s(),
+            "master": self.master.cpu_s(),
+            "api": self.api.cpu_s(),
+            "load": time.process_time(),
+        }
 
 
 @contextlib.asynccontextmanager

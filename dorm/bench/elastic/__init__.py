@@ -5,13 +5,13 @@
     sharing        through the control plane: pauses, and what a partition costs its app
     convergence    rounds and time to a target: uni-tasks, micro-tasks, resized runs
     balance        one worker at half speed
-    schedules      random resizes, deaths and freezes in virtual time, and what became of each sample
+    schedules      random resizes, deaths and freezes in virtual time, and how often each sample was used
 
     workers        the workers of a job as processes, with announcements as an agent makes them
-    training       what the workers run;  peer_training: the same under torchrun and torchft
+    training       the workers' program;  peer_training: the same under torchrun and torchft
     steps          what workers recorded of their steps, and the pauses between them
     data           the data that they train on
     group          a group of members in virtual time, which the tests of `dorm.elastic` drive too
 
-Start with `elastic`.  What workers run imports NumPy and `dorm.elastic` alone, or PyTorch.
+Start with `elastic`.  The workers' programs import only NumPy and `dorm.elastic`, or PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Whether a slow worker holds the others up: four workers, one of them at half speed.
+"""Whether a slow worker delays the others: four workers, one of them at half speed.
 
 A worker's part of a step takes a fixed time for each of its samples, so the ideal split is known: every worker in proportion
 to its speed, and a step of (samples · seconds of one sample) / (sum of speeds).  The library knows nothing of the speeds; it
@@ -53,7 +53,7 @@ def balance(folder: Path, data: Path) -> Balanced:
     finally:
         workers.close()
     done = _leader(log)
-    # The last step of an epoch is smaller, one of four with the digits: the median is that of a whole batch.
+    # The last step of an epoch (one in four with the digits) is smaller; the median is that of a whole batch.
     ends = [(one.step, one.at - before.at) for before, one in pairwise(done)]
     if len(ends) < _STEPS:
         raise BenchError("the uneven workers made too few steps", code="bench.nothing_measured")

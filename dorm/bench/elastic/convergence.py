@@ -1,12 +1,12 @@
-"""How many rounds and how much time training takes to a target: uni-tasks, micro-tasks, and both kinds of elasticity.
+"""How many rounds and how much time training needs to reach a target: uni-tasks, micro-tasks, and both kinds of elasticity.
 
 A uni-task holds all samples of its worker.  Micro-tasks divide them further, so that there are `TASKS` times as many, as in
 systems that move tasks instead of data.  Chicle (arXiv 1909.04885, sections 2 and 6) claims that more tasks need more epochs,
 so that micro-tasks pay for their elasticity with slower convergence.
 
 CoCoA trains until a duality gap of 1e-3, local SGD until a loss over all data.  The time is that of one core for each worker:
-the sum over rounds of the CPU time of the slowest worker, without waiting.  Wall time on fewer cores than workers would show
-the cores.  Resized runs change their members after `RESIZED_AFTER` rounds or epochs.
+the sum over rounds of the CPU time of the slowest worker, without waiting.  With fewer cores than workers, wall time would
+only reflect the cores.  Resized runs change their members after `RESIZED_AFTER` rounds or epochs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _train(solver: str, data: str, plan: str, path: Path, folder: Path) -> Train
         workers.announce(*members)
         per_epoch = 1 if solver == "cocoa" else -(-SAMPLES[data] // _LOCAL_BATCH)
         for size, after in zip(sizes[1:], RESIZED_AFTER, strict=False):
-            # Members wait after this round until the next membership is announced; who comes listens by then.
+            # Members wait after this round until the next membership is announced; newcomers listen by then.
             last = (after + 1) * per_epoch - 1
             workers.until(lambda: newest(log, 1) >= last, timeout=_LONGEST_S)  # noqa: B023
             members = list(range(size)) if size > len(members) else members[:size]
@@ -118,7 +118,7 @@ def _trained(solver: str, data: str, plan: str, records: steps.Records) -> Train
     values: dict[int, float] = {}
     for made in records.values():
         for before, one in pairwise(made):
-            # What a newcomer did before its first step is no part of a round.
+            # A newcomer's work before its first step does not count for a round.
             if before.step == one.step - 1 or (before.step == FIRST and one.step == 0):
                 slowest[one.step] = max(slowest.get(one.step, 0.0), one.cpu_s - before.cpu_s)
             values[one.step] = one.value

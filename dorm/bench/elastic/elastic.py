@@ -1,13 +1,13 @@
-"""Everything about live resizing, side by side in one run: pauses, convergence, balance, overhead, and each sample's fate.
+"""All measurements of live resizing in one run: pauses, convergence, balance, overhead, and the use of each sample.
 
-    pauses     live and by checkpoint and restart, in NumPy and, where it is installed, in PyTorch, at several sizes, by cause;
-               torchrun's elastic agent and torchft beside, or the reason why not
+    pauses     live and by checkpoint and restart, in NumPy and, if it is installed, in PyTorch, at several sizes, by cause;
+               for comparison, torchrun's elastic agent and torchft, or the reason why not
     shared     the same through the control plane, and what a partition costs its app
     targets    rounds and time to a target: uni-tasks, micro-tasks, resized runs
     balance    a step with one worker at half speed, against the ideal split
     schedules  random resizes, deaths and freezes in virtual time: samples lost and used twice
 
-Each part's module says what it measures and how.  All of them need NumPy alone, except for what is PyTorch's.
+Each part's module says what it measures and how.  All of them need only NumPy, except for the PyTorch variants.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     parts: tuple[str, ...] = PARTS
     sizes: tuple[int, ...] = (2, 4, 8)
     cycles: int = 4
-    """Turns of shrinking, growing and a death at each size, live in NumPy; the other kinds get one each, which take longer."""
+    """Turns of shrinking, growing and a death at each size, live in NumPy; the other kinds take longer and get one each."""
     schedules: int = 200
     sets: tuple[str, ...] = ("digits", "generated")
     plans: tuple[str, ...] = tuple(PLANS)
@@ -140,7 +140,7 @@ def _measure(wanted: Wanted, folder: Path, found: Found, tell: Tell) -> None:
                 continue
             try:
                 found.pauses.extend(peer_pauses(peer, wanted.sizes, folder, data, tell))
-            except BenchError as error:  # Another system that fails is a result, not the end of this one.
+            except BenchError as error:  # If another system fails, that is a result, and the bench continues.
                 found.not_measured[peer] = str(error)
 
 
@@ -267,6 +267,7 @@ def _shared_figures(found: Shared) -> dict[str, Figure]:
         figures["cluster_live_start_p50_s"] = figure(percentile([one.start_s for one in grown], 50), "s")
         figures["cluster_live_boot_p50_s"] = figure(percentile([one.boot_s for one in grown], 50), "s")
     figures["sharing_step_ratio"] = figure(found.ratio, "ratio")
+    figures["sharing_step_error_ratio"] = figure(found.error, "ratio")
     figures["sharing_step_noise_ratio"] = figure(found.noise, "ratio")
     figures["sharing_control_plane_cores_mean"] = figure(found.control_cores, "ratio")
     figures["sharing_overhead_at_rest_ratio"] = figure(found.at_rest, "ratio", f"<= {REST_GOAL:g}")

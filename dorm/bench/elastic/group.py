@@ -35,7 +35,7 @@ MEASURES = 3
 TABLE = np.arange(1000.0)
 """The part of the scripts' state that never changes."""
 SILENT_S = 1.5
-"""After so long without a word a peer counts as dead."""
+"""A peer that is silent for this long counts as dead."""
 
 
 class Claims:
@@ -57,7 +57,7 @@ class Script:
 
     slot: int
     model: Array
-    """Three sums over the samples, and then how often each sample is part of them."""
+    """Three sums over the samples, followed by how often each sample is part of them."""
     saved: Array | None = None
     """The model at the first sum of the step, for a repeat."""
     chunks: list[int] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Group:
     # What the cluster does.
 
     def announce(self, *slots: int) -> None:
-        """Announce a membership; slots that do not run yet are started."""
+        """Announce a membership; start slots that do not run yet."""
         self.membership += 1
         self.announced = tuple(sorted(slots))
         self.founders = self.founders or self.announced
@@ -134,8 +134,8 @@ class Group:
             self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._tell(s, announced))  # type: ignore[misc]
 
     def kill(self, slot: int, *, cleanly: bool = False) -> None:
-        """The process ends; the others see its connections close.  What it has sent arrives before, unless it was killed while
-        it was sending."""
+        """End the process; the others see its connections close.  Everything that it sent arrives before, unless it was killed
+        while sending."""
         if slot not in self.alive:
             return
         self.alive.discard(slot)
@@ -156,8 +156,8 @@ class Group:
             self.later(seconds + 0.01, lambda: self._link(slot))
 
     def cut_off(self, slots: set[int], seconds: float) -> None:
-        """These members and the rest cannot hear each other for a while.  What they send arrives late, or is lost with the
-        connection."""
+        """For a while, keep these members and the rest from hearing each other.  Their messages arrive late, or are lost with
+        the connection."""
         pairs = {frozenset((a, b)) for a in slots for b in self.alive - slots}
         self.cut.update(dict.fromkeys(pairs, self.now + seconds))
         self._fall_silent(slots)
@@ -187,7 +187,7 @@ class Group:
         heapq.heappush(self._queue, (self.now + delay, self._count, action))
 
     def run(self, until: float = 600.0) -> None:
-        """Play until every living script has ended, or the time is over."""
+        """Run until every living script has ended, or the time is over."""
         while self._queue and self._queue[0][0] <= until:
             self.now, _, action = heapq.heappop(self._queue)
             action()
@@ -218,8 +218,7 @@ class Group:
         self._ask(slot)
 
     def _link(self, slot: int) -> None:
-        """Connections are made among all that were announced, and to those that were there before: the lower slot dials, and
-        one that leaves."""
+        """Connect all announced members, and those from before: the lower slot dials, and so does a member that leaves."""
         for peer in sorted(self.alive - {slot}) if slot in self.alive else []:
             pair = frozenset((slot, peer))
             dials = self._dials(min(pair), max(pair)) or self._dials(max(pair), min(pair))
@@ -237,7 +236,7 @@ class Group:
             self._do(slot, lambda: self.members[slot].lose(peer, hung_up=hung_up))
 
     def _do(self, slot: int, action: Callable[[], object]) -> None:
-        """Call a member, or later if it is frozen, and carry out what it wants."""
+        """Call a member, later if it is frozen, and carry out its requests."""
         if slot not in self.alive:
             return
         if slot in self.frozen:
@@ -279,7 +278,7 @@ class Group:
         if member.deserted and not script.ended:
             self._end(script, "Left")
             return
-        if member.answer is not None and script.asks:  # A script that computes hears it when it asks next.
+        if member.answer is not None and script.asks:  # A script that computes learns of it at its next call.
             answer, member.answer = member.answer, None
             script.asks = False
             self._answered(slot, answer)

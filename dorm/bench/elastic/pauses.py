@@ -1,9 +1,9 @@
-"""How long training stands still when workers come, leave or die: live, and the same app by checkpoint and restart.
+"""How long training pauses when workers join, leave or die: live, and the same app by checkpoint and restart.
 
 Real workers on this machine, with announcements by file as an agent makes them, and nothing else of the control plane.  At
-each size n, in turns: n → n/2 workers, back to n, and a death.  By checkpoint and restart, workers that are asked to stop
-save and end, and as many as are wanted start at once; after a death the others are killed too and the app starts again from
-its last checkpoint, as a cluster does it.  Neither waits for a decision, which costs both the same.
+each size n, in turns: n → n/2 workers, back to n, and a death.  By checkpoint and restart, workers that are asked to stop save
+and end, and the new number of workers starts at once; after a death, the others are killed too, and the app starts again from
+its last checkpoint, as on a cluster.  Neither waits for a decision, which would cost both the same.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["DEVICE_S", "FROZEN", "Pause", "Proven", "newest", "no_torch", "pauses", "script"]
 
 DEVICE_S = 0.02
-"""Seconds that each step waits, as for an accelerator, so that eight workers do not fight for two cores."""
+"""Seconds that each step waits, as if for an accelerator, so that eight workers do not compete for two cores."""
 _SAVE_EVERY_S = 0.5
 _STEPS = 25
 """Steps between two changes."""
 _LONGEST_S = 120.0
 FROZEN = "frozen"
-"""The cause of a pause that a member causes which stops without an end."""
+"""The cause of a pause after a member freezes without ending."""
 
 
 class Pause(NamedTuple):
@@ -44,28 +44,28 @@ class Pause(NamedTuple):
     library: str
     """numpy, torch, or another system."""
     how: str
-    """live or restart; "" of another system."""
+    """live or restart; "" for another system."""
     workers: int
     cause: str
     seconds: float
 
 
 class Proven(NamedTuple):
-    """What the ledgers of a job's epochs say."""
+    """The ledgers of a job's epochs."""
 
     epochs: int
     wrong: int
 
 
 def no_torch() -> str:
-    """Return why PyTorch cannot be measured, "" where it can."""
+    """Return why PyTorch cannot be measured, "" if it can."""
     return "" if find_spec("torch") is not None else "PyTorch is not installed: pip install 'dorm[torch]'"
 
 
 def pauses(
     library: str, how: str, sizes: Sequence[int], cycles: int, folder: Path, data: Path, tell: Tell
 ) -> Iterator[Pause | Proven]:
-    """Yield the pauses of each size, and what the ledgers of the job say.  Raises BenchError."""
+    """Yield the pauses of each size, and the ledgers of the job.  Raises BenchError."""
     for size in sizes:
         tell(f"{library}, {how}: {size} workers")
         with running(library, folder / f"{library}-{how}-{size}", data, save=how == "restart") as job:
@@ -99,7 +99,7 @@ class _Job:
         return steps.trained(steps.read(self.log))
 
     def trains(self, more: int = _STEPS) -> None:
-        """Wait until every member of this generation has made so many more steps."""
+        """Wait until every member of this generation has made this many more steps."""
         generation = self.workers.generation
         wanted = newest(self.log, generation) + more
         self.workers.until(lambda: newest(self.log, generation) >= wanted, timeout=_LONGEST_S)
@@ -108,11 +108,13 @@ class _Job:
         """Wait until the members are these for this cause; return the first step in which they are.  `known` is how many
         changes there were before."""
 
+        wanted = sorted(slots)
+
         def found() -> list[int]:
             changes = self.workers.changes()
-            return [c["step"] for c in changes if c["cause"] == cause and c["members"] == sorted(slots)]
+            return [c["step"] for c in changes[known:] if c["cause"] == cause and c["members"] == wanted]
 
-        self.workers.until(lambda: len(self.workers.changes()) > known and found(), timeout=_LONGEST_S)
+        self.workers.until(found, timeout=_LONGEST_S)
         return max(found())
 
     def resize(self, cause: str, slots: Sequence[int]) -> float:
@@ -161,7 +163,7 @@ class _Job:
                 self.workers.signal(slot, signal.SIGTERM if victim is None else signal.SIGKILL)
         last = newest(self.log, generation)
         self.workers.restart(*slots)
-        # Some steps are made again after a death.
+        # Some steps are repeated after a death.
         self.workers.until(lambda: newest(self.log, generation + 1) > last + 3, timeout=_LONGEST_S)
         pause = steps.restart_pause(self.records(), generation)
         self.trains()
@@ -175,7 +177,7 @@ class _Job:
 
 @contextmanager
 def running(library: str, folder: Path, data: Path, *, save: bool) -> Iterator[_Job]:
-    """Have a job whose workers end with the block."""
+    """Yield a job whose workers end with the block."""
     import numpy as np
 
     log = folder / "log"

@@ -1,8 +1,9 @@
-"""The pauses of other systems beside: torchrun's elastic agent (rendezvous c10d), and torchft, where they are installed.
+"""The pauses of other systems for comparison: torchrun's elastic agent (rendezvous c10d) and torchft, if installed.
 
-Each has one process for each worker, as on nodes with one device.  Workers come (the second half of them), one is killed, and
-half of them leave; a pause is from the last new step before to the first one after it, less an ordinary step.  torchrun starts
-all workers again, from a checkpoint that is at most `SAVE_EVERY_S` old; a killed worker is started again by its agent.
+Each has one process for each worker, as on nodes with one device.  Workers join (the second half of them), one is killed, and
+half of them leave; a pause is the time from the last new step before a change to the first one after it, less an ordinary
+step.  torchrun starts all workers again, from a checkpoint that is at most `SAVE_EVERY_S` old; a killed worker is started
+again by its agent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["LAST_CALL_S", "PEERS", "SAVE_EVERY_S", "missing", "peer_pauses"]
 
 PEERS = ("torchrun", "torchft")
 LAST_CALL_S = 1
-"""Seconds that torchrun waits for more nodes where fewer than the most have come; its default is 30."""
+"""Seconds that torchrun waits for more nodes if fewer than the maximum have joined; its default is 30."""
 SAVE_EVERY_S = 0.5
 _STEPS = 25
 _LONGEST_S = 90.0
@@ -41,7 +42,7 @@ _LOOK_S = 0.05
 
 
 def missing(peer: str) -> str:
-    """Return why a system cannot be measured, "" where it can."""
+    """Return why a system cannot be measured, "" if it can."""
     if reason := no_torch():
         return reason
     if peer == "torchft" and find_spec("torchft") is None:
@@ -50,7 +51,7 @@ def missing(peer: str) -> str:
 
 
 def peer_pauses(peer: str, sizes: Sequence[int], folder: Path, data: Path, tell: Tell) -> Iterator[Pause]:
-    """Yield the pauses of each size.  Raises BenchError with the reason where the system does not train."""
+    """Yield the pauses of each size.  Raises BenchError with the reason if the system does not train."""
     for size in sizes:
         tell(f"{peer}: {size} workers")
         place = folder / f"{peer}-{size}"
@@ -68,7 +69,7 @@ def _changes(peers: _Peers, size: int) -> Iterator[Pause]:
     for slot in range(half):
         peers.start(slot)
     peers.trains(half)
-    # torchrun's agents start a killed worker again; of torchft nobody does.
+    # torchrun's agents start a killed worker again; with torchft, nothing does.
     left = size - (peers.name == "torchft")
 
     def come() -> None:
@@ -131,12 +132,12 @@ class _Peers:
             victim.kill()
 
     def stop(self, slot: int) -> None:
-        """Ask for the end; with what code it ends matters to nobody."""
+        """Ask for the end; the exit code does not matter."""
         self._leaving.add(slot)
         self._processes[slot].send_signal(signal.SIGTERM)
 
     def pause(self, change: Callable[[], object], workers: int) -> float:
-        """Make a change, wait until so many workers train, and return the longest pause since."""
+        """Make a change, wait until this many workers train, and return the longest pause since."""
         began = time.monotonic()
         change()
         self.trains(workers, since=began)
@@ -147,7 +148,7 @@ class _Peers:
         deadline = time.monotonic() + _LONGEST_S
         known = max((one.step for one in self._all() if one.at <= since), default=-1)
         while True:
-            # A generation of torchrun has files of its own, so those that train now are those that go on writing.
+            # Each generation of torchrun has its own files, so the current workers are those whose files grow.
             now = time.monotonic()
             records = steps.trained(steps.read(self._folder)).values()
             active = [s for s in records if s and s[-1].step > known + _STEPS and s[-1].at > now - 1.0]

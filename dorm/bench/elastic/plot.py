@@ -1,4 +1,4 @@
-"""A plot of how training converges: gap or loss by round, uni-tasks beside micro-tasks and resized runs.
+"""A plot of how training converges: gap or loss by round, uni-tasks, micro-tasks and resized runs.
 
 matplotlib is an extra (`dorm[plots]`): this module is imported only when a plot is requested.
 """

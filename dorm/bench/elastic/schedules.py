@@ -1,7 +1,7 @@
-"""Random schedules of resizes, deaths and freezes on a group in virtual time, and what became of each sample.
+"""Random schedules of resizes, deaths and freezes on a group in virtual time, and how often each sample was used.
 
-A schedule is drawn from the group's seed.  The group's model counts how often each sample is part of it, so what is lost and
-what is used twice is read off the result itself, beside the ledger that the members keep.
+A schedule is drawn from the group's seed.  The group's model counts how often each sample is part of it, so the result itself
+shows what was lost and what was used twice, independently of the members' ledger.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ KINDS = ("grow", "shrink", "kill", "two", "freeze", "leader", "cut")
 
 
 class Tally(NamedTuple):
-    """What became of the samples in one schedule."""
+    """How often the samples were used in one schedule."""
 
     happened: Counter[str]
-    """By kind; what could not happen, such as a death of the only member, is not counted."""
+    """By kind, without those that could not happen, such as a death of the only member."""
     finished: bool
     """Whether a member trained to the end.  If not, all ended, and the app starts again from its checkpoint."""
     used: int
@@ -57,7 +57,7 @@ def tally(group: Group, happened: Counter[str]) -> Tally:
     """Compare what the model of a group that has ended holds with each sample once an epoch."""
     scripts = list(group.scripts.values())
     ended = [script for script in scripts if script.ended == "finished"]
-    # Where nobody finished, the furthest result counts: it is what a checkpoint could have held.
+    # If nobody finished, the furthest result counts: a checkpoint could have held it.
     compared = ended or [
         max(scripts, key=lambda script: (len(script.completed) > 0, max(script.completed, default=-1)))
     ]
@@ -99,8 +99,8 @@ def _wanted(group: Group, last: int) -> Array:
 
 
 def disturb(group: Group) -> Counter[str]:
-    """Start one to four members and have up to five things happen to them while they train.  Returns the count of what
-    happened, by kind, which is complete once the group has run."""
+    """Start one to four members, and disturb them up to five times while they train.  Return the counts of disturbances by
+    kind, which are complete once the group has run."""
     random = group.random
     size = random.randint(1, 4)
     happened: Counter[str] = Counter()
@@ -148,7 +148,7 @@ def in_view(group: Group) -> list[int]:
 
 
 def grow(group: Group, new: list[int]) -> bool:
-    """Announce newcomers.  Like all of these, return whether it happened."""
+    """Announce newcomers.  Like all of these functions, return whether it happened."""
     group.announce(*sorted({*survivors(group), *new}))
     return True
 
@@ -169,7 +169,7 @@ def kill(group: Group, kind: str) -> bool:
     chosen = [min(inside)] if kind == "leader" else group.random.sample(inside, victims)
     for slot in chosen:
         group.kill(slot)
-    # The control plane announces those that are left.
+    # The control plane announces the remaining ones.
     group.later(3.0, lambda: group.announce(*survivors(group)) if survivors(group) else None)
     return True
 

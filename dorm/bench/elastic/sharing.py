@@ -1,16 +1,16 @@
-"""What a partition costs its app: the same work bare and in a partition, and live resizes through the control plane.
+"""The cost of a partition for its app: the same work bare and in a partition, and live resizes through the control plane.
 
 On a cluster of this machine (server, master, three agents), processes instead of containers:
 
-    rest      One worker computes in a partition, two others bare, in short turns: while one runs the others are stopped, so
-              all have the machine's other load alike.  CPU time of a step is compared turn by turn.  Where a process's memory
-              lies changes its speed, so each round has processes of its own; how far two bare workers of a round differ is
-              what the machine cannot tell.  After the last round, CPU time of the control plane is counted, while the worker
-              in the partition runs alone and the bench, which shares a process with it, sleeps.
+    rest      One worker computes in a partition, two others bare, in short turns: while one runs, the others are stopped, so
+              other load on the machine affects all alike.  CPU time of a step is compared turn by turn.  The location of a
+              process's memory changes its speed, so each round has new processes; the difference between two bare workers of
+              a round is the resolution of the machine.  After the last round, CPU time of the control plane is counted,
+              while the worker in the partition runs alone and the bench, which shares a process with it, sleeps.
     live      An app is resized between 2 and 4 workers while it trains.
     restart   The same app without `elastic: live`.
 
-A live resize costs the pause of the members, newcomers that hold their room but do not train yet, and the control plane's CPU
+A live resize costs the pause of the members, newcomers that hold resources but do not train yet, and the control plane's CPU
 time beyond that at rest.  The sum, as a part of the containers' time, is scaled from one resize after another to one each
 minute.
 """
@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import os
 import signal
 import subprocess
 import time
-from statistics import fmean, median
+from pathlib import Path
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
@@ -36,7 +39,6 @@ from events.kinds import MembershipChanged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from dorm.bench.report import Tell
     from dorm.core.state import State
@@ -51,7 +53,7 @@ _TURN_S = 0.1
 """The speed of a shared machine changes within seconds, so turns that are compared follow each other closely."""
 _BARE = ("bare", "again")
 _PROGRESS_S = 1.0
-"""As `dorm up` and agents have it unless told otherwise."""
+"""The default of `dorm up` and agents."""
 _LONGEST_S = 60.0
 _STEPS = 20
 
@@ -59,8 +61,9 @@ _STEPS = 20
 class Amounts(NamedTuple):
     """How much is measured."""
 
-    rounds: int = 8
-    turns: int = 25
+    rounds: int = 20
+    """Processes differ more from each other than the turns of one, so many short rounds tell more than few long ones."""
+    turns: int = 10
     """Turns of each worker in a round."""
     live: int = 6
     restarts: int = 4
@@ -81,7 +84,7 @@ class Resize(NamedTuple):
     boot_s: float = 0.0
     """Live: from there until it trains, less the pause."""
     lost_container_s: float = 0.0
-    """Live: container seconds in which nobody trained, per container."""
+    """Live: container-seconds without training, per container."""
     control_s: float = 0.0
     """CPU seconds of the control plane, beyond those at rest."""
 
@@ -102,8 +105,13 @@ class Shared(NamedTuple):
         return fmean(self.ratios)
 
     @property
+    def error(self) -> float:
+        """The standard error of the mean ratio."""
+        return stdev(self.ratios) / math.sqrt(len(self.ratios)) if len(self.ratios) > 1 else 0.0
+
+    @property
     def noise(self) -> float:
-        """By how much two bare workers of a round differ at most."""
+        """The largest difference between two bare workers of a round."""
         return max(abs(one - 1.0) for one in self.bare_ratios)
 
     @property
@@ -204,7 +212,7 @@ async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, 
 
 
 async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path], turns: int) -> dict[str, list[float]]:
-    """Let one process after the other run, each turn in another order; return the CPU seconds of a step in each turn."""
+    """Run one process after the other, each turn in another order; return the CPU seconds of a step in each turn."""
     used: dict[str, list[float]] = {name: [] for name in processes}
     names = list(processes)
     for process in processes.values():
@@ -227,8 +235,8 @@ async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path],
 
 
 def _bare(log: Path, data: Path, inside: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the program of the partition without one.  `inside` is the environment there: one variable that chooses BLAS's
-    kernels would make all the difference."""
+    """Start the program of the partition without one.  `inside` is the environment there: a single variable that chooses
+    BLAS's kernels would falsify the result."""
     return subprocess.Popen(
         _command("compute", log, data),
         env={name: value for name, value in inside.items() if not name.startswith("DORM_")},
@@ -266,7 +274,7 @@ async def _control_cores(cluster: LocalCluster, seconds: float) -> float:
 
 
 def _cpu_of_a_step(log: Path, since: float) -> float | None:
-    """Return the CPU seconds of a step, of those that were made since then; None if there were not two of them."""
+    """Return the CPU seconds of a step since then; None if there were fewer than two."""
     for made in steps.trained(steps.read(log)).values():
         turn = [one for one in made if one.at > since]
         if len(turn) > 1:
@@ -331,17 +339,25 @@ async def _live(cluster: LocalCluster, watch: Watch, app_id: str, size: int, cor
 
 
 def _boot_s(records: steps.Records, generation: int, changed: MembershipChanged, log: Path) -> float:
-    """Return how long the newcomers' processes had lived when the others stopped for them."""
+    """Return how long the newcomers' processes had run when the others stopped for them."""
     before = [
         one.at for (of, _), made in records.items() for one in made if of == generation and one.step == changed.step - 1
     ]
     births = []
     for process in _workers(log):
-        with contextlib.suppress(psutil.Error):
-            births.append(process.create_time() - time.time() + time.monotonic())
+        with contextlib.suppress(OSError):
+            births.append(born_at(process.pid))
     if not before or len(births) < LARGE:
         raise BenchError("the newcomers' processes were not found", code="bench.nothing_measured")
     return max(0.0, max(before) - sorted(births)[SMALL])
+
+
+def born_at(pid: int) -> float:
+    """Return when a process started, in monotonic seconds and to a hundredth.  psutil's `create_time` is up to a second too
+    early: it counts from the time of the boot, which the kernel has in whole seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return since_boot + time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _restart(cluster: LocalCluster, watch: Watch, app_id: str, size: int, _: float, log: Path) -> Resize:
@@ -354,7 +370,7 @@ async def _restart(cluster: LocalCluster, watch: Watch, app_id: str, size: int, 
 
 
 async def _settled(watch: Watch, app_id: str, size: int, after: int = 0) -> None:
-    """Wait until the app has this many containers and nothing of it changes."""
+    """Wait until the app has this many containers and no longer changes."""
 
     def holds(state: State, _: Event) -> bool:
         app = state.apps.get(app_id)
@@ -369,7 +385,7 @@ async def _settled(watch: Watch, app_id: str, size: int, after: int = 0) -> None
 
 
 async def _makes(log: Path, workers: int, more: int, generation: int = 0) -> None:
-    """Wait until this many workers have each made so many more steps from now on."""
+    """Wait until this many workers have each made this many more steps."""
     since = time.monotonic()
     while True:
         records = steps.trained(steps.read(log))

@@ -24,7 +24,7 @@ __all__ = ["Done", "death_pause", "live_pause", "read", "restart_pause"]
 _ORDINARY = 20
 """Steps before a change whose median is an ordinary one."""
 _AFTER_DEATH = 3
-"""Steps after a death among which is the one that had to wait: what was sent before the death may complete one more."""
+"""The step that had to wait is one of this many after a death: messages sent before the death may complete one more."""
 
 
 class Done(NamedTuple):
@@ -116,7 +116,7 @@ def _ordinary(steps: Sequence[Done]) -> float:
 
 def longest_pause(records: Records, since: float) -> float:
     """Return the longest time between two new steps, the later of them after `since` (monotonic seconds), less an ordinary
-    step.  For systems that do not say which step was the first after a change.  Raises BenchError."""
+    step.  For systems that do not report which step was the first after a change.  Raises BenchError."""
     first: dict[int, float] = {}
     for steps in records.values():
         for one in steps:

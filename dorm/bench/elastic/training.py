@@ -1,4 +1,4 @@
-"""What the workers of the bench run: `training.py KIND --data FILE --records FOLDER …`.  It needs NumPy and `dorm.elastic`.
+"""The program of the bench's workers: `training.py KIND --data FILE --records FOLDER …`.  It needs NumPy and `dorm.elastic`.
 
     network   a NumPy network by mini-batch SGD; each step waits for `--device-s`, as for an accelerator
     torch     the same network in PyTorch
@@ -8,7 +8,7 @@
     compute   one worker that only computes: the same work in each step
 
 Each worker appends a record to its own file for each completed step, using the clock that all processes of a machine
-share.  Nothing of a record waits in memory, so a killed worker leaves all of them.
+share.  No record waits in memory, so a killed worker leaves all of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Log:
         os.write(self._file, RECORD.pack(step, time.monotonic(), used_s, value))
 
     def not_counted(self, seconds: float) -> None:
-        """Leave CPU time out that belongs to the measurement."""
+        """Exclude CPU time of the measurement."""
         self._not_counted_s += seconds
 
 
@@ -127,7 +127,7 @@ def _torch(options: Any, data: Data, contract: Contract) -> None:
         return loss
 
     def warm_up() -> None:
-        """PyTorch's first pass forward and back takes longer than all others."""
+        """PyTorch's first forward and backward pass takes longer than all others."""
         computed(np.arange(8))
 
     if contract.slot == 0:
@@ -198,7 +198,7 @@ def _uneven(options: Any, data: Data, contract: Contract) -> None:
 
 
 def _compute(options: Any, data: Data, contract: Contract) -> None:
-    """The digits again and again count as one long epoch: real ones take minutes, and a fact follows each."""
+    """Repeated passes over the digits count as one long epoch: real epochs take minutes, and a fact follows each."""
     count = len(data.classes)
     network = Network(data.features.shape[1], HIDDEN, CLASSES)
     with elastic.join(state={"network": network}, contract=contract) as job:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ROOT", "Workers", "free_port"]
 
 ROOT = Path(__file__).parents[3]
-"""Where the packages of the project lie."""
+"""The root of the project's packages."""
 _LOOK_S = 0.02
 _LISTENS_S = 120.0
 """Seconds that a newcomer may take to import what it needs."""
@@ -47,6 +47,8 @@ class Workers:
         self._script, self._arguments = script, arguments
         self._environment = dict(environment or {})
         self._ports: dict[int, int] = {}
+        self._facts: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+        """By progress file: how many bytes of it were read, and what they said."""
 
     def announce(self, *slots: int, prepared: bool = False) -> None:
         """Announce a membership to all workers and start those that are new.  With `prepared` the new ones start and listen
@@ -116,11 +118,11 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for who started them, who ends them.
+                start_new_session=True,  # Ctrl-C in the terminal is for the process that started them, which ends them.
             )
 
     def _listening(self, slot: int) -> None:
-        """Wait until a newcomer can be reached: a connection that says nothing changes nothing there."""
+        """Wait until a newcomer can be reached: a silent connection has no effect there."""
         deadline = time.monotonic() + _LISTENS_S
         while time.monotonic() < deadline and self.processes[slot].poll() is None:
             try:
@@ -140,21 +142,28 @@ class Workers:
         return self.folder / f"slot-{slot}"
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return all lines of all progress files, by slot."""
-        lines = []
+        """Return all lines of all progress files, by slot.  Only new lines are read: a caller that waits for a change asks
+        often, and shares the machine with the workers."""
+        found = []
         for path in sorted(self.folder.glob("slot-*/progress")):
-            slot = int(path.parent.name.partition("-")[2])
-            # The last line may still be in the writing.
-            whole = path.read_text().rpartition("\n")[0]
-            lines += [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
-        return lines
+            offset, lines = self._facts.get(path, (0, []))
+            if path.stat().st_size > offset:
+                slot = int(path.parent.name.partition("-")[2])
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole = file.read().rpartition(b"\n")[0] + b"\n"  # The last line may be incomplete.
+                if whole != b"\n":
+                    lines = lines + [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
+                    self._facts[path] = offset + len(whole), lines
+            found += lines
+        return found
 
     def changes(self) -> list[dict[str, Any]]:
         """Return the changes of members, by step."""
         return sorted((fact for fact in self.facts() if "cause" in fact), key=lambda fact: fact["step"])
 
     def epochs(self) -> dict[int, str]:
-        """Return the ledger by epoch.  Raises BenchError where two members report different ones for the same epoch."""
+        """Return the ledger by epoch.  Raises BenchError if two members report different ones for the same epoch."""
         found: dict[int, str] = {}
         for fact in self.facts():
             if "ledger" in fact and found.setdefault(fact["epoch"], fact["ledger"]) != fact["ledger"]:
@@ -162,7 +171,7 @@ class Workers:
         return found
 
     def until(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
-        """Wait until a condition on the facts holds.  Raises BenchError with what the workers printed."""
+        """Wait until a condition on the facts holds.  Raises BenchError with the workers' output."""
         deadline = time.monotonic() + timeout
         while not condition():
             ended = all(process.poll() is not None for process in self.processes.values())
@@ -173,7 +182,7 @@ class Workers:
             time.sleep(_LOOK_S)
 
     def failed(self, text: str) -> BenchError:
-        """Return an error that names what a worker printed last, with all of it as a note."""
+        """Return an error with the last line that a worker printed, and its whole output as a note."""
         said = [line for slot in sorted(self.processes) for line in self.output(slot).splitlines()[-1:]]
         error = BenchError(f"{text}; the workers printed: {'; '.join(said) or 'nothing'}", code="bench.workers")
         error.add_note(self.printed())

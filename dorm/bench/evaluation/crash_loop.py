@@ -1,4 +1,4 @@
-"""A crash loop beside a healthy app: what its failures cost its neighbor under each policy.
+"""A crash loop next to a healthy app: what its failures cost its neighbor under each policy.
 
 Two nodes of two cores.  The victim fills them, works for ten minutes and saves every ten seconds.  After a minute comes the
 crasher: one core, two seconds of work, an error, and a retry after one second, until the end.

@@ -46,7 +46,16 @@ if TYPE_CHECKING:
 SEEDS = 5
 """Of the paper's workload; a variation has the first `VARIED` of them."""
 VARIED = 3
-OPTIONAL = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
+OPTIONAL = (
+    "variations",
+    "philly",
+    "alibaba",
+    "pollux",
+    "pollux_tuned",
+    "pollux_events",
+    "restart_cost",
+    "elastic_apps",
+)
 """Parts that can be left out."""
 RARE = ("pollux, fixed", f"{SPEED}, live", *RIVALS)
 """Contenders on traces that can be left out."""
@@ -108,7 +117,7 @@ def run_plan(
         runs = {(part.key, place): run for part, place in jobs if (run := kept.get(part, place)) is not None}
         left = [(part, place) for part, place in jobs if (part.key, place) not in runs]
         done += sum(map(_size, jobs)) - sum(map(_size, left))
-        # The longest first, so that no core runs it alone at the end.
+        # The longest first, so that it does not run alone at the end.
         left.sort(key=lambda job: -_weight(_scenario(job)))
 
         def ended(place: int, run: Run, left: list[tuple[Part, int]] = left) -> None:
@@ -156,7 +165,7 @@ def check_folder(folder: Path) -> None:
 def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
     """Run the plan and write the folder; return the content of its evaluation.json.
 
-    An evaluation that is interrupted leaves its runs in the folder, and the next one with the same plan and sources goes on
+    An evaluation that is interrupted leaves its runs in the folder, and the next one with the same plan and sources continues
     from there.  Raises BenchError."""
     check_folder(folder)
     machine = this_machine()

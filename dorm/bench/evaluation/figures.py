@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.bench.evaluation.crash_loop import cost_of_headline
-from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, TUNED, WIDE
+from dorm.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE
 from dorm.bench.report import Figure, figure
 from replay.simulator.compare.outcome import mean
 from replay.simulator.compare.yardstick import PUBLISHED
@@ -40,7 +40,7 @@ def figures_of(wanted: Plan, comparisons: Mapping[str, Comparison]) -> dict[str,
         found["crash_loop_restarts_count"] = figure(cost.restarts, "count", CRASH_LOOP_GOAL)
         found["crash_loop_useful_work_share"] = figure(cost.useful, "ratio")
     for part in wanted.traces:
-        of_part = _tuned if part.key == TUNED else _trace
+        of_part = {TUNED: _tuned, EVENTS: _events}.get(part.key, _trace)
         found.update(of_part(part, comparisons[part.key]))
     return {name: one for name, one in found.items() if one is not None}
 
@@ -107,6 +107,17 @@ def _tuned(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
             yield f"workload6_tuned_{name}_mean_completion_s", figure(done, "s", goal)
 
 
+def _events(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | None]]:
+    restarts, live = comparison.row(SPEED), comparison.row(f"{SPEED}, live")
+    yield "events_adjustment_time_share", _ratio(restarts.adjustment_time_share, RESTART_GOAL)
+    yield "events_restarts_per_app", _plain(restarts.adjustments_per_app, "restarts", "<= 3")
+    yield "events_worst_finish_ratio", _ratio(restarts.worst_finish_ratio, "<= 1.5")
+    yield "events_live_worst_finish_ratio", _ratio(live.worst_finish_ratio, "<= 1.5")
+    if restarts.completion_s is not None and live.completion_s is not None:
+        gain = 1 - live.completion_s.mean / restarts.completion_s.mean
+        yield "events_live_gain", figure(gain, "ratio", ">= 0.15")
+
+
 def workload_6(part: Part, comparison: Comparison) -> dict[str, Run]:
     """Return the yardstick's runs by label; none if it was not run whole."""
     if WORKLOAD_6 not in part.seeds:
@@ -123,6 +134,10 @@ def mean_restarts(run: Run) -> float | None:
 def _ratio(spread: Spread | None, goal: str | None = None) -> Figure | None:
     """Return the mean over seeds as a figure."""
     return None if spread is None else figure(spread.mean, "ratio", goal)
+
+
+def _plain(spread: Spread | None, unit: str, goal: str) -> Figure | None:
+    return None if spread is None else figure(spread.mean, unit, goal)
 
 
 def _seconds(spread: Spread | None) -> Figure | None:

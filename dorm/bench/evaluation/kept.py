@@ -1,4 +1,4 @@
-"""Runs of an evaluation that was interrupted, kept in its folder until the report is written: hours should not be lost."""
+"""Runs of an evaluation that was interrupted, kept in its folder until the report is written, because they take hours."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from dorm.bench.evaluation.parts import Part
 
 RUN_BY = ("events", "dorm.core", "dorm.policies", "dorm.bench.evaluation", "replay.simulator")
-"""Packages that decide what a run is: runs of other sources are not taken up."""
+"""Packages that determine a run: runs of other sources are not reused."""
 
 
 class Kept:
     """Runs by part, contender and place."""
 
     def __init__(self, folder: Path | None, about: str) -> None:
-        """`about` is what else decides the runs: the options of the plan.  Without a folder nothing is kept."""
+        """`about` is everything else that determines the runs: the options of the plan.  Without a folder nothing is kept."""
         digest = blake2b(f"{fingerprint(*RUN_BY)} {about}".encode(), digest_size=8).hexdigest()
         self._folder = None if folder is None else folder / "runs"
         self._prefix = digest

@@ -20,8 +20,8 @@ HEADLINE = "dorm 0.1/0.1"
 before anything was run."""
 SPEED = "dorm-speed"
 """The policy that is told speeds and remaining work, with its default parameters."""
-TUNED = "pollux_tuned"
-"""The part in which policies choose batch sizes."""
+TUNED, EVENTS = "pollux_tuned", "pollux_events"
+"""The part in which policies choose batch sizes, and the part that decides when something happens, and not in rounds."""
 RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")
 """Policies of the literature that are compared on Pollux's workloads only, with their default parameters."""
 WIDE = f"{HEADLINE}, up to 64"
@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True):
     """Seconds between two samples."""
     window_s: float | None = None
     about: tuple[str, ...] = ()
-    """Sentences that a reader has to know."""
+    """Sentences that a reader needs to know."""
     seeds: tuple[str, ...] = ()
     """Names of a contender's runs, if they have any."""
 

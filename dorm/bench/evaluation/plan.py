@@ -20,11 +20,11 @@ class Plan(msgspec.Struct, frozen=True):
     crash_loop: Part | None = None
     sweeps: tuple[Sweep, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Parts and contenders that were not wanted."""
+    """Parts and contenders that were not requested."""
 
     @property
     def digest(self) -> str:
-        """Return what is equal for plans of the same runs: their labels and apps, part by part."""
+        """Return a value that is equal for plans of the same runs: their labels and apps, part by part."""
         apps = [
             (part.key, job.label, [app.spec.name for app in job.scenario.apps])
             for part in self.parts

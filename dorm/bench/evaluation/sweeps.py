@@ -31,12 +31,12 @@ WORKLOAD = "workload-6"
 RESTARTS_S = (0.05, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0)
 """Seconds in which an app that was started or resized holds its containers and does nothing."""
 ELASTIC = (0.2, 0.5, 1.0)
-"""Parts of the apps that may be resized; the others need what they asked for."""
+"""Fractions of the apps that may be resized; the others need what they asked for."""
 _STRIDE = 0.6180339887498949
 """Steps of the golden section spread any part of the apps evenly over the workload."""
 
 _WIDE = (Contender(SPEED, "dorm-speed"), Contender("sia, fixed", "sia"))
-"""Of the two that weigh goodput, the one that decides faster: the search of `pollux` would take half of the time of both
+"""Of the two policies that weigh goodput, the faster one: the search of `pollux` would take half of the time of both
 sweeps."""
 _OTHERS: tuple[tuple[Contender, Bounds], ...] = (
     (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),

@@ -137,7 +137,7 @@ class Verdict(NamedTuple):
 
     text: str
     why: str
-    """A sentence where Dorm is not ahead, '' where it is."""
+    """A sentence if Dorm is not ahead, '' if it is."""
 
 
 def _verdicts(comparison: Comparison) -> Iterator[tuple[str, list[Verdict]]]:
@@ -171,7 +171,7 @@ def _verdict(comparison: Comparison, figure: str, mine: Row, its: Row, *, more_i
 
 
 def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
-    """Explain how the other policy works, where that causes the difference."""
+    """Explain how the other policy works, if that causes the difference."""
     share = comparison.tasks.get(its.label, 0.0)
     if figure == "utilization" and share and mine.utilization and its.utilization:
         useful = its.utilization.mean * (1 - share)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -44,6 +44,8 @@ SHARE = 0.25
 QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
+TOLD = ("optimus", "dorm-speed")
+"""Policies that are told remaining work and speeds on the cluster traces."""
 GPUS = 8
 """On each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX ATC 2019,
 §2)."""
@@ -147,9 +149,10 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         Contender("task-level", "task-level", tasks=Tasks()),
         Contender("tiresias", "tiresias", {"counts": counts}),
         Contender("optimus", "optimus"),
+        Contender(SPEED, "dorm-speed"),
     )
     return tuple(
-        Job(one.label, in_rounds(one.of(known if one.policy == "optimus" else usual), one, ROUNDS_S)) for one in against
+        Job(one.label, in_rounds(one.of(known if one.policy in TOLD else usual), one, ROUNDS_S)) for one in against
     )
 
 
@@ -212,6 +215,26 @@ def pollux_tuned(folder: Path, quick: bool) -> Part | None:
     return _of_pollux(folder, quick, against, "tuned", key=TUNED, title=title, base="pollux", about=about)
 
 
+def pollux_events(folder: Path, quick: bool) -> Part | None:
+    """Return the same with decisions when something happens: what a live resize is worth to a master, which decides so."""
+    against: tuple[tuple[Contender, Bounds], ...] = (
+        (Contender(SPEED, "dorm-speed"), "wide"),
+        (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
+    )
+    about = (
+        "The same jobs, whose batch sizes are tuned.  dorm-speed decides as a master does: when an app has arrived or ended, "
+        f"after a quiet time of {yardstick.QUIET_S:g} s.",
+        f"A start or a restart takes {yardstick.RESTART_S:.0f} s; with live resizing a start takes about a second, and a "
+        f"resize stops an app for {1000 * LIVE.resume_s:.0f} ms.",
+    )
+    title = "Pollux's workloads, batch sizes tuned, decisions at events"
+    found = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
+    if found is None:
+        return None
+    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in found.jobs)
+    return msgspec.structs.replace(found, jobs=jobs)
+
+
 def _of_pollux(
     folder: Path, quick: bool, against: tuple[tuple[Contender, Bounds], ...], batches: Batches, **fields: Any
 ) -> Part | None:
@@ -240,5 +263,6 @@ TRACES: dict[str, Callable[[Path, bool], Part | None]] = {
     "Alibaba (alibaba_openb_2023)": alibaba,
     "Pollux (pollux_workloads, pollux_profiles)": pollux,
     "Pollux, batch sizes tuned (the same)": pollux_tuned,
+    "Pollux, decisions at events (the same)": pollux_events,
 }
 """Each returns None if its files do not exist."""

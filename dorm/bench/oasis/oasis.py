@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 SCHEDULERS = ("oasis", "fifo", "drf", "rrh", "dorm")
 _PASS = 997
-"""Seeds of the fixed numbers of workers are this far from those of the jobs."""
+"""The offset between the seeds of the jobs and those of the fixed numbers of workers."""
 
 
 class Wanted(NamedTuple):
     sizes: Sizes = Sizes()
     seeds: int = 3
     small: int = 50
-    """Instances of which the optimum is found."""
+    """Instances whose optimum is computed."""
     scales: tuple[Sizes, ...] = (
         Sizes(200, 50, 100),
         Sizes(400, 50, 100),
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
         Sizes(100, 50, 200),
         Sizes(100, 50, 300),
     )
-    """At which the decision time is measured as well, each different from `sizes` in one number."""
+    """Further sizes at which the decision time is measured; each differs from `sizes` in one number."""
 
 
 QUICK = Wanted(Sizes(30, 15, 50), seeds=1, small=10, scales=())
@@ -119,7 +119,7 @@ def _scaled(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
 
 
 def _ratios(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
-    """The optimum over what OASiS reaches, of instances whose optimum is proven, beside 2α."""
+    """The optimum divided by OASiS's result, for instances whose optimum is proven, and 2α."""
     ratios, proven = [], []
     for seed in range(wanted.small):
         tell(f"optimum of instance {seed}")

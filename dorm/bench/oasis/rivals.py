@@ -1,7 +1,7 @@
 """The schedulers that OASiS is compared with (§V), on the same jobs.
 
     FIFO   jobs by arrival, with a fixed number of workers; the first that does not fit holds up the others (Hadoop, Spark)
-    DRF    the numbers of workers are set again at each arrival and end, by dominant resource fairness (NSDI 2011)
+    DRF    the numbers of workers are recomputed at each arrival and end, by dominant resource fairness (NSDI 2011)
     RRH    fixed numbers; a job is admitted by its risk and reward, and those with the largest reward run first
     Dorm   this project's optimizer, in each slot; parameter servers follow the workers
 
@@ -136,7 +136,7 @@ class Rrh:
         return (ALPHA * worth - (1 - ALPHA) * lasts * loses) / lasts
 
     def _decay(self, job: Job, slot: int, left: dict[str, int]) -> float:
-        """What the job loses if it ends a slot later."""
+        """The job's loss if it ends a slot later."""
         end = slot + -(-left[job.id] // self._numbers[job.id]) - 1
         return worth_in(job, end, self._cluster.slot_s) - worth_in(job, end + 1, self._cluster.slot_s)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Done(NamedTuple):
     utility: float
     jobs: int
-    """How many were done within the horizon."""
+    """How many jobs were done within the horizon."""
     mean_slots: float
     """From arrival to end, of those."""
     decision_s: float
@@ -42,7 +42,7 @@ class Scheduler(Protocol):
 
 
 class Overfull(Exception):
-    """A scheduler gave more than a machine has, or more parameter servers or workers than a job may have: a bug."""
+    """A bug: a scheduler gave more than a machine has, or more parameter servers or workers than a job may have."""
 
 
 def run(scheduler: Scheduler, cluster: Cluster, jobs: Sequence[Job]) -> Done:
@@ -99,11 +99,12 @@ class Rooms:
                 room[machine] -= np.array(demand) * count
 
     def place(self, job: Job, workers: int) -> Share | None:
-        """Place so many workers with their parameter servers in turns; None, and nothing taken, where they do not fit."""
+        """Place this many workers with their parameter servers in turns; if they do not fit, change nothing and return
+        None."""
         return self.place_more(job, workers, job.servers_for(workers)) if job.servers_for(workers) <= workers else None
 
     def place_more(self, job: Job, workers: int, servers: int) -> Share | None:
-        """Place workers and parameter servers in turns; None, and nothing taken, where they do not fit."""
+        """Place workers and parameter servers in turns; if they do not fit, change nothing and return None."""
         here = self._in_turns(0, self.workers, job.worker, workers)
         there = None if here is None else self._in_turns(1, self.servers, job.server, servers)
         if here is None or there is None:
@@ -113,7 +114,7 @@ class Rooms:
         return share
 
     def servers_beside(self, job: Job, workers: int) -> dict[int, int] | None:
-        """Return a place for the parameter servers of workers that are placed, not taken yet; None where there is none."""
+        """Return a place for the parameter servers of workers that are placed, not taken yet; None if there is none."""
         servers = job.servers_for(workers)
         return None if servers > workers else self._in_turns(1, self.servers, job.server, servers)
 

@@ -8,7 +8,7 @@
 All are drawn evenly.  The ranges are from memory of the paper.  Chosen here:
 * A slot is an hour.
 * Jobs arrive in slots drawn evenly over the horizon; the paper takes the rate of arrivals from a trace of Google's clusters.
-* Most jobs of these ranges take hundreds of slots even with D workers.  One that can't be done in 15 slots, the latest
+* Most jobs of these ranges take hundreds of slots even with D workers.  A job that can't be done in 15 slots, the latest
   target, by 30 workers, the most that schedulers with fixed numbers give, is drawn again.
 * Machines for workers have 8 GPUs, 32 cores and 488 GB (EC2's p2.8xlarge), those for parameter servers 36 cores and 60 GB
   (c4.8xlarge), all of them 1,000 GB of storage.
@@ -76,7 +76,7 @@ def _utility(chance: random.Random) -> Utility:
 
 
 def small(seed: int) -> tuple[Cluster, list[Job]]:
-    """Return an instance of which the optimum can be found: 10 jobs of up to 6 worker-slots, 3 and 2 machines, 5 slots."""
+    """Return an instance whose optimum can be computed: 10 jobs of up to 6 worker-slots, 3 and 2 machines, 5 slots."""
     chance = random.Random(seed)
     drawn = []
     for number in range(10):

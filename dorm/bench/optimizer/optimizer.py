@@ -2,15 +2,15 @@
 
 Sequences are those of `dorm.bench.optimizer.workload`, and each problem starts from the previous answer.  First a whole run is
 played and timed, in one process that does nothing else; only then are the same problems solved again for reference, on all
-cores.  Each answer is checked in integers against its problem: one that breaks a rule ends the bench.
+cores.  Each answer is checked in integers against its problem: an answer that breaks a rule ends the bench.
 
-* Time is CPU time of the process (the solver runs within it), of `allocate` alone, with wall time beside it.  The cold start,
-  all apps at once on an empty cluster, is reported apart from the events.
+* Time is CPU time of the process (the solver runs within it), of `allocate` alone, with wall time next to it.  The cold start,
+  all apps at once on an empty cluster, is reported separately from the events.
 * Gaps are parts of a bound on U less the price of changes, the goal that is most expensive to reach.  `gap_to_exact` is to the
   bound that the exact policy proves under its own choices for the earlier goals, plus what is lost beyond it in excess
   fairness loss; `gap_to_bound` is to the bound that the measured policy itself proves.
-* n_min comes before all that.  Where the two serve different apps, their utilizations are not comparable: such problems count
-  in `unlike_instances` and have no gap, and in `missed_n_min_count` where the exact policy serves better.
+* n_min comes before all that.  If the two serve different apps, their utilizations are not comparable: such problems count
+  in `unlike_instances` and have no gap, and in `missed_n_min_count` if the exact policy serves better.
 * The soft floors come before utilization too: `missed_floor_count` is how often the exact policy comes closer to them.
 * Efficiency, utility uniformity and envy-freeness measure an answer of any policy as a division of nodes among apps whose
   weights are budgets (`dorm.policies.market.answers`): 1 is best for each.
@@ -53,7 +53,7 @@ EXACT = "dorm-exact"
 
 
 def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[Report, bool]:
-    """Measure one size.  The flag is set if Ctrl-C ended it early; then the figures cover what was measured so far.
+    """Measure one size.  The flag is set if Ctrl-C ended it early; then the figures cover the events measured so far.
 
     Raises BenchError for an unknown policy or invalid parameters, an answer that breaks a rule, and if nothing was measured.
     """
@@ -155,7 +155,7 @@ def play(run: Run) -> Iterator[Played]:
 
 
 def solve(run: Run, tasks: Sequence[tuple[int, Task]]) -> Iterator[Solved]:
-    """Solve the same problems by the exact policy, under the same parameters where it has them."""
+    """Solve the same problems by the exact policy, under the same parameters if it has them."""
     chosen = policy(EXACT)
     known = chosen.check_params({})
     params = chosen.check_params({key: value for key, value in run.params.items() if key in known})

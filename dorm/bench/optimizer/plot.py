@@ -141,7 +141,7 @@ def _draw_line(
     color: str,
     label: str,
 ) -> None:
-    """Join the usual shapes by a line; random ones, which are harder, stand beside it."""
+    """Join the usual shapes by a line; random ones, which are harder, are drawn separately."""
     points = sorted(
         (place, value) for place, value, one in zip(places, values, all_samples, strict=True) if one.run.shapes <= 3
     )

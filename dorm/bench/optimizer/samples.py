@@ -38,7 +38,7 @@ class Run(msgspec.Struct, frozen=True):
     gpus: bool = True
     labels: bool = False
     types: int = 0
-    """Types of nodes, and apps with speeds, where this is not 0."""
+    """Types of nodes, and apps with speeds, if this is not 0."""
 
     def __str__(self) -> str:
         return f"{self.apps} apps × {self.nodes} nodes, {self.shapes} shapes"
@@ -52,7 +52,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Goals(NamedTuple):
-    """Goals; None where there is none."""
+    """Goals; None if there is none."""
 
     p50_s: str | None = None
     p95_s: str | None = None
@@ -116,9 +116,9 @@ class Played(msgspec.Struct, frozen=True):
     peak_mb: float
     """Peak memory of the process so far."""
     task: Task | None
-    """Only if it is to be solved again."""
+    """Only if it will be solved again."""
     division: Division | None = None
-    """How good the answer is as a division of nodes among apps (`dorm.policies.market.answers`)."""
+    """The quality of the answer as a division of nodes among apps (`dorm.policies.market.answers`)."""
 
 
 class Solved(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Samples:
 
 
 def gap_to_exact(ours: Answer, exact: Answer) -> float:
-    """Return what is missing to the bound, plus what is lost beyond the reference in excess, as a part of it.
+    """Return the distance to the bound, plus the excess beyond the reference's, as a fraction of the bound.
 
     More utilization never makes up for more excess, which is an earlier goal.
     """
@@ -200,6 +200,6 @@ def gap_to_exact(ours: Answer, exact: Answer) -> float:
 
 
 def gap(missing: float, bound: float) -> float:
-    """Return what is missing to a bound as a part of it; 0 if that is a rounding error."""
+    """Return the distance to a bound as a fraction of it; 0 if that is a rounding error."""
     part = missing / max(bound, TINY)
     return part if part > TINY else 0.0

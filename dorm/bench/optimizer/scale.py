@@ -27,8 +27,8 @@ SIZES = (
     Run(apps=2_000, nodes=10_000, shapes=3, events=25),
     Run(apps=10_000, nodes=50_000, shapes=3, events=5),
 )
-"""The three smallest are also solved exactly, 568 problems in all.  How close 100 × 100 comes depends on the sequence more
-than on anything else, so there are several."""
+"""The three smallest are also solved exactly, 568 problems in all.  At 100 × 100, the result depends on the sequence more than
+on anything else, so there are several."""
 SMALL_SIZES = "up_to_a30_n20_s3"
 """Prefix of figures over all problems that were solved exactly, whatever their size."""
 

@@ -30,11 +30,11 @@ DECLARE, DIFFER = 1 / 3, 1 / 2
 MOST_FASTER = 4.0
 NOISE = 0.05
 LATEST_S = 3600.0
-"""A point that was measured for longer counts as measured for so long, as on a cluster."""
+"""A point that was measured for longer counts as measured for this long, as on a cluster."""
 
 
 class _Nature(NamedTuple):
-    """What an app is like, which a policy has to find out."""
+    """The true properties of an app, which a policy has to find out."""
 
     slowing: float
     faster: dict[str, float]
@@ -57,7 +57,7 @@ class _Known(msgspec.Struct):
 
 
 class Types:
-    """What becomes of the apps of one world.  `problem` has to see each of its problems once, in order."""
+    """The apps of one world, with types of nodes.  Call `problem` once with each of its problems, in order."""
 
     def __init__(self, types: int, seed: int) -> None:
         self._names = tuple(f"type-{number}" for number in range(types))
@@ -66,7 +66,7 @@ class Types:
         self._chance = random.Random(f"{seed}/noise")
 
     def problem(self, problem: Problem) -> Problem:
-        """Return the problem with what is known now, a minute after the last one."""
+        """Return the problem with the present knowledge, a minute after the last one."""
         nodes = tuple(
             msgspec.structs.replace(node, labels={**node.labels, "type": self._type_of(node.id)})
             for node in problem.nodes
@@ -86,7 +86,7 @@ class Types:
         return _Known(nature, steps=3600.0 * hours * nature.rate(max(app.n_max // 2, 1), set(self._names)))
 
     def _seen(self, app: AppDemand) -> AppDemand:
-        """Return the app as it is after another minute with what it has."""
+        """Return the app after another minute with its present containers."""
         known = self._apps[app.id]
         nature, count = known.nature, sum(app.current.values())
         known.age_s += EVENT_S

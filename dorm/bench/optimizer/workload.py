@@ -1,7 +1,7 @@
 """Sequences of allocation problems as an ML cluster poses them: apps come and end one by one, sometimes a node is lost.
 
 A `World` simulates a cluster at the policy's level: no master, no log, no processes, only problems and answers.  Each event
-poses the next problem, in which the last answer is where the apps are:
+poses the next problem, in which the apps are where the last answer put them:
 
     world = World(apps=30, nodes=20, shapes=3, seed=7)
     for _ in range(100):

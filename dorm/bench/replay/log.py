@@ -1,7 +1,7 @@
 """A history of any length for benches: a small cluster in virtual time, with simulated agents and the core itself as its
 master, with the policy `dorm`.
 
-Apps arrive, grow and shrink, sometimes fail, and end; nodes fall silent, are drained, leave and come back.  One *stretch* of
+Apps arrive, grow and shrink, sometimes fail, and end; nodes go silent, are drained, leave and come back.  One *stretch* of
 that ends with an idle cluster.  A longer log repeats the stretch, later and with other apps: the fold acts on every record,
 and only the decisions, whose digests are of the first state, can't be audited again.  So the first stretch has real decisions,
 and a log of ten million records takes a minute and no memory.
@@ -84,7 +84,7 @@ def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
 
 
 class _Telling:
-    """A stretch as maps, to be repeated with other ids, times and sequences."""
+    """A stretch as maps, for repetition with other ids, times and sequences."""
 
     def __init__(self, one: Stretch) -> None:
         self._stretch = one
@@ -171,7 +171,7 @@ class _World:
         return len(self.records)
 
     def play(self, records: int) -> None:
-        """Play at least `records` more records, and on until nothing runs any more."""
+        """Run for at least `records` more records, and on until nothing runs any more."""
         self._until = len(self.records) + records
         self._later(1.0, self._arrive)
         self._later(600.0, self._disturb)
@@ -226,7 +226,7 @@ class _World:
         self._say(joined, node, f"{node}.joined.{self.now}")
 
     def _disturb(self) -> None:
-        """Disturb a node; a quarter of an hour later another one."""
+        """Disturb a node, and another one a quarter of an hour later."""
         if not self._open:
             return
         node, what = f"node-{self._chance.randint(1, NODES)}", self._chance.choice(("silent", "drained", "restarted"))
@@ -280,7 +280,7 @@ class _World:
         self._master()
 
     def _obey(self, fact: Any) -> None:
-        """Schedule what agents will do about a fact."""
+        """Schedule the agents' reactions to a fact."""
         if isinstance(fact, k.Resized):
             for change in fact.changes:
                 self._later(0.8, partial(self._stop, change.app))

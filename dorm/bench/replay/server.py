@@ -78,7 +78,7 @@ async def _log(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator
 
 
 async def fill(connection: Connection, one: Stretch, records: int, tell: Tell) -> None:
-    """Append through the log itself, so records are stored as a cluster's are."""
+    """Append through the log itself, so records are stored like a cluster's."""
     log, done = connection.log, 0
     for batch in records_of(one, records):
         for begin in range(0, len(batch), _WINDOW):

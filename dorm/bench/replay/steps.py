@@ -134,7 +134,7 @@ async def _fold(path: Path) -> State:
 
 
 def _check(state: State) -> None:
-    """Check that the fold acted on every record: a log that it skips would be folded faster than any real one."""
+    """Check that the fold acted on every record: a fold that skips records is faster than any real one."""
     counters = state.counters
     if counters.ignored or counters.unknown or counters.unreadable or counters.void_rounds:
         raise BenchError(f"the log holds what the fold does not act on: {counters}", code="bench.wrong_answer")

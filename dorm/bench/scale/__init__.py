@@ -1,8 +1,8 @@
-"""What a cluster of some size asks of its control plane, beside what this machine can do of it.
+"""The load that a cluster of some size puts on its control plane, compared with the capacity of this machine.
 
-    model      pure: loads by resource from a cluster's size and unit costs, and which resource is full first
+    model      pure: loads by resource from a cluster's size and unit costs, and which resource is exhausted first
     measuring  the unit costs, on three NATS servers on this machine
-    servers    those servers
+    servers    the three servers
 
-The model is what docs/scale.md explains.  It leaves out what it does not name: a figure below its limit is no promise.
+The model is what docs/scale.md explains.  It only covers the listed loads: a figure below its limit is not a promise.
 """

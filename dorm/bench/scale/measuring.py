@@ -99,7 +99,7 @@ async def _sending(servers: Servers, append_cpu_s: float) -> float:
 
 
 async def _large_records(servers: Servers, readers: int) -> float:
-    """Append large records while so many follow the log; return the CPU seconds of the servers."""
+    """Append large records while this many readers follow the log; return the CPU seconds of the servers."""
     after = await servers.connection.log.end()
     async with contextlib.AsyncExitStack() as stack:
         following = []

@@ -27,11 +27,11 @@ PARTS, PART = 8, 1500
 IDLE: Final = 1300
 """Bytes a second that an agent receives without any decision: answers to its heartbeats (docs/figures.md)."""
 READERS: Final = 3
-"""Who reads each round whole: two masters that follow, and the API."""
+"""Readers of whole rounds: two masters that follow, and the API."""
 LARGEST_ROUND: Final = 2**20
 """Reasons are shortened beyond that (`dorm.core.round_size`)."""
 NODE_CONNECTIONS: Final = 20_000
-"""That `dorm init` and `dorm deploy` let nodes have together (`dorm.security.configuration`)."""
+"""The total that `dorm init` and `dorm deploy` grant to nodes (`dorm.security.configuration`)."""
 _NETWORK: Final = 110e6
 """Bytes a second of a server's network: one gigabit."""
 _DECIDED: Final = ((500 * 1_000, 0.081), (2_000 * 10_000, 0.255), (10_000 * 50_000, 1.1))
@@ -39,11 +39,11 @@ _DECIDED: Final = ((500 * 1_000, 0.081), (2_000 * 10_000, 0.255), (10_000 * 50_0
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster and its habits."""
+    """A cluster and its workload."""
 
     nodes: int
     apps: int
-    """That run or wait at any time."""
+    """Apps that run or wait at any time."""
     decisions_per_s: float
     """Arrivals, ends and failures for which the allocation is computed again."""
     quiet_limit_s: float = 1.0
@@ -61,14 +61,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of each costs."""
+    """Unit costs."""
 
     appends_per_s: float
-    """That the servers store together, each on all copies and synced."""
+    """Appends per second that the servers store together, each on all copies and synced."""
     append_cpu_us: float
     """CPU of all servers together for one append."""
     out_cpu_s_per_mb: float
-    """CPU of a server that sends a megabyte to readers."""
+    """CPU seconds of a server for a megabyte sent to readers."""
     fold_us: float
     """CPU of a master for one record."""
 
@@ -92,7 +92,7 @@ def decide_s(apps: int, nodes: int) -> float:
 
 
 def loads(cluster: Cluster, costs: Costs) -> dict[str, float]:
-    """Return how much of each resource the cluster uses; above 1.0 it does not work."""
+    """Return the utilization of each resource by the cluster; above 1.0, the cluster does not work."""
     heartbeats = cluster.nodes / cluster.heartbeat_s
     facts = cluster.apps * cluster.facts_per_app_s
     rounds = min(cluster.decisions_per_s, 1 / cluster.quiet_limit_s)

@@ -40,7 +40,7 @@ class Servers:
 
 @contextlib.asynccontextmanager
 async def three_servers() -> AsyncIterator[Servers]:
-    """Yield them once a log on all three can be written.  Raises BenchError."""
+    """Yield them once a log on all three is writable.  Raises BenchError."""
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         clients, routes = ([free_port(_HOST) for _ in range(3)] for _ in range(2))
         processes: list[Process] = []

@@ -1,1 +1,1 @@
-"""A log that lasts: `year` lets it grow, rotates it and looks at it; `filling` writes it."""
+"""A log over a year: `year` lets it grow, rotates it and measures it; `filling` writes it."""

@@ -1,9 +1,9 @@
 """Write a long history into a log quickly: with one acknowledgement for hundreds of records.
 
-A client that appends record by record spends nearly all of its time on answers of the server.  A bench that writes a history
-alone needs only some of them: a server stores the messages of one connection in their order, so if the last record of a
-window has the sequence that it must have, all before it are stored.  No cluster writes its log this way: nobody is alone
-there.
+A client that appends record by record spends nearly all of its time waiting for acknowledgements.  A bench that is the only
+writer needs only some of them: a server stores the messages of one connection in their order, so if the last record of a
+window has the sequence that it must have, all before it are stored.  No cluster writes its log this way, because it has
+several writers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WINDOW = 500
 """Records for each acknowledgement."""
 _AHEAD = 4
-"""Windows on their way at once.  The server holds what it has not stored yet, and drops messages beyond 10,000 of them."""
+"""Windows in flight. The server holds messages that it has not stored yet, and drops any beyond 10,000."""
 _PATIENCE_S = 300.0
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -44,8 +44,8 @@ class Filler:
         """The last sequence of each window on its way, and where its acknowledgement comes."""
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Append records under their own sequences; all are stored when this returns.  Raises BenchError where they are not,
-        and LogUnavailable."""
+        """Append records under their own sequences; all are stored when this returns.  Raises BenchError if they are not, and
+        LogUnavailable."""
         for begin in range(0, len(records), _WINDOW):
             await self._send(records[begin : begin + _WINDOW])
             while len(self._waiting) >= _AHEAD:
@@ -77,7 +77,7 @@ class Filler:
             )
 
     async def forget_ids_after(self, cluster: str, seconds: float) -> None:
-        """Have the server remember messages' ids for so long, and not for ten minutes: here a million records come in a
+        """Have the server remember messages' ids for this long instead of ten minutes: here a million records come in a
         minute, and a server takes some 200 bytes for each id that it remembers.  Raises LogUnavailable, LogRefused."""
         stream = log_stream(cluster)
         with as_log_errors("shortening the time for which ids are remembered"):

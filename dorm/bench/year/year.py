@@ -1,16 +1,17 @@
-"""A log that lasts: start-up, memory, the state at a moment, and disk of a log that grows and is rotated all along.
+"""A log over a year: start-up, memory, the state at a moment, and disk of a log that grows and is rotated again and again.
 
-A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk by chunk.  In the place of one progress report
-in ten thousand records stands a seal by a real key, so the log can be rotated as a cluster's.  After each chunk the rotator
-moves what is sealed, and a reader with a new connection starts, and looks at moments anywhere in the log.
+A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk by chunk.  In ten thousand records, one
+progress report is replaced by a seal with a real key, so the log can be rotated like a cluster's.  After each chunk, the
+rotator moves the sealed records, and a reader starts with a new connection and computes the state at random moments of the
+log.
 
 The server gives the records its own time, so here hours of the history pass in a second.  Ended apps are therefore kept for
-five seconds of that, and not for a day: with the usual retention all of them would still be in the state, as if a year's
-apps had ended since yesterday.  For the same reason the server remembers messages' ids for five seconds, and not for ten
-minutes, which would be those of the last ten million records.
+five seconds instead of a day: with the usual retention, all of them would still be in the state, as if a year's apps had ended
+since yesterday.  For the same reason, the server remembers messages' ids for five seconds instead of ten minutes, which would
+be those of the last ten million records.
 
-A year of a busy cluster has 6 × 10^8 records.  What is measured goes as far as `records`; that figures do not grow from the
-first chunk to the last is the statement about a year.  Only the archives' size is extrapolated, by their bytes per record.
+A year of a busy cluster has 6 × 10^8 records.  The bench measures the first `records` of them.  If figures do not grow from
+the first chunk to the last, they hold for a year.  Only the archives' size is extrapolated, by their bytes per record.
 """
 
 from __future__ import annotations
@@ -65,36 +66,36 @@ YEAR = 600_000_000
 """Records of a year: 19 a second."""
 _KEEP = 20_000
 _RETENTION_S = 5.0
-"""Some ten thousand times as short as usual, since time passes so much faster."""
+"""About ten thousand times shorter than usual, because time passes that much faster."""
 _MOMENTS = 20
 _MB = 2**20
 
 
 class _Look(NamedTuple):
-    """What a reader finds after a chunk."""
+    """A reader's measurements after a chunk."""
 
     records: int
     startup_s: float
     at_p50_s: float
     stream_bytes: int
     memory: int
-    """Bytes of this process then, which fills, rotates and reads."""
+    """Memory of this process at that time, in bytes; it fills, rotates and reads."""
     server_memory: int
     apps: int
-    """In the state: those that live, and those that ended so lately that they are kept."""
+    """Apps in the state: live ones, and those that ended recently enough to be kept."""
 
 
 class _Spent(NamedTuple):
-    """Where the time went, in seconds, and what was moved by it."""
+    """Where the time went, in seconds, and how much was moved."""
 
     filling_s: float
     rotation_s: float
     moved: int
-    """Records that lie in archives."""
+    """Records in archives."""
 
 
 class _Grown:
-    """The log as its one writer knows it: state, chain and key."""
+    """The log as its only writer knows it: state, chain and key."""
 
     def __init__(self) -> None:
         self.key = SealKey(new_seed())
@@ -122,7 +123,7 @@ class _Grown:
 
 
 async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
-    """Measure a log of so many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
+    """Measure a log of this many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
     what a log raises."""
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
@@ -176,7 +177,7 @@ def _figures(looks: Sequence[_Look], spent: _Spent, archives: int) -> dict[str, 
 async def _grow(
     server: EmbeddedServer, folder: Path, records: int, chunk: int, tell: Tell
 ) -> tuple[list[_Look], _Spent]:
-    """Return what readers found, and where the time went."""
+    """Return the readers' measurements, and where the time went."""
     one = await asyncio.to_thread(stretch)
     grown, looks, filling_s, rotation_s, moved = _Grown(), [], 0.0, 0.0, 0
     process = psutil.Process(int(await asyncio.to_thread((folder / "nats" / "nats.pid").read_text)))
@@ -213,7 +214,7 @@ async def _grow(
 
 
 async def _fill(connection: Connection, filler: Filler, grown: _Grown, batch: Sequence[Record]) -> None:
-    """Append a batch, with a seal in the place of one of its records, and follow it."""
+    """Append a batch, with one of its records replaced by a seal, and fold it."""
     place = _place_of_seal(batch)
     for part in [batch] if place is None else [batch[:place], batch[place + 1 :]]:
         await filler.append(part)
@@ -224,7 +225,7 @@ async def _fill(connection: Connection, filler: Filler, grown: _Grown, batch: Se
 
 
 def _shifted(batch: list[Record], by: int) -> list[Record]:
-    """Return the records as they are written so much later: the cuts of earlier rotations lie between them."""
+    """Return the records shifted by this many sequences: the cuts of earlier rotations lie between them."""
     found = []
     for record in batch if by else ():
         event, body = decode(record), record.body
@@ -261,7 +262,7 @@ async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
 
 
 async def _look(server: EmbeddedServer, process: psutil.Process, tell: Tell) -> _Look:
-    """Start as a master or a client does, and look at moments all over the log."""
+    """Start as a master or a client does, and compute the state at moments all over the log."""
     tell("looking at moments all over the log")
     began = time.perf_counter()
     async with _log(server) as connection:

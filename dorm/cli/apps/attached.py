@@ -55,7 +55,7 @@ class Attached:
         """A generation, and from where it goes on; it may save more checkpoints later."""
 
     async def follow(self) -> None:
-        """Return once the app has ended and its output is printed.  Raises BrokenPipeError where nobody reads it."""
+        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if nobody reads it."""
         printing = asyncio.create_task(self._print())
         watching = asyncio.create_task(self._watch())
         try:
@@ -115,7 +115,7 @@ class Attached:
             progress_console.print(Text(f"{app.name}: {line}"))
 
     def _continues(self) -> str:
-        """After a restart: from where it goes on.  An app that saves nothing starts over with each resize, which its user
+        """After a restart: from where it resumes.  An app that saves nothing starts over with each resize, which its user
         should know."""
         app = self.app
         if app.generation != self._resumed[0]:
@@ -208,7 +208,7 @@ class Attached:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[asyncio.Event]:
-        """Hold back the output, so that a question stays readable; after it too, where the event is set meanwhile."""
+        """Hold back the output, so that a question stays readable; after it too, if the event is set meanwhile."""
         stays = asyncio.Event()
         self._flows.clear()
         try:
@@ -269,7 +269,7 @@ async def _ends_before(following: asyncio.Task[None], event: asyncio.Event) -> b
 
 
 async def _choice(attached: Attached, following: asyncio.Task[None], signals: Stops) -> str:
-    """Return `detach`, `cancel`, or "" to go on.  Only a terminal is asked: a script that interrupts wants the end, and a
+    """Return `detach`, `cancel`, or "" to continue.  Only a terminal is asked: a script that interrupts wants the end, and a
     terminal that was closed leaves the app alone."""
     if signals.cause == signal.SIGHUP:
         return "detach"
@@ -290,7 +290,7 @@ async def _choice(attached: Attached, following: asyncio.Task[None], signals: St
 
 
 async def _line(signals: Stops) -> str | None:
-    """Return a line from the terminal, "" where it has ended; None if another signal came first."""
+    """Return a line from the terminal, "" if it has ended; None if another signal came first."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(0, readable.set)

@@ -78,7 +78,7 @@ def submit(
     """
     if len(specs) > 1 and (name is not None or id is not None):
         raise WrongUsage("--name and --id are for one spec; submit one file at a time", code="usage.conflict")
-    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.apps.waiting import reporting_missing_master
     from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
     from dorm.local.spec_files import load_spec
@@ -108,14 +108,14 @@ def submit(
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)
             if wait:
-                async with telling_who_is_missing(connected):
+                async with reporting_missing_master(connected):
                     await _wait_for_all(connected, apps, output)
 
     run(work())
 
 
 def _hint(checked: CheckedSpec, file: Path) -> None:
-    """Say so where the program lies beside the spec, and nothing brings it to the nodes."""
+    """Say so if the program lies beside the spec, and nothing brings it to the nodes."""
     from dorm.local.scripts import unshipped
 
     if checked.workdir or not file.is_file():
@@ -127,7 +127,7 @@ def _hint(checked: CheckedSpec, file: Path) -> None:
 
 
 async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:
-    """Wait for each, also where one before it failed.  Raises Fail for the first that did not complete."""
+    """Wait for each, even if one before it failed.  Raises Fail for the first that did not complete."""
     failed: Fail | None = None
     for app in apps:
         try:
@@ -283,13 +283,13 @@ def cancel(
       dorm cancel digits-mlp --reason "wrong learning rate"
     """
 
-    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.apps.waiting import reporting_missing_master
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             asked = await connected.cancel(app, reason)
             if wait:
-                async with telling_who_is_missing(connected):
+                async with reporting_missing_master(connected):
                     ended = await connected.wait(asked.id, stopped=True)
                 if ended.ended != "cancelled":
                     raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
@@ -321,13 +321,13 @@ def kill(
       dorm kill digits-mlp --wait
     """
 
-    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.apps.waiting import reporting_missing_master
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             asked = await connected.cancel(app, reason, kill=True)
             if wait:
-                async with telling_who_is_missing(connected):
+                async with reporting_missing_master(connected):
                     await connected.wait(asked.id, stopped=True)
                 console.print(Text(f"{asked.name} is stopped"))
             else:

@@ -12,7 +12,7 @@ from rich.text import Text
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, console, show, show_document
+from dorm.cli.output import Format, Output, console, counted, show, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 from dorm.cli.terminal import one_line
 
@@ -159,7 +159,7 @@ def _point(curve: Sequence[Point], time: float) -> str | None:
     if last is None:
         return None
     loss = "" if last.loss is None else f", loss {last.loss:.4g}"
-    return f"step {last.step}{loss} ({last.containers} containers)"
+    return f"step {last.step}{loss} ({counted(last.containers, 'container')})"
 
 
 def _speeds(found: Comparison) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ def _stamp(one: Line) -> bytes:
 
 
 async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *, follow: bool) -> None:
-    """Print the output of all ranks as it comes; one that can't be read is reported, and the others go on.  With `follow` all
-    are read at the same time.  Raises BrokenPipeError where nobody reads what is printed."""
+    """Print the output of all ranks as it comes; one that can't be read is reported, and the others continue.  With `follow`
+    all are read at the same time.  Raises BrokenPipeError if nobody reads what is printed."""
     free = asyncio.Semaphore(len(outputs) if follow else _AT_ONCE)
 
     async def one(rank: int, source: AsyncIterator[Line]) -> None:
@@ -89,7 +89,7 @@ async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *,
 
 async def print_merged(printer: Printer, outputs: Sequence[AsyncIterator[Line]]) -> None:
     """Print the lines of all ranks in the order of their times; a line of unknown time follows the one before it.  A rank that
-    can't be read is reported, and the others go on."""
+    can't be read is reported, and the others continue."""
 
     async def following(rank: int, source: AsyncIterator[Line], after: int) -> tuple[int, int, Line] | None:
         try:

@@ -168,7 +168,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
     async with client(url, cluster, user=user) as connected:
         # Imported only here: `client` imports what they need without the parts that take longest.
         from dorm.cli.apps.attached import attend
-        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.cli.apps.waiting import reporting_missing_master
         from dorm.core.query.views import app_row
 
         if detach:
@@ -182,7 +182,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
         with stops() as signals:
             app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
-            async with telling_who_is_missing(connected):
+            async with reporting_missing_master(connected):
                 return await attend(connected, app, signals)
     return FAILED
 

@@ -82,5 +82,5 @@ _MEANT = {
 
 
 def meant(word: str) -> str:
-    """Return what to type instead of a word that is no command here; "" where nothing is known of it."""
+    """Return what to type instead of a word that is not a command here; "" if it is unknown."""
     return _MEANT.get(word, "")

@@ -1,4 +1,4 @@
-"""`dorm wait`: let a script go on once apps run, or have ended."""
+"""`dorm wait`: let a script continue once apps run, or have ended."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wait(
     seconds = seconds_of("--timeout", timeout)
 
     async def work() -> None:
-        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.cli.apps.waiting import reporting_missing_master
         from dorm.cli.swept.waiting import Sweeps
 
         async with client(url, cluster) as connected:
@@ -78,7 +78,7 @@ def wait(
             pending = {app.id: app for name in apps for app in await sweeps.apps(connected, name)}
             limit = asyncio.timeout(seconds)
             try:
-                async with limit, telling_who_is_missing(connected):
+                async with limit, reporting_missing_master(connected):
                     await _until_settled(connected, pending, condition, sweeps)
             except TimeoutError:
                 if not limit.expired():

@@ -30,7 +30,7 @@ class Leaderless:
 
 
 @contextlib.asynccontextmanager
-async def telling_who_is_missing(connected: Client, found: Leaderless | None = None) -> AsyncIterator[None]:
+async def reporting_missing_master(connected: Client, found: Leaderless | None = None) -> AsyncIterator[None]:
     """While the block runs, report on stderr, and in `found`, when no master leads, and when one does again."""
     found = found or Leaderless()
     watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, found))

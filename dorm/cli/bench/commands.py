@@ -11,7 +11,7 @@ import typer
 from dorm.cli.bench import api, elastic, evaluation, oasis, scale, year
 from dorm.cli.bench import run as run_bench
 from dorm.cli.bench.report import show_machine, show_report
-from dorm.cli.bench.running import end_if, measuring, show_what_was_measured, unless_stopped, wrong_usage
+from dorm.cli.bench.running import end_if, measuring, show_measurements, unless_stopped, wrong_usage
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, print_table, show_document
 from dorm.cli.program_logs import Verbose
@@ -304,7 +304,7 @@ def replay(
     from dorm.bench.replay.replay import QUICK, Sizes, bench_replay
 
     sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    show_what_was_measured("replay", lambda tell: bench_replay(sizes, tell=tell), output, verbose)
+    show_measurements("replay", lambda tell: bench_replay(sizes, tell=tell), output, verbose)
 
 
 @app.command()
@@ -345,7 +345,7 @@ def simulate(
     from dorm.bench.simulate import Wanted, bench_simulate
 
     wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
-    show_what_was_measured("simulate", lambda tell: bench_simulate(wanted, tell=tell), output, verbose)
+    show_measurements("simulate", lambda tell: bench_simulate(wanted, tell=tell), output, verbose)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.bench.running import show_what_was_measured, wrong_usage
+from dorm.cli.bench.running import show_measurements, wrong_usage
 from dorm.cli.output import Format, Output
 from dorm.cli.program_logs import Verbose
 
@@ -63,4 +63,4 @@ def elastic(
             plot_targets(done.found.trained, plot)
         return done
 
-    show_what_was_measured("elastic", measured, output, verbose)
+    show_measurements("elastic", measured, output, verbose)

@@ -26,7 +26,7 @@ def evaluation(
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds of the paper's workload.")] = 5,
     varied: Annotated[int, typer.Option(min=1, max=100, help="Of these, the seeds with which the workload is varied.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
-    without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, restart_cost or elastic_apps, or a contender on traces such as shockwave; may be repeated.")] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out variations, philly, alibaba, pollux, pollux_tuned, pollux_events, restart_cost or elastic_apps, or a contender on traces such as shockwave; may be repeated.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Number of parallel runs; default: one for each core.")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,

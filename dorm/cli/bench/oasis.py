@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.bench.running import show_what_was_measured
+from dorm.cli.bench.running import show_measurements
 from dorm.cli.output import Format, Output
 from dorm.cli.program_logs import Verbose
 
@@ -41,4 +41,4 @@ def oasis(
     from dorm.bench.oasis.workload import Sizes
 
     wanted = QUICK if quick else Wanted(Sizes(jobs, machines, slots), seeds, small)
-    show_what_was_measured("oasis", lambda tell: bench_oasis(wanted, tell=tell), output, verbose)
+    show_measurements("oasis", lambda tell: bench_oasis(wanted, tell=tell), output, verbose)

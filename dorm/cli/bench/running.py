@@ -36,9 +36,7 @@ def measuring(name: str, verbose: int) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def show_what_was_measured(
-    name: str, bench: Callable[[Callable[[str], None]], Done], output: Format, verbose: int
-) -> None:
+def show_measurements(name: str, bench: Callable[[Callable[[str], None]], Done], output: Format, verbose: int) -> None:
     """Run a bench that computes, and show its report; interrupted by Ctrl-C or SIGTERM, it reports what it has."""
     with measuring(name, verbose) as tell, solver_prints_elsewhere(), _sigterm_interrupts():
         done = bench(tell)

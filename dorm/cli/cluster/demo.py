@@ -1,7 +1,7 @@
 """`dorm demo`: three nodes, five training apps that contend, and a replay of what happened.
 
 Everything is real: an embedded NATS server, the master, three agents, and NumPy programs that train on handwritten
-digits over TCP, in Docker where an engine answers, else as plain processes.
+digits over TCP, in Docker if an engine answers, else as plain processes.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ if TYPE_CHECKING:
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 _ARRIVALS: tuple[tuple[float, str, int, dict[str, Any]], ...] = (
     (0.0, "logistic.yaml", 170, {}),
-    (3.0, "elastic_mlp.yaml", 16, {}),
+    (3.0, "elastic_mlp.yaml", 30, {}),
     (5.0, "mlp.yaml", 110, {}),
     (9.0, "factorize.yaml", 90, {}),
     (15.0, "logistic.yaml", 120, {"name": "digits-urgent", "weight": 3}),
 )
 """Seconds after the start, spec file, steps (or epochs) instead of those in the file, and changes to it: less than the
-samples do by themselves, so that everything is over within a minute."""
+samples do by themselves, so that everything is over within a minute.  The elastic app is there while others come, so it is
+resized live."""
 _WORK = ("--steps", "--epochs")
 _LONGEST_S = 240.0
 _PORTS = range(22_000, 26_800, 300)

@@ -20,7 +20,7 @@ from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
 from dorm.cli.settings import complete_policy, parse_params, policy_change
-from dorm.cli.signals import end_beside_threads
+from dorm.cli.signals import exit_despite_threads
 from events.log.records import LogError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def master(
     async def until_stopped() -> None:
         await run_service(work(), health)
         if any(one.computing.busy for one in masters):
-            end_beside_threads()
+            exit_despite_threads()
 
     run(until_stopped())
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, target
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, ago, console, counted, print_table, show_document
+from dorm.cli.output import Format, Output, ago, console, print_table, show_document
 from events.log.records import LogError
 
 if TYPE_CHECKING:
@@ -96,8 +96,12 @@ def _print(row: Leader) -> None:
         and row.masters is not None
         and not any(one.condition == "leads" for one in row.masters)
     ):
-        run = counted(len(row.masters), "master")
-        then = f"{run} run, and their logs say why none leads" if row.masters else "start one with `dorm master`"
+        if not row.masters:
+            then = "start one with `dorm master`"
+        elif len(row.masters) == 1:
+            then = f"{row.masters[0].name} runs, and its log says why it does not lead"
+        else:
+            then = f"{len(row.masters)} masters run, and their logs say why none leads"
         who = f"{row.last} was elected last, {ago(row.age_s)} ago" if row.last else "nobody ever led"
         console.print(Text(f"nobody leads, and there is no lease: {who}; {then}"))
         return

@@ -211,6 +211,9 @@ def set_policy(
     tenant's apps divide; with weights=apps, the default, an app's weight counts
     relative to all other apps.
 
+    tenant_apps=N limits how many apps of one tenant may be there at once that have
+    not ended (10,000 by default); further submissions are refused.
+
     [bold]Examples[/]
 
       dorm policy set theta2=0.2 quiet=500ms
@@ -250,7 +253,7 @@ def set_policy(
             console.print(Text(line))
         if all_after(after, change, plugins) != after:
             raise Fail(
-                "somebody else changed the same setting at the same time; check `dorm policy show`",
+                "someone else changed the same setting at the same time; check `dorm policy show`",
                 code="settings.changed_meanwhile",
             )
 

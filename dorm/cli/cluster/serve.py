@@ -172,7 +172,9 @@ def address_of(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
-        raise Fail(f"{text[:80]!r} is no address to listen on; write 127.0.0.1:4280", 2, code="api.listen.malformed")
+        raise Fail(
+            f"{text[:80]!r} is not an address to listen on; write 127.0.0.1:4280", 2, code="api.listen.malformed"
+        )
     return host, int(port)
 
 

@@ -81,7 +81,7 @@ def top(
             if once or not (console.is_terminal and sys.stdin.isatty()):
                 await _print(connected, look)
                 return
-            connected.tell_outages(lambda lost: setattr(look, "lost", lost))
+            connected.report_outages(lambda lost: setattr(look, "lost", lost))
             with stops() as events:
                 await first_of(_Screen(connected, look, where(url, cluster)[1]).run(), events.first.wait())
 

@@ -32,7 +32,7 @@ def keys_in(typed: bytes) -> list[str]:
 
 
 def press(look: Look, key: str, state: State, now: int) -> bool:
-    """Change the look.  Return False where the key ends the program."""
+    """Change the look.  Return False if the key ends the program."""
     if look.typing:
         _type(look, key)
         return True

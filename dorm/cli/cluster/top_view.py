@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from dorm.cli.log.events import in_words, style_of
-from dorm.cli.output import ago, cell
+from dorm.cli.output import ago, cell, counted
 from dorm.cli.terminal import one_line
 from dorm.core.query.reported import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
@@ -135,11 +135,11 @@ def _heading(state: State, look: Look, cluster: str) -> Text:
     waiting = sum(1 for name in state.names.values() if state.apps[name].current is None)
     line = Text("dorm top", style="bold").append(f"  {one_line(cluster)}", style="not bold")
     parts = [
-        f"{total.nodes} of {len(state.nodes)} nodes",
-        f"{total.apps} apps" + (f", {waiting} waiting" if waiting else ""),
+        f"{total.nodes} of {counted(len(state.nodes), 'node')}",
+        counted(total.apps, "app") + (f", {waiting} waiting" if waiting else ""),
         f"utilization {total.utilization:.2f} of {total.utilization_max}",
         f"fairness loss {total.fairness_loss:.2f}",
-        f"{total.decisions} decisions",
+        counted(total.decisions, "decision"),
         f"record {total.seq}",
     ]
     line.append("  " + "  ".join(parts), style="not bold")

@@ -28,7 +28,7 @@ from dorm.cli.settings import (
     parse_params,
     volumes_of_option,
 )
-from dorm.cli.signals import Stops, end_beside_threads, first_of, hears_ctrl_c, stops
+from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c, stops
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from events.kinds import PolicyChanged
@@ -226,16 +226,16 @@ async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | 
                 await cluster.client.change_policy(change)
             if api is not None:
                 await stack.enter_async_context(api)
-            _say_hello(cluster, running, other, fresh)
+            _print_greeting(cluster, running, other, fresh)
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
     if cluster.master.computing.busy:
-        end_beside_threads()
+        exit_despite_threads()
 
 
 def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
     """Return whether the cluster in this folder knows its users, as a new one does unless it is to be open; and whether it has
-    no log yet.  Raises Fail where the folder holds a cluster of the other kind, which it stays."""
+    no log yet.  Raises Fail if the folder holds a cluster of the other kind, which it stays."""
     from dorm.local.founding import has_log, knows_users
 
     server = data / "nats"
@@ -273,7 +273,7 @@ def _founding(change: PolicyChanged | None) -> PolicyChanged:
     return change if change.policy is not None else msgspec.structs.replace(change, policy=POLICY)
 
 
-def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, fresh: bool) -> None:
+def _print_greeting(cluster: LocalCluster, running: Running, other: Running | None, fresh: bool) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -304,7 +304,7 @@ def _say_hello(cluster: LocalCluster, running: Running, other: Running | None, f
 
 
 def _image_of(cluster: LocalCluster) -> str:
-    """Return what `dorm run` needs where containers are made from images."""
+    """Return what `dorm run` needs if containers are made from images."""
     return "" if cluster.runtime_name == "process" else "--image IMAGE "
 
 

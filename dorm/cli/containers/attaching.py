@@ -41,7 +41,7 @@ class Attached:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, timeout: float | None = None) -> int:
-        """Return the command's exit code.  Raises Fail where it did not end by itself, or `timeout` seconds were over."""
+        """Return the command's exit code.  Raises Fail if it did not end by itself, or `timeout` seconds were over."""
         with self._signals(_PASSED_ON, self._pass_on):
             return await self._until_ended(timeout)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def split(given: str) -> tuple[str, int | None]:
-    """Return the app and the rank, None where none is named.  Raises WrongUsage."""
+    """Return the app and the rank, None if none is named.  Raises WrongUsage."""
     app, slash, rank = given.partition("/")
     if not slash:
         return app, None

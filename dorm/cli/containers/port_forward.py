@@ -94,7 +94,7 @@ class _Forwarding:
         self._said = ""
 
     async def run(self, local: int) -> None:
-        """Forward until the session ends.  Raises Fail where the local port is taken, or when the container has ended."""
+        """Forward until the session ends.  Raises Fail if the local port is taken, or when the container has ended."""
         connections: set[asyncio.Task[None]] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +111,7 @@ class _Forwarding:
                 async for answer in answers:
                     if isinstance(answer, Begun):
                         await server.start_serving()
-                        self._say_where(server)
+                        self._print_where(server)
                     elif isinstance(answer, Ended):
                         raise Fail(answer.reason, code=answer.code)
         finally:
@@ -119,7 +119,7 @@ class _Forwarding:
                 task.cancel()
             await asyncio.gather(keeping, *connections, return_exceptions=True)
 
-    def _say_where(self, server: asyncio.Server) -> None:
+    def _print_where(self, server: asyncio.Server) -> None:
         place, local = self._session.place, server.sockets[0].getsockname()[1]
         say(f"{_HOST}:{local} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
 

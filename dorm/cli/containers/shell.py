@@ -61,7 +61,7 @@ def shell(
             from dorm.client.sessions.session import Session
 
             place = running_place(await connected.app(app), rank)
-            _say_where(place)
+            _print_where(place)
             words = (program,) if program else _BEST
             term = os.environ.get("TERM", "")
             session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
@@ -72,5 +72,5 @@ def shell(
         raise typer.Exit(code)
 
 
-def _say_where(place: Place) -> None:
+def _print_where(place: Place) -> None:
     progress_console.print(f"{place} on node {place.node}; Ctrl-D leaves it", markup=False, highlight=False)

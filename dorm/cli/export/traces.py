@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 from rich.text import Text
@@ -94,6 +95,11 @@ def traces(
     run(run_until_stopped(work()))
 
 
+def _new(path: Path) -> BinaryIO:
+    """Open a file that its owner alone can read, if it is new: it has the names of all tenants' apps."""
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600))
+
+
 @contextlib.asynccontextmanager
 async def _sink(
     otlp: str | None, output: Path | None, cluster: str, headers: dict[str, str], follow: bool
@@ -109,7 +115,7 @@ async def _sink(
             yield receiver.send
         return
     assert output is not None
-    with output.open("wb") as opened:
+    with _new(output) as opened:
 
         def write(spans: list[Span]) -> None:
             opened.write(as_json(cluster, spans))

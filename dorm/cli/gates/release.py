@@ -1,4 +1,4 @@
-"""`dorm release`: let held apps go on."""
+"""`dorm release`: let held apps continue."""
 
 from __future__ import annotations
 

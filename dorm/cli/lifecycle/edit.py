@@ -63,7 +63,7 @@ def edit(
     change until the app has started; its name and user never. A `workdir` in the
     file is shipped.
 
-    If somebody else has changed the spec since you read it, your edit is refused:
+    If someone else has changed the spec since you read it, your edit is refused:
     repeat it on the current spec.
 
     [bold]Examples[/]
@@ -138,7 +138,7 @@ async def _edit(
 async def _asked(
     connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool
 ) -> AppSpec | None:
-    """Return the spec that the user wants; None where an editor left it as it was.  A folder that it names is shipped with
+    """Return the spec that the user wants; None if an editor left it as it was.  A folder that it names is shipped with
     `send`, else only looked at."""
     from dorm.cli.lifecycle.editing import from_editor, from_file
     from dorm.cli.lifecycle.shipping import with_folder
@@ -159,7 +159,7 @@ async def _asked(
 
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
-    """Return the next decision with the edit.  Raises Fail where it would be refused."""
+    """Return the next decision with the edit.  Raises Fail if it would be refused."""
     from dorm.core.query.planning.assumed import Assumed, PlanError
     from dorm.core.query.planning.plans import plan
 

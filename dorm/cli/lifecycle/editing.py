@@ -34,7 +34,7 @@ def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
 
 async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
     """Have the user edit the spec in `$VISUAL` or `$EDITOR`, again with the reason as long as `check` refuses it; return None
-    where it was left as it was.  Raises Fail where no editor can be started, or it fails."""
+    if it was left as it was.  Raises Fail if no editor can be started, or it fails."""
     before = as_yaml(document_of(spec))
     command = shlex.split(next((found for name in _EDITORS if (found := os.environ.get(name))), "vi"))
     text, why = before, ""

@@ -20,8 +20,8 @@ async def with_folder(
 ) -> dict[str, Any]:
     """Return the document with the hash of its folder in place of a path, relative to `base`; any other document as it is.
 
-    The folder is shipped with `send`, else only looked at.  Where nothing in it has changed, the app keeps what it has, so that
-    a new commit of the same files restarts nothing.  Raises Fail for somebody else's app, SpecError, Unshippable, and the log's
+    The folder is shipped with `send`, else only looked at.  If nothing in it has changed, the app keeps what it has, so that
+    a new commit of the same files restarts nothing.  Raises Fail for someone else's app, SpecError, Unshippable, and the log's
     errors."""
     if not isinstance(document.get("workdir"), str):
         return document

@@ -17,7 +17,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import as_yaml, console
-from dorm.cli.source import log_of, parse_moment, say_nothing_found
+from dorm.cli.source import log_of, parse_moment, report_nothing_found
 from dorm.cli.terminal import in_document, one_line, say
 from events.cloudevents import cloud_event, plain
 from events.log.records import LogUnavailable
@@ -133,7 +133,9 @@ def events(
             first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
             await _print_all(chosen, printer)
             if not printer.shown and not follow and tail != 0 and (wanted != Filter() or since or until):
-                say_nothing_found(first, end, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds)
+                report_nothing_found(
+                    first, end, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds
+                )
 
     run(work())
 

@@ -68,14 +68,14 @@ def rotate(
             async for cut in asked(connected, keep_records=keep_records, keep_s=keep_s):
                 cuts.append(cut)
                 if output not in (Format.json, Format.yaml):
-                    _say_cut(cut)
+                    _print_cut(cut)
         if output in (Format.json, Format.yaml):
             show_document(cuts, output)
 
     run(work())
 
 
-def _say_cut(cut: LogRotated) -> None:
+def _print_cut(cut: LogRotated) -> None:
     text = (
         f"records {cut.after + 1:,} to {cut.upto:,} are in {cut.archive} at {cut.place} ({humanize(MEMORY, cut.bytes)})"
     )
@@ -150,7 +150,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 async def _parts(connection: Connection) -> list[Part]:
-    """Return the archives, and the stream at the end.  Raises LogError where the archives can't be listed."""
+    """Return the archives, and the stream at the end.  Raises LogError if the archives can't be listed."""
     from events.archive.whole import WholeLog
 
     found: list[Part] = []

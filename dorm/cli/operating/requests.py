@@ -116,7 +116,7 @@ def _left(state: State, nodes: list[str]) -> list[str]:
 
 async def until_empty(connected: Client, nodes: list[str], timeout: float) -> None:
     """Show what is left on the nodes until they are empty.  Raises Fail."""
-    from dorm.cli.apps.waiting import NOBODY, Leaderless, telling_who_is_missing
+    from dorm.cli.apps.waiting import NOBODY, Leaderless, reporting_missing_master
 
     begun = time.monotonic()
     shown: list[str] = []
@@ -124,7 +124,7 @@ async def until_empty(connected: Client, nodes: list[str], timeout: float) -> No
     names = ", ".join(nodes)
     are = "are" if len(nodes) > 1 else "is"
     try:
-        async with asyncio.timeout(timeout), telling_who_is_missing(connected, leaderless):
+        async with asyncio.timeout(timeout), reporting_missing_master(connected, leaderless):
             with progress_console.status(f"{names} {are} being drained") as status:
                 async for state, _ in connected.watch():
                     _still_drained(state, nodes)
@@ -149,7 +149,7 @@ def _still_drained(state: State, nodes: list[str]) -> None:
     for node in nodes:
         known = state.nodes.get(node)
         if known is None or (known.condition == "up" and not known.draining):
-            raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
+            raise Fail(f"{node} is used again: someone has undone the drain", code="node.used_again")
 
 
 def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:

@@ -1,4 +1,4 @@
-"""`dorm checkpoints`: what an app has saved, and from what it would go on."""
+"""`dorm checkpoints`: what an app has saved, and where it would resume."""
 
 from __future__ import annotations
 

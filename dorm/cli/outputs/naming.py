@@ -25,7 +25,7 @@ class Named(NamedTuple):
 
 
 def named(word: str) -> Named | None:
-    """Return what a word names, None where it is a path on this machine.  The path's first name says which folder is meant;
+    """Return what a word names, None if it is a path on this machine.  The path's first name says which folder is meant;
     without one of these names it is the outputs.  Raises WrongUsage."""
     match = _REMOTE.fullmatch(word)
     if match is None:

@@ -69,8 +69,8 @@ def _show_curves(sides: Sequence[Side]) -> None:
 
 
 def bars(curve: Sequence[tuple[float, float]], longest: float, low: float, high: float) -> str:
-    """Return a curve as bars over `longest` seconds, from `low` to `high`: where several points fall into one bar, their last;
-    where none does, the one before."""
+    """Return a curve as bars over `longest` seconds, from `low` to `high`: if several points fall into one bar, their last; if
+    none does, the one before."""
     if not curve:
         return " " * _WIDTH
     heights: list[float | None] = [None] * _WIDTH

@@ -16,6 +16,7 @@ from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import Format, SheetFormat, SheetOutput, ago, console, counted, show, show_document, write_csv
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 from dorm.cli.swept.lines import with_parameters
+from dorm.cli.tables import reported_step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -90,7 +91,7 @@ def history(
     begin, end = parse_moment(since), parse_moment(until)
     for one in state or ():
         if one not in STATES:
-            raise WrongUsage(f"--state: {one} is no state; the states are {', '.join(STATES)}")
+            raise WrongUsage(f"--state: {one} is not a state; the states are {', '.join(STATES)}")
     try:
         conditions = [parse_condition(one) for one in metric or ()]
         in_order([], sort)
@@ -154,6 +155,7 @@ def _show(
     plain = [
         {
             **msgspec.to_builtins(row),
+            "step": reported_step(row.step, row.loss, row.loss_is),
             "loss": row.loss_is or row.loss,
             "life": ago(row.life_s),
             "paused": ago(row.paused_s) if row.paused_s else None,

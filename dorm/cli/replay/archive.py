@@ -15,7 +15,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, target, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show_document
-from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
+from dorm.cli.source import File, log_of, parse_moment, progress_of, report_nothing_found
 from replay.export.export import format_of
 from replay.export.sink import FileFormat
 
@@ -116,7 +116,7 @@ def export_log(
         if with_progress and output not in (Format.json, Format.yaml):
             console.print(Text(f"{reports:,} reports of progress are in {beside}"), soft_wrap=True)
         if selection.some and not (done.records if done.rows is None else done.rows):
-            say_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
+            report_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
 
     run(work())
 

@@ -313,7 +313,7 @@ class StepApp(App[None]):
             case Step(count, what):
                 search = msgspec.structs.replace(self._search, what=what)
                 moved = await stepper.step(count, search, self._progress)
-                return "" if moved else self._nothing_there(count, what)
+                return "" if moved else self._nothing_found(count, what)
             case Go(to):
                 await stepper.go(to, self._progress)
             case Filter(text):
@@ -325,7 +325,7 @@ class StepApp(App[None]):
                     await stepper.go(None, self._progress)
         return ""
 
-    def _nothing_there(self, count: int, what: str) -> str:
+    def _nothing_found(self, count: int, what: str) -> str:
         if not what and not self._search:
             return "this is the log's end" if count > 0 else "this is the log's start"
         kind = what or "event"

@@ -61,7 +61,7 @@ def usage(
     JSON has begin and end (log time, UTC ns), first and last (sequences), by,
     rows and totals; each row its period, user, app, app_id, node, resource, unit,
     container_hours, given, used, known, wasted, paused, redone, lost and
-    capacity, which is null where rows are of single users or apps.
+    capacity, which is null if rows are of single users or apps.
 
     [bold]Examples[/]
 
@@ -227,7 +227,7 @@ def _cells(row: Row, periods: bool) -> dict[str, Any]:
 
 
 def _number(amount: float | None) -> str | None:
-    """Return an amount to two digits after the point, or more where it is small."""
+    """Return an amount to two digits after the point, or more if it is small."""
     if amount is None:
         return None
     return f"{amount:,.2f}" if abs(amount) >= 1 or not amount else f"{amount:.2g}"

@@ -212,7 +212,7 @@ def _apps(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def what_was_left_out(workload: Workload) -> str:
+def skipped_in_words(workload: Workload) -> str:
     """Return one line: how many rows were skipped, the first with their reasons, and how many were out of order; '' for
     none."""
     parts = []

@@ -33,6 +33,8 @@ _SHOWN = 4
 """Apps that a line names."""
 _WHAT_IF_LIMIT_S = 300.0
 _HOUR_S = 3600.0
+SHORT_WINDOW_S = 600.0
+"""Figures per hour of a shorter window say little: one app that ends in its only minute makes sixty an hour."""
 _WINDOW = "-1h"
 _COMMAND = [sys.executable, "-c", "from dorm.cli.main import main; main()"]
 
@@ -320,7 +322,8 @@ def _in_words(found: Comparison) -> str:
     named = "; ".join(_app_in_words(app) for app in found.apps[:_SHOWN])
     more = f"; and {found.differing - _SHOWN} more" if found.differing > _SHOWN else ""
     moved = f", {found.moved} on other nodes" if found.moved else ""
-    what = f"{found.differing} of {counted(found.live, 'app')} differ{'s' if found.differing == 1 else ''}{moved}"
+    one = found.differing == 1 or found.live == 1
+    what = f"{found.differing} of {counted(found.live, 'app')} differ{'s' if one else ''}{moved}"
     then, now = found.then, found.now
     figures = (
         f"utilization {now.utilization:.3f} -> {then.utilization:.3f}, fairness loss {now.fairness_loss:.3f} -> "
@@ -343,4 +346,5 @@ def _hour_in_words(found: dict[str, Any]) -> str:
         within = {True: "within the backtest's error", False: "more than the backtest's error", None: "error unknown"}
         parts.append(f"mean completion {found['completion_difference_s']:+.1f} s ({within[found['within_error']]})")
     parts.append(f"adjustments {base['adjustments']:g} -> {changed['adjustments']:g} an hour")
-    return f"the last {found['window_s'] / 60:.0f} min under it: {', '.join(parts)}"
+    short = " (too short for reliable figures per hour)" if found["window_s"] < SHORT_WINDOW_S else ""
+    return f"the last {found['window_s'] / 60:.0f} min under it{short}: {', '.join(parts)}"

@@ -137,7 +137,7 @@ def simulate(
     scenarios = [_scenario(one, _nodes(one, nodes, load), usual, charged, strict=strict) for one in loaded]
     if mtbf is not None:
         scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(scenarios)]
-    _check_told(contenders, loaded[0])
+    _check_declared(contenders, loaded[0])
     every_s = every or _every_s(loaded)
     used = list(range(seed, seed + len(loaded)))
     settings = {"seeds": used, "nodes": len(scenarios[0].nodes), "rounds_s": rounds,
@@ -147,7 +147,7 @@ def simulate(
         base=label, every_s=every_s, log=log, force=force, workers=workers,
     )  # fmt: skip
     _show(compared, contenders, loaded[0], settings, output, with_apps=apps, force=force)
-    _tell_unfinished(compared, cut=until is not None)
+    _report_unfinished(compared, cut=until is not None)
 
 
 def _usage(error: Exception) -> Fail:
@@ -274,13 +274,13 @@ def _scenario(
     *,
     strict: bool,
 ) -> Scenario:
-    from dorm.cli.simulation.comparisons import what_was_left_out
+    from dorm.cli.simulation.comparisons import skipped_in_words
     from replay.simulator.compare.contenders import with_timings
     from replay.simulator.scenario import Scenario
     from replay.simulator.workloads.nodes import fitting
 
     fits = fitting(workload, nodes, strict=strict)
-    if left := what_was_left_out(fits):
+    if left := skipped_in_words(fits):
         _say(left)
     if not fits.apps:
         raise Fail(f"workload {workload.name} has no app that these nodes could run", code="workload.nothing_fits")
@@ -311,7 +311,7 @@ def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
     return msgspec.structs.replace(scenario, outages=outages)
 
 
-def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
+def _check_declared(contenders: Sequence[Contender], workload: Workload) -> None:
     needy = ("dorm-speed", "oasis", "optimus", "shockwave", "srtf", "themis")
     asking = [one.policy for one in contenders if one.policy in needy]
     if asking and not any(app.spec.steps for app in workload.apps):
@@ -357,7 +357,7 @@ def _check_target(output: str, *, force: bool) -> None:
     """Check the target before computing anything: the result must be writable."""
     if output in _DRAWN and sys.stdout.isatty():
         raise Fail(
-            f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}",
+            f"-o {output} is not text for a terminal; write it to a file: -o comparison.{output}",
             USAGE,
             code="usage.terminal",
         )
@@ -418,7 +418,7 @@ def _draw(form: str, compared: Comparison, document: dict[str, Any], title: str)
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _tell_unfinished(compared: Comparison, *, cut: bool) -> None:
+def _report_unfinished(compared: Comparison, *, cut: bool) -> None:
     from dorm.cli.simulation.comparisons import unfinished
 
     for label in compared.labels:

@@ -166,7 +166,7 @@ class _Made(NamedTuple):
 
 
 async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
-    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.cli.apps.waiting import reporting_missing_master
     from dorm.cli.signals import stops
     from dorm.cli.swept.waiting import until_all_ended
 
@@ -175,7 +175,7 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
     async with client(url, cluster, user=user) as connected:
         sweep = await _ready(connected, made, target(url, cluster).url)
         with stops() as signals:
-            async with telling_who_is_missing(connected):
+            async with reporting_missing_master(connected):
                 outcome = await _submitted(connected, sweep, signals.first)
         found = {"name": sweep.name, "count": len(sweep.specs), **msgspec.to_builtins(outcome)}
         if output in (Format.json, Format.yaml) and not wait:
@@ -185,15 +185,15 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
             hint = f"`dorm sweep show {sweep.name}` shows them"
             console.print(Text(f"{sweep.name}: {counted(outcome.new, 'app')} submitted{there}; {hint}"))
         if wait:
-            async with telling_who_is_missing(connected):
+            async with reporting_missing_master(connected):
                 await until_all_ended(connected, sweep.name)
             if output in (Format.json, Format.yaml):
                 show_document(found, output)
 
 
 async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
-    """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused where
-    a node could not run it."""
+    """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused if a
+    node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
     from dorm.local.commands import check_nodes
@@ -299,14 +299,14 @@ def cancel_sweep(
     """
 
     async def work() -> None:
-        from dorm.cli.apps.waiting import telling_who_is_missing
+        from dorm.cli.apps.waiting import reporting_missing_master
         from dorm.cli.swept.waiting import all_ended
         from dorm.client.sweeps.cancelling import cancel
 
         async with client(url, cluster, user=user) as connected:
             asked = await cancel(connected, sweep, reason)
             if wait:
-                async with telling_who_is_missing(connected):
+                async with reporting_missing_master(connected):
                     await all_ended(connected, asked.apps)
                 console.print(Text(f"{sweep}: {counted(len(asked.apps), 'app')} ended"))
             else:

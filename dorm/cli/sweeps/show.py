@@ -13,7 +13,7 @@ from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import Format, SheetFormat, SheetOutput, ago, console, show, show_document, write_csv
 from dorm.cli.swept.lines import SweepName, with_parameters
-from dorm.cli.tables import phases_of
+from dorm.cli.tables import phases_of, reported_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def show_sweep(
     from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
 
     if by is not None and by not in METRICS:
-        raise WrongUsage(f"--by: {by} is no metric of a sweep; the metrics are {', '.join(METRICS)}")
+        raise WrongUsage(f"--by: {by} is not a metric of a sweep; the metrics are {', '.join(METRICS)}")
 
     async def work() -> tuple[SweepRow, list[SweptRow]]:
         async with client(url, cluster) as connected:
@@ -86,6 +86,7 @@ def _show_table(rows: Sequence[SweptRow], output: Format) -> None:
         {
             **msgspec.to_builtins(row),
             **{f"={name}": _shown(value) for name, value in row.parameters.items()},
+            "step": reported_step(row.step, row.loss, row.loss_is),
             "loss": row.loss_is or row.loss,
             "ran": ago(row.container_s) if row.container_s else None,
         }

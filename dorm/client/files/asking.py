@@ -105,7 +105,7 @@ class Files:
 
     async def read(self, where: Where, question: Reading) -> AsyncGenerator[Answer, None]:
         """Yield the pieces of an answer from the first node that has what is asked for.  Raises as `listed`; once a piece has
-        come, a lost connection is the caller's to go on after."""
+        come, the caller has to handle a lost connection."""
         async for piece in self._ask(where, FILES, encode(question)):
             yield piece
 
@@ -118,7 +118,7 @@ class Files:
         raise FilesRefused("the agent did not say whether it took the file; copy it again", code="files.no_answer")
 
     async def _ask(self, where: Where, what: str, question: bytes) -> AsyncGenerator[Answer, None]:
-        """Ask one node after the other, and again for a while where none answers."""
+        """Ask one node after the other, and again for a while if none answers."""
         loop = asyncio.get_running_loop()
         ends, begun = loop.time() + _PATIENCE_S, False
         while True:

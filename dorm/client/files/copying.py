@@ -30,7 +30,7 @@ class Progress:
     """What a caller learns of a copy; the default learns nothing."""
 
     def plan(self, files: int, size: int) -> None:
-        """So much is to be copied."""
+        """What to copy."""
 
     def done(self, size: int) -> None:
         """So many bytes more are done."""

@@ -24,13 +24,13 @@ _UNDER_WAY = 4
 
 async def upload(files: Files, where: Where, source: Path, path: str, done: Callable[[int], None]) -> None:
     """Copy a file to `path` of an area; call `done` with bytes as they are stored.  An upload of the same bytes to the same
-    place goes on where an earlier one was.  Raises FilesRefused, OSError, LogUnavailable."""
+    place continues where an earlier one stopped.  Raises FilesRefused, OSError, LogUnavailable."""
     file = await asyncio.to_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(file)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode) or size > LARGEST:
-            raise FilesRefused(f"{source} is no regular file of at most {LARGEST:,} bytes", code="files.not_regular")
+            raise FilesRefused(f"{source} is not a regular file of at most {LARGEST:,} bytes", code="files.not_regular")
         try:
             digest = (await asyncio.to_thread(digest_of, file, size)).of(size)
             known = f"{where.app.id}\0{where.area}\0{path}\0{digest}".encode()

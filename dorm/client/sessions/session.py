@@ -71,7 +71,7 @@ class Session:
         self._numbers: dict[int, int] = {}
 
     async def answers(self) -> AsyncGenerator[Answer, None]:
-        """Yield `Begun`, `Output` … and at last `Ended`.  Raises SessionFailed where the agent does not answer or the server
+        """Yield `Begun`, `Output` … and at last `Ended`.  Raises SessionFailed if the agent does not answer or the server
         forbids it."""
         async with contextlib.aclosing(self._ask("session", self._open)) as found:
             async for one in found:
@@ -134,7 +134,7 @@ class Session:
         return subjects.session(client.cluster, place.node, what, place.app.tenant, client.user)
 
     async def _unanswered(self, error: LogUnavailable, begun: bool) -> SessionFailed:
-        """Return what to say where the node's agent is silent: an agent of an earlier release serves no sessions."""
+        """Return what to say if the node's agent is silent: an agent of an earlier release serves no sessions."""
         node = self.place.node
         if begun or error.code != "agent.no_answer":
             return SessionFailed(f"the session is lost: node {node}: {error}", code="session.lost")

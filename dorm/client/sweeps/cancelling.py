@@ -29,8 +29,8 @@ class Cancelled(NamedTuple):
 
 
 async def cancel(client: Client, name: str, reason: str = "") -> Cancelled:
-    """Cancel all apps of a sweep that have not ended, those that wait first.  Raises NotFound; Refused, also where all of it
-    has ended; Unsettled, and the log's errors."""
+    """Cancel all apps of a sweep that have not ended, those that wait first.  Raises NotFound; Refused, also if all of it has
+    ended; Unsettled, and the log's errors."""
 
     def live(state: State) -> list[tuple[str, bool]]:
         return [(app.id, bool(app.generation)) for app in find_sweep(state, name, client.user) if not app.ended]
@@ -40,7 +40,7 @@ async def cancel(client: Client, name: str, reason: str = "") -> Cancelled:
         raise Refused(f"all apps of the sweep {name} have ended already", code="app.ended")
     position = 0
     for started in (False, True):
-        # The last ones first: a command that still submits the sweep goes on after them.
+        # The last ones first: a command that still submits the sweep continues after them.
         ids = [app for app, has_started in reversed(found) if has_started is started]
         position = max(position, await _cancel_all(client, ids, reason))
     return Cancelled(tuple(app for app, _ in found), position)

@@ -43,7 +43,7 @@ def is_sweep(state: State, name: str, user: str = "") -> bool:
 
 
 def free_name(state: State, user: str, wanted: str, run_of: Callable[[str], str]) -> str:
-    """Return the name for a sweep whose user gave it none: that of the same sweep where it has not ended, else the name with
+    """Return the name for a sweep whose user gave it none: that of the same sweep if it has not ended, else the name with
     the first number after it that no sweep and no app has.  `run_of` returns the digest of the sweep under a name."""
     tenant = state.known.tenant_of(user) if state.known is not None else user
     found = {name: apps for (owner, name), apps in sweeps(state).items() if owner == tenant}
@@ -51,13 +51,13 @@ def free_name(state: State, user: str, wanted: str, run_of: Callable[[str], str]
     for number in count(1):
         name = wanted if number == 1 else f"{wanted}-{number}"
         apps = found.get(name)
-        if apps is not None and _goes_on(apps, run_of(name)):
+        if apps is not None and _still_runs(apps, run_of(name)):
             return name
         if apps is None and name not in taken:
             return name
     raise AssertionError("numbers do not end")
 
 
-def _goes_on(apps: list[App], run: str) -> bool:
+def _still_runs(apps: list[App], run: str) -> bool:
     group = apps[0].spec.group
     return group is not None and group.run == run and (len(apps) < group.count or not all(app.ended for app in apps))

@@ -52,8 +52,8 @@ async def submit(
 ) -> Outcome:
     """Submit what is missing of a sweep, and wait for the answers; call `answered` with how many apps are there so far.
 
-    Raises Refused where other apps have names of this sweep, where it was cancelled or is over, and where the master refuses
-    one of its apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
+    Raises Refused if other apps have names of this sweep, if it was cancelled or is over, and if the master refuses one of its
+    apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
     """
     first = await client.submission_id(f"{client.user}.{sweep.digest}.0")
     state = await client.state()
@@ -61,7 +61,7 @@ async def submit(
     there = _there(state, sweep, tenant)
     _check_names(state, sweep, tenant, first)
     missing = [spec for spec in sweep.specs if spec.group is not None and spec.group.index not in there]
-    _check_going_on(sweep, list(there.values()), missing)
+    _check_unfinished(sweep, list(there.values()), missing)
     under_way = _Submission(client, sweep, there.values(), state, answered, answer_s)
     await under_way.run(missing[:1])
     await under_way.run(missing[1:])
@@ -79,7 +79,7 @@ def _there(state: State, sweep: Sweep, tenant: str) -> dict[int, App]:
 
 
 def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> None:
-    """Refuse a sweep where other live apps have its name, or names of its apps.  Raises Refused."""
+    """Refuse a sweep if other live apps have its name, or names of its apps.  Raises Refused."""
     taken = [
         app
         for app_id in state.names.values()
@@ -98,9 +98,13 @@ def _check_names(state: State, sweep: Sweep, tenant: str, submission: str) -> No
             raise Refused(text, code="sweep.name.taken")
 
 
-def _check_going_on(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
-    """Refuse to go on with a sweep that was cancelled, or that is over.  Raises Refused."""
+def _check_unfinished(sweep: Sweep, there: Sequence[App], missing: Sequence[CheckedSpec]) -> None:
+    """Refuse to continue a sweep that was cancelled, or that is over.  Raises Refused."""
     again = "give it another --name to run it again"
+    if any(app.cancel_requested and not app.ended for app in there) and all(
+        app.cancel_requested or app.ended for app in there
+    ):
+        raise Refused(f"the sweep {sweep.name} is being cancelled; {again}", code="sweep.cancelled")
     if missing and there and all(app.ended == "cancelled" for app in there):
         text = f"the sweep {sweep.name} was cancelled before all of it was submitted; {again}"
         raise Refused(text, code="sweep.cancelled")
@@ -184,7 +188,7 @@ class _Submission:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send_one(self, spec: CheckedSpec) -> None:
-        """Submit one app.  A submission that was answered before, and is no app now, was refused or is long over: another id
+        """Submit one app.  A submission that was answered before, and has no app now, was refused or is long over: another id
         asks again."""
         try:
             owned = spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=self._client.user)
@@ -220,7 +224,7 @@ class _Submission:
         except TimeoutError:
             raise NoAnswer(
                 f"{self._unsent + len(self._open)} apps have no answer yet: no master leads (`dorm masters`), or it is busy; "
-                "the same command goes on"
+                "the same command continues"
             ) from None
 
     def _note(self, state: State, events: Sequence[Event]) -> bool:

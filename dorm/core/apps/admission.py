@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.app import name_key
+from dorm.core.app import TENANTS, name_key
 from dorm.core.apps.gating.awaiting import awaited_apps
 from dorm.core.apps.offers import check_offered
 from dorm.core.apps.origins import with_origin
 from dorm.core.round_size import MOST_CONTAINERS
+from dorm.core.settings import most_apps
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
@@ -39,14 +41,43 @@ def app_id(name: str, submission: str) -> str:
 DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """RFC 4648's digits, in lower case."""
 ID_DIGITS = r"[a-z2-7]{12}|[a-z2-7]{6}"
-"""What follows the name in an app's id, as a pattern: the longer one where submissions belong to tenants.  A name has at most
+"""What follows the name in an app's id, as a pattern: the longer one if submissions belong to tenants.  A name has at most
 48 characters, so an id can be a host's name."""
 
 
-def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAccepted | AppRejected:
+class LiveApps:
+    """How many apps of each tenant have not ended, with those that the same round lets in.  An open cluster has no tenants,
+    and counts none."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._counts: Counter[str] | None = None
+
+    def check_room(self, tenant: str) -> None:
+        """Refuse one more app of a tenant that has as many as it may.  Raises SpecError."""
+        if not tenant:
+            return
+        if self._counts is None:
+            keys = (name.partition(TENANTS) for name in self._state.names)
+            self._counts = Counter(owner for owner, mark, _ in keys if mark)
+        there, most = self._counts[tenant], most_apps(self._state.settings)
+        if there >= most:
+            raise SpecError(
+                f"{tenant} has {there:,} of at most {most:,} apps that have not ended; cancel some, or ask an operator to "
+                "raise the limit (`dorm policy set tenant_apps=N`)",
+                code="tenant.apps.too_many",
+            )
+
+    def add(self, tenant: str) -> None:
+        """Count an app that is let in, after `check_room`."""
+        if self._counts is not None:
+            self._counts[tenant] += 1
+
+
+def answer(state: State, submission: Submission, taken: dict[str, str], live: LiveApps) -> AppAccepted | AppRejected:
     """Return the answer to one submission.
 
-    `taken` maps names (`name_key`) that were assigned earlier in the same round to their apps.
+    `taken` maps names (`name_key`) that were assigned earlier in the same round to their apps, and `live` counts these.
     """
     if submission.app:
         return AppRejected(
@@ -63,6 +94,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         check_room(state, spec, spec.n_min, submission.tenant)
         stored = with_origin(state, spec.stored(), submission.id)
         after = awaited_apps(state, spec, submission, taken)
+        live.check_room(submission.tenant)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -72,6 +104,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             code=error.code,
             cause=str(submission.seq),
         )
+    live.add(submission.tenant)
     return AppAccepted(
         app=app_id(spec.name, submission.id),
         spec=stored,

@@ -55,7 +55,7 @@ class Bounds(NamedTuple):
     n_max: int
     why: str
     asked: str = ""
-    """What the app asked for itself, where that is less than it could have otherwise."""
+    """What the app asked for itself, if that is less than it could have otherwise."""
 
 
 def bounds(app: App, now: int, claimed: int = 0) -> Bounds:

@@ -1,17 +1,17 @@
 """Apps that have no running containers but a claim to a place, as the policy sees them.
 
-    pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, where others had to
+    pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, if others had to
                   make room for it before: `barred`).  Its place counts as held, so that nobody grows into it and shrinks
                   again a moment later.  An app that waits may start there: that restarts nobody
                   One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.apps.bounds`)
     returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
                   decision that looks at it
-    interrupted   one whose nodes went away, or that somebody stopped unasked.  It comes back before apps that never ran, to
-                  its old place where it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
+    interrupted   one whose nodes went away, or that was stopped without a request.  It comes back before apps that never ran,
+                  to its old place if it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
                   after another; its precedence ends after `FIRST_S`, and from then on it waits like any other app, with its
                   whole wait counted (`patience_s`)
 
-The last two times count from when it was interrupted, or, where all nodes had gone, from when the first of them is back.
+The last two times count from when it was interrupted, or, if all nodes had gone, from when the first of them is back.
 A failure of its own ends an app's claim as interrupted.
 """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    from dorm.core.state import AdjustmentRecord, App, State
+    from dorm.core.state import AdjustmentRecord, App, Generation, State
 
 LATEST = 5
 """How many adjustments count: enough to even out one that waited for another app's room, few enough to follow an app whose
@@ -36,6 +36,11 @@ def adjust_s(app: App) -> float | None:
     return round(sum(costs) / len(costs), 3)
 
 
+def held_since(current: Generation) -> int:
+    """Return since when (UTC ns) an app has had its present containers: from their decision, or the membership's."""
+    return max(current.decided_at, current.committed_at)
+
+
 def usual_adjust_s(state: State) -> float | None:
     """Return the median cost of a restart over the apps for which it was measured, running or ended; None if there
     are none.
@@ -51,7 +56,7 @@ def is_live(app: App) -> bool:
 
 
 def cost_s(record: AdjustmentRecord) -> float | None:
-    """Return the cost of one adjustment in seconds; None while it is in progress, and where it is unknown: for an app that
+    """Return the cost of one adjustment in seconds; None while it is in progress, and if it is unknown: for an app that
     reported steps and whose pace with the earlier containers was not measured.
 
     The pause lasts from the decision, or the end of what was prepared ahead, until the app ran again: all its containers had

@@ -42,7 +42,7 @@ LEAST_BACKOFF_S = 0.1
 LONGEST_LEAST_S = 10.0
 """Seconds up to which it doubles."""
 CERTAIN = ("command", "spec")
-"""Causes that a retry changes only where another node differs."""
+"""Causes that a retry changes only if another node differs."""
 CERTAIN_S = 10.0
 """Seconds, doubled with each failure in a row: a mount or a registry may come back before all retries are used up."""
 NOT_FOUND = (126, 127)
@@ -158,7 +158,7 @@ def is_interruption(event: GenerationFailed | MembersLost) -> bool:
 
 
 def counts_against(app: App, failure: str) -> str:
-    """Return which limit a failure counts against: its own where the spec sets one."""
+    """Return which limit a failure counts against: its own if the spec sets one."""
     own = failure in OWN_LIMITS and getattr(app.spec.retries, failure) is not None
     return failure if own else SHARED
 

@@ -53,7 +53,7 @@ def same_run(app: App, other: App) -> bool:
 
 
 def _held_back(members: list[App], now: int) -> dict[str, Waiting]:
-    """Return those of one group.  Where its apps state different limits, the least of them holds."""
+    """Return those of one group.  If its apps state different limits, the least of them holds."""
     limits = [limit_of(app) for app in members if not app.ended]
     if not limits:
         return {}

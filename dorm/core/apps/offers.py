@@ -7,7 +7,7 @@ node offers (`labels_of`), and each app's requirement includes what its spec nee
     volume/datasets/for/vision        offered to the apps of `vision`
     volume/scratch/writable           they may write there; with `/for/…` as above
     environment                       its agent builds apps' environments
-    environment/3.12                  and has that Python; `environment/any` where images bring their own
+    environment/3.12                  and has that Python; `environment/any` if images bring their own
 
 A volume whose folder is missing on a node now has no label, so nothing new goes there.  What runs there already is left alone
 (`waits_for_volume`): it holds the folder open, and the mount may be back in a moment.
@@ -128,8 +128,8 @@ def _is_missing(node: Node, name: str) -> bool:
 
 
 def check_offered(nodes: Iterable[Node], spec: AppSpec, owner: str) -> list[Node]:
-    """Return the nodes that offer everything that a spec needs, also those where a folder is missing now.  Raises SpecError
-    where there are none."""
+    """Return the nodes that offer everything that a spec needs, even those where a folder is missing now.  Raises SpecError if
+    there are none."""
     known = list(nodes)
     wanted = volumes_of(spec.volumes)
     _check_environment(known, spec)
@@ -155,7 +155,7 @@ def _builds(node: Node, spec: AppSpec) -> bool:
 
 
 def _check_environment(nodes: list[Node], spec: AppSpec) -> None:
-    """Raises SpecError where no node builds what the spec asks for."""
+    """Raises SpecError if no node builds what the spec asks for."""
     if any(_builds(node, spec) for node in nodes):
         return
     found = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
@@ -228,7 +228,7 @@ def in_words(state: State, app: App, text: str) -> str:
 
 
 def trouble_with_volumes(node: Node) -> str:
-    """Return which volumes are missing on a node and what to do, in one line; "" where none is."""
+    """Return which volumes are missing on a node and what to do, in one line; "" if none is."""
     names = [name for name, offer in sorted(volumes_on(node).items()) if offer.missing]
     if not names:
         return ""

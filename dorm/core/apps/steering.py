@@ -24,6 +24,7 @@ from events.spec.abilities import EDITS
 from events.spec.editing import check_same_app, differing, fingerprint, merged, same_origin
 
 if TYPE_CHECKING:
+    from dorm.core.apps.admission import LiveApps
     from dorm.core.revisions import Asked
     from dorm.core.state import App, State, Submission
     from events.spec import AppSpec
@@ -36,10 +37,10 @@ moment."""
 
 
 def answer(
-    state: State, request: Submission, asked: Asked, taken: dict[str, str]
+    state: State, request: Submission, asked: Asked, taken: dict[str, str], live: LiveApps
 ) -> AppRevised | AppRestarted | AppRejected:
-    """Return the answer to one request.  `taken` is that of `admission.answer`, and notes what earlier answers of the same
-    round have changed."""
+    """Return the answer to one request.  `taken` and `live` are those of `admission.answer`; `taken` also notes what earlier
+    answers of the same round have changed."""
     app = state.apps.get(request.app)
     try:
         if app is None:
@@ -47,7 +48,7 @@ def answer(
         said = (
             _edit(state, request, asked, app, taken)
             if asked.what == "edit"
-            else _restart(state, request, asked, app, taken)
+            else _restart(state, request, asked, app, taken, live)
         )
     except SpecError as error:
         return AppRejected(
@@ -133,7 +134,7 @@ def _stale(app: App) -> SpecError:
 
 
 def check_agents(state: State) -> None:
-    """Refuse where a node's agent would start what the app had before.  Raises SpecError."""
+    """Refuse if a node's agent would start what the app had before.  Raises SpecError."""
     old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.able)
     if old:
         named = ", ".join(old[:3]) + (f" and {len(old) - 3} more" if len(old) > 3 else "")
@@ -141,7 +142,9 @@ def check_agents(state: State) -> None:
         raise SpecError(text, code="steering.agents_too_old")
 
 
-def _restart(state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str]) -> AppRestarted:
+def _restart(
+    state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str], live: LiveApps
+) -> AppRestarted:
     if f"{app.id} restart" in taken:
         raise SpecError(f"{app.name} is being restarted already", code="restart.repeated")
     check_restartable(state, app, fresh=asked.fresh)
@@ -150,6 +153,8 @@ def _restart(state: State, request: Submission, asked: Asked, app: App, taken: d
         if holder:
             text = f"an app named {app.name!r} exists by now ({holder}), so the earlier one can't be restarted"
             raise SpecError(text, code="spec.name.taken")
+        live.check_room(app.tenant)
+        live.add(app.tenant)
         taken[app.name_key] = app.id
     return AppRestarted(
         app=app.id,

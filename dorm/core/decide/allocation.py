@@ -45,7 +45,7 @@ Decided = IdleTicked | PolicyFailed | Resized | AppPlanned
 def allocate_now(state: State, now: int) -> list[Decided]:
     """Run the policy in force.
 
-    Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an
+    Return a `Resized` if anything changes, places, reasons or plans, and the new plans after it; before it an
     `IdleTicked` if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.
     A failing policy changes nothing either, which is recorded unless the log already says so. A policy that took too
     long is asked only on ticks: nothing else is published while it computes, so it must not be asked after each
@@ -60,7 +60,7 @@ def allocate_now(state: State, now: int) -> list[Decided]:
 
 
 def gave_up(state: State, now: int, why: str) -> list[Decided]:
-    """Return what follows where the caller waits no longer for `allocate_now`: the policy took too long."""
+    """Return what follows if the caller waits no longer for `allocate_now`: the policy took too long."""
     return (
         [] if state.paused or _waits_for_a_tick(state, now) else _failed(state, now, PolicyFailure(why, code=TOO_SLOW))
     )

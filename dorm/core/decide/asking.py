@@ -3,9 +3,9 @@
 Policies know nothing of failures, retries and outages.  What follows from those is in the problem that they are given
 (claims, bounds, who is pinned) and in who is in it:
 
-    alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out where they would make anybody
+    alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out if they would make anybody
                 change, and then given what is free beside everybody else, unless it is being cleared for another
-    starting    an app that waits may start where one pauses after a failure, as long as nobody is resized for it
+    starting    an app that waits may start if one pauses after a failure, as long as nobody is resized for it
     first       apps that never ran are left out while one whose nodes went away can't come back yet (`dorm.core.apps.claims`)
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
-from dorm.core.apps.costs import adjust_s, is_live, usual_adjust_s
+from dorm.core.apps.costs import adjust_s, held_since, is_live, usual_adjust_s
 from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
@@ -87,8 +87,8 @@ def ask(
 
 
 def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Collection[str]) -> str:
-    """Which app waits for room that is cleared over several rounds, by the answer or by decisions before it; "" where none
-    does.  What others are resized for, one of the `looping` must not take: it would have to be cleared again."""
+    """Which app waits for room that is cleared over several rounds, by the answer or by decisions before it; "" if none does.
+    What others are resized for, one of the `looping` must not take: it would have to be cleared again."""
     for app in problem.apps:
         if app.current or app.id in looping or answer.counts.get(app.id):
             continue
@@ -154,7 +154,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
         usual_adjust_s=usual_s if claim is None and not is_live(app) else None,
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
-        held_s=max(0, now - max(current.decided_at, current.committed_at)) / SECOND if current else None,
+        held_s=max(0, now - held_since(current)) / SECOND if current else None,
         remaining_steps=float(max(0, spec.steps - app.step)) if spec.steps else None,
         speed=tuple(spec.speed),
         speed_on={kind: tuple(points) for kind, points in spec.speed_on.items()},
@@ -261,7 +261,7 @@ def _held_back(state: State, answer: Allocation, now: int) -> App | None:
 
 
 def _alone(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
-    """The policy's, in which no running app is resized for one that fails again and again: where any is resized, which may
+    """The policy's, in which no running app is resized for one that fails again and again: if any is resized, which may
     be to clear its room over several rounds, or was for another that waits, those are left out."""
     answer = chosen.allocate(problem, params)
     looping = [app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now) and not app.current]
@@ -290,8 +290,8 @@ def _with_starts(
     give_way: Collection[str],
     may_start: Collection[str],
 ) -> Allocation:
-    """The answer, and beside all that it gives to others what the apps that `may_start` can have of the rest, where those
-    that `give_way` stand if need be."""
+    """The answer, and beside all that it gives to others what the apps that `may_start` can have of the rest, if those that
+    `give_way` stand if need be."""
     beside = []
     for app in problem.apps:
         given = answer.counts.get(app.id)
@@ -325,7 +325,7 @@ def _with_starts(
 
 def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[str, Waiting]:
     """By app.  One in the middle of an adjustment keeps the reason it had, so that its going through the phases is no news
-    and the log gets a decision only where there is some."""
+    and the log gets a decision only if there is some."""
     reasons: dict[str, Waiting] = {}
     for app_id, reason in sorted(answer.reasons.items()):
         if app_id in asked.kept:

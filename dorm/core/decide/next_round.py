@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from dorm.core.app import name_key
 from dorm.core.apps import deadlines, failures, steering
-from dorm.core.apps.admission import answer
+from dorm.core.apps.admission import LiveApps, answer
 from dorm.core.apps.gating.gates import broken, closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
@@ -103,7 +103,7 @@ def _refused(state: State) -> list[Event]:
     known = state.known
     if known is None or not known.untold:
         return []
-    untold = known.untold_refusals()
+    untold = known.unreported_refusals()
     records = [
         RefusedRecord(seq=one.seq, who=one.who, of=one.kind, about=one.about, code=one.code, reason=one.reason)
         for one in untold
@@ -113,13 +113,13 @@ def _refused(state: State) -> list[Event]:
 
 def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Event]:
     facts: dict[str, Event] = {}
-    taken: dict[str, str] = {}
+    taken, live = dict[str, str](), LiveApps(state)
     for submission in submissions:
         asked = submission.asked
         if asked is not UNSET and not submission.refused:
-            facts[submission.id] = steering.answer(state, submission, asked, taken)
+            facts[submission.id] = steering.answer(state, submission, asked, taken, live)
             continue
-        said = answer(state, submission, taken)
+        said = answer(state, submission, taken, live)
         if isinstance(said, AppAccepted):
             taken[name_key(said.spec.name, said.submission)] = said.app
         facts[submission.id] = said

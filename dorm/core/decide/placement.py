@@ -7,7 +7,7 @@ Unused ports are assigned first.
 
 A policy sees one number for each node (`PortRoom.most`): it can't know which node will hold the first slot of an app, and so
 needs the port for the rendezvous.  So one port is reserved for each app, up to half of the range, since an app has no more
-rendezvous on a node than containers.  Only where a node already serves more than that can an answer need more ports than
+rendezvous on a node than containers.  Only if a node already serves more than that can an answer need more ports than
 exist: then `arrange` shrinks apps that change anyway, down to their n_min, and finally leaves out those for which no port is
 left.  An app that is left out holds nothing and blocks no other app.
 """
@@ -45,7 +45,7 @@ class Arranged(NamedTuple):
     answer: Allocation
     changes: list[Resize]
     reasons: dict[str, Waiting]
-    """Of apps that have less because of ports, where the answer itself does not state it."""
+    """Of apps that have less because of ports, if the answer itself does not state it."""
 
 
 def with_ports(state: State, problem: Problem) -> Problem:
@@ -164,7 +164,7 @@ class _Draft:
         self.place()
 
     def place(self) -> None:
-        """Keep slots on their nodes where possible; new ones take the lowest free numbers."""
+        """Keep slots on their nodes if possible; new ones take the lowest free numbers."""
         changing = [app for app in sorted(self.problem.apps, key=lambda app: app.id) if self._changes(app)]
         self._place(changing, lend=True)
         if sum(map(size, self.changes)) > LARGEST_CHANGES:

@@ -3,7 +3,7 @@
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
     starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.apps.gating.limits`)
-    rests      an app of which members failed may be resized again
+    rests      an app of which members failed may be resized again, or one that was changed (`rest`, of policies that have it)
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
     plans      by the plan of an app, it has other containers from now on (`dorm.core.fold.planning`)
@@ -34,11 +34,13 @@ import msgspec
 
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
+from dorm.core.apps.costs import adjust_s, held_since
 from dorm.core.apps.deadlines import due_at
 from dorm.core.apps.gating.gates import starts_at, waits_for_record
 from dorm.core.apps.gating.limits import ends_at
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
+from dorm.policies.parameters import RESTS_FROM_S
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +51,10 @@ if TYPE_CHECKING:
 
 _MOST_DOUBLINGS = 7
 """At 30 s between ticks, a policy that keeps failing is asked once in 64 minutes at last."""
-_LONGEST_PATIENCE_S = 31_536_000
+_LONGEST_S = 31_536_000
+_MOST_RESTS = 1000.0
+_LATER_NS = 1_000_000
+"""A rest counts as over a moment later, so that no rounding of seconds makes it last beyond that decision."""
 
 
 def next_deadline(state: State, after: int) -> int | None:
@@ -93,6 +98,8 @@ def _next_tick(state: State) -> int | None:
 def _ends_of_waits(state: State, after: int) -> Iterator[int]:
     """Yield every end of a wait, and of each plan the first slot that begins after `after`."""
     waiting = []
+    parameters = parameters_in_force(state.settings, state.policy_plugins)
+    rest = _number(parameters.get("rest"), _MOST_RESTS) or 0.0
     for node in state.nodes.values():
         if node.foreign:
             yield left_alone_until(node)
@@ -106,20 +113,20 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
             waiting.append(app.waiting_since)
         if app.current is not None and app.current.rests_until:
             yield app.current.rests_until
+        if rest and app.current is not None and (pause_s := _number(adjust_s(app), _LONGEST_S) or 0.0) >= RESTS_FROM_S:
+            yield held_since(app.current) + int(rest * pause_s * SECOND) + _LATER_NS
         if app.plan is not None:
             begun = bisect_right(app.plan.slots, after, key=lambda slot: slot.at)
             if begun < len(app.plan.slots):
                 yield app.plan.slots[begun].at
         yield from changes_at(app)
         yield from claims_end_at(state, app)
-    if waiting and (patience_s := _patience_s(state)) is not None:
+    if waiting and (patience_s := _number(parameters.get("patience_s"), _LONGEST_S)) is not None:
         for since in waiting:
             # Waits count in whole seconds, and patience ends only when it is exceeded.
             yield since + (int(patience_s) + 1) * SECOND
 
 
-def _patience_s(state: State) -> float | None:
-    """Return the policy's patience, if it has one. In a plug-in, a parameter of this name may have another
-    meaning."""
-    found = parameters_in_force(state.settings, state.policy_plugins).get("patience_s")
-    return found if isinstance(found, (int, float)) and 0 <= found <= _LONGEST_PATIENCE_S else None
+def _number(found: object, most: float) -> float | None:
+    """Return a parameter if it is a number of this range: in a plug-in, one of the same name may have another meaning."""
+    return found if isinstance(found, (int, float)) and 0 <= found <= most else None

@@ -1,7 +1,7 @@
 """What an app's weight counts for: against all apps, or within its tenant.
 
-A user chooses the weights of her own apps.  Where `weights=apps`, she thereby takes from everybody: an app of weight 9 has
-nine times the share of its neighbor.  Where `weights=tenants`, all tenants weigh the same, and the weights of a tenant's
+A user chooses the weights of her own apps.  If `weights=apps`, she thereby takes from everybody: an app of weight 9 has
+nine times the share of its neighbor.  If `weights=tenants`, all tenants weigh the same, and the weights of a tenant's
 apps divide what the tenant has.  Neither a high weight nor more apps then take anything from other tenants.
 
 Weighted max-min fairness is over apps in both cases. If a tenant's app has its maximum, the rest of the tenant's

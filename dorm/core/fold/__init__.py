@@ -2,7 +2,7 @@
 
     evolve    records of clients, operators and agents
     rounds    the master's rounds, fact by fact
-    membership   live adjustments: a generation goes on with other members
+    membership   live adjustments: a generation continues with other members
     batches   the noise that apps report, and their batch sizes
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
     steering/   edits and restarts

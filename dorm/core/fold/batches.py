@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def note_noise(app: App, noise: float) -> None:
-    """Note the gradient noise scale; what is no such scale changes nothing."""
+    """Note the gradient noise scale; invalid values change nothing."""
     if app.spec.batch is not None and 0 <= noise < math.inf:
         app.noise = noise
 

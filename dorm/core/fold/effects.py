@@ -105,7 +105,7 @@ def adjust_counts(generation: Generation) -> None:
 def end_containers_on(state: State, node: str, message: str) -> None:
     """Mark every container that was released to this node as exited."""
     # Most apps of a long log have ended; sorting all of them would dominate the cost.
-    for name in sorted(name for name, app in state.apps.items() if _has_some_left(app)):
+    for name in sorted(name for name, app in state.apps.items() if _anything_left(app)):
         app = state.apps[name]
         for number in sorted(app.generations):
             generation = app.generations[number]
@@ -116,7 +116,7 @@ def end_containers_on(state: State, node: str, message: str) -> None:
             forget_ended(app)
 
 
-def _has_some_left(app: App) -> bool:
+def _anything_left(app: App) -> bool:
     """Return whether a container of it may run, or whether, if it has ended, there is something to forget."""
     generations = app.generations
     if len(generations) > 1 or app.generation not in generations:

@@ -42,12 +42,19 @@ from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
 from dorm.core.fold.rounds import fold_round
-from dorm.core.fold.shared_folder import check_folder, settle_anew, settle_folder
+from dorm.core.fold.shared_folder import check_folder, settle_again, settle_folder
 from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
 from dorm.core.fold.submissions import queue, queue_refused
 from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
-from dorm.core.settings import TIMES, policy_after, tenant_retention_after, times_of, weights_after
+from dorm.core.settings import (
+    TIMES,
+    policy_after,
+    tenant_apps_after,
+    tenant_retention_after,
+    times_of,
+    weights_after,
+)
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -212,6 +219,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
         setattr(settings, name, getattr(times, name))
     settings.tenant_retention_s = tenant_retention_after(settings, event)
     settings.weights = weights_after(settings, event)
+    settings.tenant_apps = tenant_apps_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:
@@ -377,7 +385,7 @@ def _round(state: State, event: k.Round, record: Record) -> Folded:
         state.round_seq = state.seq
         return "void"
     outcome = fold_round(state, event, fence=state.round_seq)
-    settle_anew(state)
+    settle_again(state)
     state.round_seq = state.seq  # A round counts only on the rounds' subject (`_move_fence`).
     return outcome
 

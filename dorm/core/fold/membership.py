@@ -215,14 +215,14 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
 
 
 def _dismiss(generation: Generation, slot: int) -> None:
-    """A container that is no member any more: it holds its room until it has exited."""
+    """A container that is no longer a member: it holds its room until it has exited."""
     container = generation.containers.pop(slot)
     if container.state != "exited":
         generation.leaving[slot] = container
 
 
 def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
-    """Return what the app is held at, where its newcomers failed by themselves before they joined; None where others did."""
+    """Return what the app is held at, if its newcomers failed by themselves before they joined; None if others did."""
     current = app.current
     if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
         return None

@@ -34,7 +34,7 @@ from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_groups, note_reasons
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.fold.steering import revisions
-from dorm.core.fold.trust.identities import refusals_told
+from dorm.core.fold.trust.identities import refusals_reported
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 from events.spec import can_be_read
@@ -391,7 +391,7 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
     """Note which apps in debt others made room for: those that gained containers, or are to get some, while others were
-    resized by the policy's choice.  Where several gained, it counts for each, since the decision does not say for whom."""
+    resized by the policy's choice.  If several gained, it counts for each, since the decision does not say for whom."""
     chosen = [one for one in event.changes if one.app in state.apps and not closed(state.apps[one.app], state.time)]
     others = {change.app for change in chosen if change.adjustment in ("restart", "stop", "live")}
     stopped = {change.app for change in chosen if change.adjustment == "stop"}
@@ -494,5 +494,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
     k.PolicyFailed: policies.policy_failed,
-    k.RecordsRefused: refusals_told,
+    k.RecordsRefused: refusals_reported,
 }

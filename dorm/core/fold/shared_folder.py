@@ -22,8 +22,8 @@ from events.quantities import SECOND
 from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s.  Where the folder itself is gone, or is back, all of them have said so by then.
-Nothing is moved from one node without it to another, or to the first node that has it back."""
+"""Agents look at their folders every 5 s. If the folder itself is gone, or is back, all of them have said so by then. Nothing
+is moved from one node without it to another, or to the first node that has it back."""
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
@@ -98,7 +98,7 @@ def _is_foreign(node: Node, folder: str) -> bool:
 
 
 def _in_use(state: State) -> str:
-    """The folder in force, where a live app saved a checkpoint in it; "" where none did."""
+    """The folder in force, if a live app saved a checkpoint in it; "" if none did."""
     if not state.checkpoints:
         return ""
     used = any(not app.ended and state.checkpoints in _folders_of(state, app) for app in state.apps.values())
@@ -106,7 +106,7 @@ def _in_use(state: State) -> str:
 
 
 def _folders_of(state: State, app: App) -> list[str]:
-    """In which it saved, or has begun to work and may have saved.  A generation counts where all of its nodes have that
+    """In which it saved, or has begun to work and may have saved.  A generation counts if all of its nodes have that
     folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
     its folder the one of apps that run elsewhere."""
     running = (one for one in app.generations.values() if not one.ended)
@@ -128,7 +128,7 @@ def counts_in(state: State, app: App, generation: Generation, folder: str) -> bo
     return folder in ("", state.checkpoints, app.checkpoint_in) or app.checkpoint is None
 
 
-def settle_anew(state: State) -> None:
+def settle_again(state: State) -> None:
     """Something ended, which may have kept the folder in force."""
     for node in state.nodes.values():
         if node.foreign:
@@ -137,7 +137,7 @@ def settle_anew(state: State) -> None:
 
 
 def _of_most(state: State) -> str:
-    """Of the nodes that have not left; the one in force where none of these has any."""
+    """Of the nodes that have not left; the one in force if none of these has any."""
     votes: dict[str, int] = {}
     for folder in _announced(state):
         if folder != NO_FOLDER:
@@ -149,7 +149,7 @@ def _of_most(state: State) -> str:
 
 
 def trouble(state: State, node: Node) -> str:
-    """What is wrong with a node's folder and what to do, in one line; "" where nothing is."""
+    """What is wrong with a node's folder and what to do, in one line; "" if nothing is."""
     if not node.foreign:
         return ""
     if node.checkpoints == NO_FOLDER:

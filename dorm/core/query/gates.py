@@ -34,13 +34,13 @@ def reason_of(app: App, now: int) -> Waiting | None:
 
 
 def shown_reason(app: App, now: int) -> tuple[str, str]:
-    """Return that reason as a code and a text; of an app that has ended how, with a code only where the master ended it."""
+    """Return that reason as a code and a text; of an app that has ended how, with a code only if the master ended it."""
     reason = reason_of(app, now)
     return (reason.code, reason.text) if reason is not None else (app.end_code or "", app.end_reason)
 
 
 def gate(app: App, now: int) -> Waiting | None:
-    """Return the closed gates of an app as a reason, with the code of the first; None where all are open."""
+    """Return the closed gates of an app as a reason, with the code of the first; None if all are open."""
     found = [Waiting(code="hold", text=held(hold))] if (hold := hold_of(app)) is not None else []
     if awaited := still_awaited(app):
         found.append(Waiting(code="after", text=f"waits for {others(awaited)}"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.settings import WEIGHTS, parameters_in_force, retentions_of
+from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, retentions_of
 from dorm.core.state import Settings
 from dorm.policies.parameters import OPTIMIZER, SPEED
 from dorm.policies.registry import built_in
@@ -21,7 +21,11 @@ CHECKPOINTS = "checkpoints"
 """The cluster's folder of checkpoints, by the id in its marker."""
 SHARES = "weights"
 """What weights count against; its name in the log as well."""
-_MEANS = "what weights count against: apps for all apps, tenants for those of the own tenant, with equal tenants"
+_MEANS = "scope of weights: apps for all apps, tenants for those of the same tenant, with equal tenants"
+
+APPS = "tenant_apps"
+"""How many apps a tenant may have that have not ended; its name in the log as well."""
+_MOST = "how many apps a tenant may have that have not ended; an open cluster has no tenants"
 
 
 class Time(NamedTuple):
@@ -55,7 +59,7 @@ _OTHERS = {
     "slot_s": "seconds of a slot: the counts of a plan change only between slots",
     "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
     "grow": "whether apps that run take further offers, each of which restarts them",
-    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the less, the fairer",
+    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the smaller, the fairer",
     "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
     "population": "allocations that the search keeps",
     "generations": "generations of the search, at most",
@@ -125,7 +129,8 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
         for tenant, kept in retentions_of(settings).items()
     ]
     counted = WEIGHTS[0] if isinstance(settings.weights, msgspec.UnsetType) else settings.weights
-    return parameters, [*times, Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS)]
+    times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
+    return parameters, [*times, Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST)]
 
 
 def meaning_of(parameter: str) -> str:

@@ -1,4 +1,4 @@
-"""The newest that apps have reported: what the log has, or, where that is newer, the stream of progress beside it.
+"""The newest that apps have reported: what the log has, or, if that is newer, the stream of progress beside it.
 
 Pure.  A state follows from the log alone; what is on the stream is laid over it for people, and decides nothing.
 """
@@ -38,7 +38,7 @@ class Shown(msgspec.Struct, frozen=True):
     loss_is: LossIs
     samples_per_s: float | None
     at: int
-    """When it reported progress or a checkpoint last, in its present generation (UTC ns); 0 where it has not."""
+    """When it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
 
 
 Newest = dict[str, Reported]

@@ -64,7 +64,7 @@ class SweptRow(msgspec.Struct, frozen=True):
 
 
 def sweeps(state: State) -> dict[tuple[str, str], list[App]]:
-    """Return the apps of each sweep by tenant and name, in the order of their indexes; where several had one name, those of
+    """Return the apps of each sweep by tenant and name, in the order of their indexes; if several had one name, those of
     the latest."""
     found: dict[tuple[str, str], list[App]] = {}
     for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):

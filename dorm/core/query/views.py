@@ -48,9 +48,9 @@ class AppRow(msgspec.Struct, frozen=True):
     note: str
     """Why it waits or has fewer containers than it could use, or how it ended."""
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` where the last loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the last loss is not a finite number."""
     progress_age_s: float | None = None
-    """Since its last progress or checkpoint; None where its present generation has reported neither, and once it has
+    """Since its last progress or checkpoint; None if its present generation has reported neither, and once it has
     ended."""
     sweep: str = ""
     """The sweep that it belongs to, "" for none."""
@@ -150,7 +150,7 @@ def _early_end(app: App) -> str:
 
 
 def _builds(app: App) -> str:
-    """Return what an app does that has its place and has not started, where that may take long."""
+    """Return what an app does that has its place and has not started, if that may take long."""
     waits = app.spec.needs_environment and app.phase in ("starting", "adjusting")
     released = app.current is not None and bool(app.current.released_at) and not app.current.started_at
     return "builds its environment where it is not there yet" if waits and released else ""
@@ -240,7 +240,7 @@ def _next(state: State, app: App, node: str) -> str:
         return "being stopped" + (f", then it waits: {reason.text}" if reason is not None else "")
     if node not in current.by_node():
         places = ", ".join(f"{other} ({count})" for other, count in current.by_node().items())
-        return f"being stopped, and goes on at {places}"
+        return f"being stopped, and continues at {places}"
     lost = [other for other in current.by_node() if other in state.nodes and state.nodes[other].condition == "lost"]
     if lost:
         return f"stays until {', '.join(lost)} is heard again or its lease has ended"
@@ -349,7 +349,7 @@ def _origin(app: App) -> str:
 
 
 def _environment(app: App) -> str:
-    """Return what is built before an app's command runs, in words; "" where nothing is."""
+    """Return what is built before an app's command runs, in words; "" if nothing is."""
     spec = app.spec
     if not spec.needs_environment:
         return ""

@@ -1,7 +1,7 @@
 """One group's rendezvous: what each member published, such as the address at which it listens.
 
-There is no server: what a member publishes is sent to all others over the connections that they have anyway, where each has
-proved that it belongs to the app.
+There is no server: a member sends what it publishes to all others over their existing connections, on which each has proved
+that it belongs to the app.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Exchange:
             return all(key in self._values for key in keys)
 
     def get(self, key: str, timeout: float) -> bytes:
-        """Return a value, once it is there.  Raises PeerError after `timeout` seconds and once the exchange is closed."""
+        """Return a value, once it is available.  Raises PeerError after `timeout` seconds and once the exchange is closed."""
         self.wait([key], timeout)
         with self._changed:
             return self._values[key]
@@ -61,7 +61,7 @@ class Exchange:
                 self._changed.wait(min(1.0, max(0.0, deadline - time.monotonic())))
 
     def close(self) -> None:
-        """Let all who wait give up."""
+        """Make all waiting callers give up."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,8 +1,8 @@
 """Which process groups exist among which members, and which are being built.
 
 A group belongs to a set of processes, not to a view: its name follows from the slots and tokens of these processes, so all
-members name it alike, whichever of an announcement or a death each of them hears of first.  `retarget` names the sets that
-matter (the view's members, and the announced ones); groups of these are built in threads of their own, the others closed.
+members use the same name, whether they learn of an announcement or a death first.  `retarget` names the sets that matter (the
+view's members, and the announced ones); groups of these are built in separate threads, the others are closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["SETTLE_S", "Groups"]
 
 SETTLE_S = 10.0
-"""Seconds that a change of members waits for the group, once its members are connected; then it does without."""
+"""Seconds that a change of members waits for the group, once its members are connected; then it continues without the
+group."""
 _KEPT = 16
 """Rendezvous of groups that this member has not been asked to build yet."""
 
@@ -49,7 +50,7 @@ class _Group:
 
 
 class Groups:
-    """This member's process groups.  `send` gives a message to a peer; no method waits for one, except `settle`."""
+    """This member's process groups.  `send` sends a message to a peer; no method waits for one, except `settle`."""
 
     def __init__(self, slot: int, build: Build, send: Callable[[int, Message], None]) -> None:
         self.slot = slot
@@ -108,7 +109,7 @@ class Groups:
     # Groups.
 
     def retarget(self, *targets: Iterable[int]) -> None:
-        """Have groups of these sets of members, and of no others."""
+        """Keep groups for exactly these sets of members."""
         with self._changed:
             self._targets = {tuple(sorted(slots)) for slots in targets}
             self._complete_at = {slots: at for slots, at in self._complete_at.items() if slots in self._targets}
@@ -125,7 +126,7 @@ class Groups:
             return group.built if group is not None else None
 
     def seconds(self, members: Iterable[int]) -> float:
-        """Return how long it took to build the group of these members, 0 where there is none."""
+        """Return how long it took to build the group of these members, 0 if there is none."""
         with self._changed:
             group = self._groups.get(self._name(tuple(sorted(members))) or "")
             return group.seconds if group is not None else 0.0
@@ -150,7 +151,7 @@ class Groups:
                 self._changed.wait(0.05)
 
     def fail(self, group: ProcessGroup) -> None:
-        """A sum by the group failed at some member: nobody uses it any more."""
+        """A sum by the group failed at some member, so no member uses it any more."""
         with self._changed:
             known = next((known for known in self._groups.values() if known.built is group), None)
             if known is None:
@@ -192,7 +193,7 @@ class Groups:
         return self._exchanges[name]
 
     def _end(self, group: _Group) -> None:
-        """Nobody uses the group any more."""
+        """Mark the group as unused."""
         self._exchanges[group.name].close()
         built, group.built, group.failed = group.built, None, True
         if built is not None:
@@ -201,7 +202,7 @@ class Groups:
             self._run(self._close_idle)
 
     def _run(self, target: Callable[..., None], *arguments: Any) -> None:
-        """Start a thread that the end of the process waits for: PyTorch must not return into an interpreter that ends."""
+        """Start a thread that the end of the process waits for: PyTorch must not return into an ending interpreter."""
         thread = threading.Thread(target=target, args=arguments, name="elastic-group", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()]
         self._threads.append(thread)
@@ -218,7 +219,7 @@ class Groups:
                 self._send(slot, m.Published(0, payload=payload, group=name, key=key))
 
     def _start(self) -> None:
-        """Begin to build what is wanted, possible and not there yet."""
+        """Begin to build the wanted groups that are possible and do not exist yet."""
         new = []
         with self._changed:
             for slots in sorted(self._targets):
@@ -235,7 +236,7 @@ class Groups:
         rank = group.slots.index(self.slot)
         try:
             built = self._build(exchange, rank, len(group.slots), self.host)
-        except Exception as error:  # Whatever PyTorch raises: training goes on over TCP.
+        except Exception as error:  # Any exception of PyTorch: training continues over TCP.
             self._failed_to_build(group, error)
             return
         with self._changed:
@@ -263,7 +264,7 @@ class Groups:
         self.on_change()
 
     def _close_idle(self) -> None:
-        """Close the groups that nobody uses any more, except those with a sum in flight: their end would wait for it."""
+        """Close unused groups, except those with a sum in flight: closing them would wait for it."""
         with self._changed:
             idle = [one for one in self._ending if one.idle]
             busy = [one for one in self._ending if not one.idle]

@@ -1,4 +1,4 @@
-"""What members send each other to build process groups.  These messages pass the protocol by."""
+"""What members send each other to build process groups.  These messages bypass the protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GroupMessage(Message):
 
 @dataclass
 class Hello(GroupMessage):
-    """This process builds groups; `token` tells it from another one that has had the same slot."""
+    """This process builds groups; `token` distinguishes it from an earlier process in the same slot."""
 
     token: str = ""
 
@@ -31,7 +31,7 @@ class Published(GroupMessage):
 
 @dataclass
 class Built(GroupMessage):
-    """Whether this member has the group; a group that failed at one member is of no use to any."""
+    """Whether this member has the group; a group that failed at one member is useless to all."""
 
     group: str = ""
     ok: bool = False

@@ -1,9 +1,9 @@
-"""How the tensors of one view are summed: by its process group where every member has it, else over TCP.
+"""How the tensors of one view are summed: by its process group if every member has it, else over TCP.
 
-The group only carries the data.  A member whose sum by the group succeeded says so in a sum of the protocol, which completes
-only with a contribution of every member: so its result is either known to all survivors, and then each of them has the group's
-sum, or to none, and then the step comes again.  If a sum by the group fails at some member although all live, the same result
-says so to all, and they sum the same tensors over TCP.
+The group only carries the data.  A member whose sum by the group succeeded confirms that in a sum of the protocol, which
+completes only with a contribution of every member.  Its result is therefore known either to all survivors, and then each of
+them has the group's sum, or to none, and then the step is repeated.  If a sum by the group fails at some member although all
+live, the same result informs all of them, and they sum the same tensors over TCP.
 
 Members agree in the same way on whether to use the group: in a view's first sum, and after that with each sum over TCP.
 """
@@ -56,7 +56,7 @@ class Path:
     def sum(self, tensors: Sequence[Any], scale: float, control: Control) -> bool:
         """Replace each tensor by the sum over all members of it times its member's `scale`.
 
-        `control` forms a sum over the protocol, and returns None where the step has to be repeated: then the tensors stay as
+        `control` forms a sum over the protocol, and returns None if the step has to be repeated: then the tensors stay as
         they are, and this returns False."""
         if len(self._members) == 1:
             return control([]) is not None  # The scale is 1.
@@ -72,13 +72,13 @@ class Path:
         return self._over_tcp(tensors, scale, control)
 
     def _by_group(self, tensors: Sequence[Any], scale: float, control: Control) -> bool | None:
-        """Return whether the group's sum counts; None where the step has to be repeated."""
+        """Return whether the group's sum counts; None if the step has to be repeated."""
         group, buffers, summed = self._group, [], False
         if group is not None and group.takes(tensors) and self._has_group():
             buffers = flattened(tensors, scale)
             summed = group.sum(buffers, lambda: self._disturbed(self.number))
         if group is not None and not summed:
-            self._groups.fail(group)  # The others may wait for this member.
+            self._groups.fail(group)  # The others may be waiting for this member.
         agreed = self._all(control, lambda: summed)
         if agreed:
             put_back(tensors, buffers)
@@ -106,7 +106,7 @@ class Path:
         return self._group is not None
 
     def _all(self, control: Control, mine: Callable[[], bool]) -> bool | None:
-        """Return whether something holds for all members; None where the step has to be repeated."""
+        """Return whether something holds for all members; None if the step has to be repeated."""
         total = control([_flag(mine())])
         return None if total is None else self._counted(total[0])
 

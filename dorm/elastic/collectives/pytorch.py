@@ -1,7 +1,7 @@
 """Process groups of PyTorch: gloo for tensors in memory, NCCL for those on GPUs.
 
-A group here is a backend of its own, not the default group of `torch.distributed`, so several exist at a time: the one in use
-and the one of the next view.  A script may use `torch.distributed` beside it.
+A group here is a separate backend, not the default group of `torch.distributed`, so several can exist: the one in use and the
+one of the next view.  A script may use `torch.distributed` independently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ProcessGroup", "as_arrays", "available", "build", "devices_of", "fla
 _BUILD_S = 10.0
 """Seconds to connect, and for the first sum."""
 _HANG_S = 300.0
-"""Seconds after which a sum is given up although all members are heard; a script may be slow, so this is long."""
+"""Seconds after which a sum is given up although all members respond; a script may be slow, so this is long."""
 _LOOK_S = 0.02
 """Seconds between two looks at whether the members are disturbed."""
 _POLL_S = 0.0005
@@ -62,9 +62,9 @@ def devices_of(parts: Iterable[object]) -> list[torch.device]:
 
 
 def build(devices: Sequence[torch.device], exchange: Exchange, rank: int, size: int, host: str) -> ProcessGroup:
-    """Connect with the other members and sum once, so that everything a sum needs is there.
+    """Connect with the other members and sum once, so that everything that a sum needs is initialized.
 
-    Raises PeerError or RuntimeError where that fails."""
+    Raises PeerError or RuntimeError if that fails."""
     backends: dict[str, Any] = {}
     for device in devices:
         store = _Store(exchange, f"{device.type}/")
@@ -96,7 +96,7 @@ class ProcessGroup:
         return all(tensor.device.type in self._backends for tensor in tensors)
 
     def sum(self, buffers: Sequence[torch.Tensor], disturbed: Callable[[], bool], timeout: float = _HANG_S) -> bool:
-        """Sum over all members, in place; False where that failed, or was given up because the members are `disturbed`.
+        """Sum over all members, in place; False if that failed, or was given up because the members are `disturbed`.
 
         The buffers belong to this group afterwards: a sum that was given up may still write to them."""
         deadline = time.monotonic() + timeout
@@ -114,7 +114,7 @@ class ProcessGroup:
         return True
 
     def _completes(self, work: Any, on_gpu: bool, disturbed: Callable[[], bool], deadline: float) -> bool:
-        """Wait for a sum; False where it is given up.  Raises RuntimeError where it failed."""
+        """Wait for a sum; False if it is given up.  Raises RuntimeError if it failed."""
         while True:
             try:
                 if on_gpu and not work.is_completed():  # Its `wait` only orders streams.
@@ -123,7 +123,7 @@ class ProcessGroup:
                     work.wait(timedelta(seconds=_LOOK_S))
                     return True
             except RuntimeError:
-                if work.is_completed():  # Else it was this wait that ran out of time.
+                if work.is_completed():  # Otherwise, this wait timed out.
                     work.wait()
                     return True
             if self.ended or disturbed() or time.monotonic() > deadline:
@@ -132,7 +132,7 @@ class ProcessGroup:
     def abort(self) -> None:
         """Give up a sum in flight: NCCL can do that, gloo cannot."""
         for backend in self._backends.values():
-            if hasattr(backend, "abort"):  # Older releases have it for NCCL alone.
+            if hasattr(backend, "abort"):  # Older releases only have it for NCCL.
                 backend.abort()
 
     @property
@@ -177,7 +177,7 @@ def _parts(tensors: Sequence[torch.Tensor]) -> dict[tuple[str, torch.dtype], lis
 def flattened(tensors: Sequence[torch.Tensor], scale: float) -> list[torch.Tensor]:
     """Return copies of the tensors times `scale`, one after the other in a buffer for each device and type."""
     with torch.no_grad():
-        if scale == 0.0:  # Not a product: a mean over no samples is no number.
+        if scale == 0.0:  # Not a product: a mean over no samples is NaN.
             sizes = {kind: sum(one.numel() for one in part) for kind, part in _parts(tensors).items()}
             return [torch.zeros(size, device=kind[0], dtype=kind[1]) for kind, size in sizes.items()]
         buffers = [torch.cat([one.detach().reshape(-1) for one in part]) for part in _parts(tensors).values()]
@@ -201,11 +201,11 @@ def as_arrays(buffers: Sequence[torch.Tensor]) -> list[npt.NDArray[Any]]:
 def take_arrays(buffers: Sequence[torch.Tensor], arrays: Sequence[npt.NDArray[Any]]) -> None:
     """Write the result of a sum over TCP into the buffers."""
     for buffer, array in zip(buffers, arrays):
-        buffer.copy_(torch.from_numpy(np.array(array)))  # What was received cannot be written to.
+        buffer.copy_(torch.from_numpy(np.array(array)))  # Received arrays are read-only.
 
 
 class _Store(dist.Store):
-    """What PyTorch calls a store, over the members' own connections.  Keys of several backends differ by their prefix."""
+    """A store in PyTorch's sense, over the members' own connections.  Keys of several backends differ by their prefix."""
 
     def __init__(self, exchange: Exchange, prefix: str) -> None:
         super().__init__()

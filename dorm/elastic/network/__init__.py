@@ -6,5 +6,5 @@
     group    the shell around `protocol.member`: threads, clock, announcements, claims
 
 Start with `group`.  Of two members the one with the lower slot connects; a member that leaves connects with all that are
-announced, because nobody else knows its address any more.
+announced, because no other member knows its address any more.
 """

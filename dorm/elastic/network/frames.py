@@ -39,7 +39,7 @@ _PIECE = 1 << 18
 
 
 def to_buffers(header: dict[str, Any], arrays: Arrays) -> list[memoryview]:
-    """Return what is to be sent, without copying arrays that are contiguous already."""
+    """Return the buffers to send, without copying contiguous arrays."""
     described = {**header, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
     text = json.dumps(described, separators=(",", ":")).encode()
     buffers = [memoryview(_HEAD.pack(_MAGIC, len(text)) + text)]
@@ -53,14 +53,14 @@ def read_frame(
     """Return the next header and its arrays, None at the end of the stream.  `receive` is a socket's `recv_into` or a file's
     `readinto`; `heard` is called whenever bytes arrive.
 
-    Raises PeerError for what is no frame, OSError where the connection breaks.
+    Raises PeerError for an invalid frame, OSError if the connection breaks.
     """
     head = _read(receive, _HEAD.size, heard, at_start=True)
     if head is None:
         return None
     magic, length = _HEAD.unpack(head)
     if magic != _MAGIC or length > largest:
-        raise PeerError("what a peer sent is no frame of this protocol", code="elastic.peer.frame")
+        raise PeerError("what a peer sent is not a frame of this protocol", code="elastic.peer.frame")
     try:
         header = json.loads(bytes(_read(receive, length, heard) or b""))
         shapes = [(np.dtype(str(kind)), tuple(int(n) for n in shape)) for kind, shape in header.pop("arrays")]

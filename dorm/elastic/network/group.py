@@ -1,7 +1,7 @@
 """The shell around one member: threads, clock, announcements, connections and claims.
 
-All calls of `protocol.member` happen under one lock; what it wants done is done outside of I/O that could wait: connections
-have threads of their own, claims are made in one too.  The script's thread calls the methods below and waits for answers.
+All calls of `protocol.member` happen under one lock; its requests never wait for I/O: connections and claims have their own
+threads.  The script's thread calls the methods below and waits for answers.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _READ_S = 1.0
 """Seconds after which the announcement is read again even if its file looks the same: two files that replace each other within
 a tick of the file system's clock may look alike."""
 _PAUSED_S = 0.75
-"""If two looks are further apart, this process was paused itself and blames nobody for the silence."""
+"""If two looks are further apart, this process itself was paused, so silence proves nothing."""
 _DRAIN_S = 2.0
 _STRANGERS = 16
 """Callers that may prove themselves at the same time."""
 PORT_TAKEN = errno.EADDRINUSE
-"""98: the exit code that says that another process listens on this worker's port."""
+"""98: the exit code if another process listens on this worker's port."""
 STOPPED = 128 + signal.SIGTERM
 """143: the exit code of a worker that was asked to stop, and did."""
 
@@ -89,7 +89,7 @@ class Group:
     # The script's calls.
 
     def open(self) -> None:
-        """Read the announcement and listen.  Raises ContractError, OSError, and SystemExit(98) where the port is taken."""
+        """Read the announcement and listen.  Raises ContractError, OSError, and SystemExit(98) if the port is taken."""
         deadline = time.monotonic() + 30.0
         while (announcement := self._contract.announcement()) is None:
             if time.monotonic() > deadline:
@@ -98,16 +98,16 @@ class Group:
             time.sleep(_LOOK_S)
         if self._contract.members is not None or len(announcement.members) > 1:
             self._key = key_of(self._contract.shared, self._contract.app, self._contract.generation)
-            arithmetic.digest()  # Here and now: the first product in a thread takes long, and a newcomer's would be in a step.
+            arithmetic.digest()  # Now: the first product in a thread takes long, also in a newcomer's step.
             if self._contract.slot in announcement.members:
                 self._listen(*announcement.members[self._contract.slot])
         self._announce(announcement)
         self._ticker.start()
 
     def join(self, asked: threading.Event) -> m.State | None:
-        """Wait until this member may begin: the first state of those who train, or None where nobody does yet.
+        """Wait until this member may begin; return the first state of the training members, or None if none trains yet.
 
-        Raises LeftBehind where the others ended or continue without this member, and SystemExit(143) where it is `asked` to
+        Raises LeftBehind if the others ended or continue without this member, and SystemExit(143) if it is `asked` to
         stop meanwhile: it has nothing to save."""
         with self._lock:
             while self._member.first_state is None:
@@ -138,7 +138,7 @@ class Group:
         self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], asked: threading.Event
     ) -> v.Begin | v.Left | v.Stop:
         """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind, and
-        SystemExit(143) where it is `asked` to stop before its first step; later the members agree on where to stop."""
+        SystemExit(143) if it is `asked` to stop before its first step; later the members agree on where to stop."""
         if self._member.wants == "first":
             self._supply("first", state)
         self._do(lambda: self._member.boundary(step, values=values))
@@ -174,7 +174,7 @@ class Group:
 
     @property
     def may_found(self) -> bool:
-        """Whether it is on this member to begin the job, if nobody trains yet."""
+        """Whether this member should begin the job if none trains yet."""
         return self._member.may_found
 
     @property
@@ -184,13 +184,13 @@ class Group:
 
     @property
     def targets(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The members of the view, and the announced ones that live: who needs process groups."""
+        """The members of the view, and the announced ones that live: the members that need process groups."""
         view, announcement = self._member.view, self._announcement
         announced = set(announcement.members) - self._member.dead if announcement is not None else set()
         return (view.members if view is not None else ()), tuple(sorted(announced))
 
     def settled(self) -> bool:
-        """Whether the announced members have their process group, or do without one."""
+        """Whether the announced members have their process group, or continue without one."""
         return self._groups is None or self._groups.settled(self.targets[1], frozenset(self._member.connected))
 
     def disturbed(self, number: int) -> bool:
@@ -200,7 +200,7 @@ class Group:
         return failed or member.recovering or view is None or view.number != number
 
     def deliver(self, slot: int, message: m.Message) -> None:
-        """Send a message that passes the member by, once the peer is connected."""
+        """Send a message that bypasses the member's state machine, once the peer is connected."""
         with self._lock:
             link = self._links.get(slot)
             if link is not None:
@@ -273,7 +273,7 @@ class Group:
                         return v.Left()
                     if asked is not None and asked.is_set() and not self._member.has_trained:
                         raise SystemExit(STOPPED)
-                    if self._member.first_state is not None:  # Another leader asks; the script has warmed up already.
+                    if self._member.first_state is not None:  # Another leader asks; the script has already warmed up.
                         self._member.first_state = None
                     self._changed.wait(1.0)
                 answer, self._member.answer = self._member.answer, None
@@ -286,7 +286,7 @@ class Group:
         return answer
 
     def _supply(self, wanted: str, state: Callable[[bool], v.Packed]) -> None:
-        """Gather the state in the script's thread, without the lock, so that signs of life are sent meanwhile.  A first state
+        """Gather the state in the script's thread, without the lock, so that keep-alives are sent meanwhile.  A first state
         is copied: training goes on while it is sent."""
         packed = state(wanted == "first")
         same = unchanged(self._member.first_arrays, packed[1]) if wanted == "final" else frozenset()
@@ -295,7 +295,7 @@ class Group:
     # Threads.
 
     def _tick(self) -> None:
-        """Look at the announcement, show signs of life, and notice silence."""
+        """Read the announcement, send keep-alives, and detect silence."""
         beat = looked = time.monotonic()
         while not self._closing.wait(_LOOK_S):
             now = time.monotonic()
@@ -316,7 +316,7 @@ class Group:
             self._do(self._member.tick)
 
     def _look(self) -> None:
-        """Read the announcement where it may be new, and dial the members that are not connected yet."""
+        """Read the announcement if it may be new, and dial the members that are not connected yet."""
         announcement = self._announcement
         try:
             mark, now = self._contract.mark(), time.monotonic()
@@ -352,8 +352,8 @@ class Group:
             threading.Thread(target=self._dial, args=(slot, address), name=f"elastic-dial-{slot}", daemon=True).start()
 
     def _tell(self) -> None:
-        """Let the member know of the announcement, once the process group of the announced members is there: it leads to a
-        switch, and training goes on until then."""
+        """Inform the member of the announcement once the process group of the announced members exists: it leads to a switch,
+        and training continues until then."""
         announcement = self._announcement
         if announcement is None or announcement.membership <= self._told or self._closing.is_set():
             return
@@ -418,7 +418,7 @@ class Group:
             self._strangers.release()
 
     def _add(self, peer: int, connection: socket.socket, rounds: str) -> None:
-        """Add a connection with a peer; `rounds` says how it rounds."""
+        """Add a connection with a peer; `rounds` is how it rounds."""
         link = Link(peer, connection, self._receive, self._lost)
         with self._lock:
             if peer in self._links or peer in self._member.dead or self._closing.is_set():
@@ -457,7 +457,7 @@ class Group:
         self._do(lambda: self._member.lose(link.peer, hung_up=link.hung_up))
 
     def _claim(self, views: tuple[int, ...]) -> None:
-        """Claim the right to continue, where members share a folder; else the larger part of them has it."""
+        """Claim the right to continue, if members share a folder; else the larger part of them has it."""
         shared = self._contract.shared
         try:
             granted = (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["HANDSHAKE_S", "Link", "accept", "dial"]
 
 HANDSHAKE_S = 5.0
-"""Seconds until a stranger has to have proved who it is."""
+"""Seconds within which a stranger has to prove its identity."""
 _LARGEST_GREETING = 4096
 """Bytes."""
 
@@ -55,7 +55,7 @@ class Link:
         self._writer.start()
 
     def send(self, message: Message | None) -> None:
-        """Have it sent, after what was given before; None is a sign of life, left out while other things wait."""
+        """Queue a message; None is a keep-alive, which is skipped while other messages wait."""
         with self._some:
             if message is not None or not self._outgoing:
                 self._outgoing.append(message)
@@ -117,8 +117,8 @@ class Link:
 
 
 def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) -> tuple[socket.socket, str]:
-    """Connect with a peer and prove who this is; return the connection, and how the peer rounds (`arithmetic`; "" where it
-    does not say).  Raises OSError, also where the peer is another than expected."""
+    """Connect with a peer and prove this member's identity; return the connection, and how the peer rounds (`arithmetic`; ""
+    if unknown).  Raises OSError, also if the peer is not the expected one."""
     connection = socket.create_connection(address, timeout=HANDSHAKE_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,14 +137,14 @@ def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) 
 
 
 def accept(connection: socket.socket, own: int, group: str, key: bytes) -> tuple[int, str]:
-    """Have a caller prove who it is; return its slot, and how it rounds (`arithmetic`; "" where it does not say).  Raises
+    """Let a caller prove its identity; return its slot, and how it rounds (`arithmetic`; "" if unknown).  Raises
     OSError."""
     connection.settimeout(HANDSHAKE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     greeting = _hear(connection)
     peer, theirs, mine = greeting.get("slot"), str(greeting.get("challenge")), secrets.token_hex(16)
     if greeting.get("group") != group or greeting.get("to") != own or not isinstance(peer, int):
-        raise PeerError("a caller looks for somebody else", code="elastic.peer.stranger")
+        raise PeerError("a caller looks for someone else", code="elastic.peer.stranger")
     answer = {"proof": proof(key, theirs, group, own, peer), "challenge": mine, "arithmetic": arithmetic.digest()}
     _say(connection, answer)
     if _hear(connection).get("proof") != proof(key, mine, group, peer, own):

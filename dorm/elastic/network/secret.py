@@ -1,7 +1,7 @@
 """How members recognize each other: each proves that it can read the folder which the app's workers share.
 
-The key lies in that folder, made by the first worker that needs it.  Without a shared folder it follows from the app's id and
-generation: then a stray connection is refused, but not one from somebody who knows both.
+The key is in that folder, created by the first worker that needs it.  Without a shared folder, it follows from the app's id
+and generation: then a stray connection is refused, but not one from someone who knows both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NAME = ".elastic-key"
 
 
 def key_of(shared: Path | None, app: str, generation: int) -> bytes:
-    """Return the key.  Raises OSError where the folder cannot be used."""
+    """Return the key.  Raises OSError if the folder cannot be used."""
     if shared is None:
         return hashlib.sha256(f"{app}\0{generation}".encode()).digest()
     path = shared / _NAME
     if not path.exists():
         shared.mkdir(parents=True, exist_ok=True)
-        # Written aside and linked into place, so that no worker ever reads half a key.
+        # Written under another name and linked into place, so that no worker ever reads half a key.
         aside = shared / f"{_NAME}.{os.getpid()}.{secrets.token_hex(4)}"
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -40,12 +40,12 @@ def key_of(shared: Path | None, app: str, generation: int) -> bytes:
 
 
 def proof(key: bytes, challenge: str, *words: object) -> str:
-    """Return what only a holder of the key can answer to a challenge."""
+    """Return the answer to a challenge that only a holder of the key can give."""
     return hmac.new(key, "\0".join([challenge, *map(str, words)]).encode(), hashlib.sha256).hexdigest()
 
 
 def claim(shared: Path, generation: int, views: tuple[int, ...]) -> bool:
-    """Claim the right to continue after these views: whether this worker is the first.  Raises OSError."""
+    """Claim the right to continue after these views; return whether this worker is the first.  Raises OSError."""
     try:
         for view in views:
             os.close(os.open(shared / f".elastic-{generation}-{view}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

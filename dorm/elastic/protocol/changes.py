@@ -1,4 +1,4 @@
-"""Whether the view is due to change, and to what: functions of what a member knows, which change nothing.
+"""Whether the view is due to change, and to what: pure functions of a member's knowledge.
 
 A view changes because a membership was announced, or because chunks should move from slow members to fast ones.
 """
@@ -24,7 +24,7 @@ BALANCE_GAIN = 0.1
 def next_members(known: Known) -> tuple[int, ...] | None:
     """Return the members of the next view, or None while no change is due or a newcomer is not ready for it.
 
-    The present members are the answer where only chunks move for balance, or only the membership's number changes."""
+    The present members are the answer if only chunks move for balance, or only the membership's number changes."""
     view = known.view
     assert view is not None
     if known.announced.membership > view.membership:

@@ -1,7 +1,7 @@
-"""What of the state travels to a newcomer at the switch: only the arrays that differ from the first state it has.
+"""The part of the state that is sent to a newcomer at the switch: only the arrays that differ from its first state.
 
 The leader keeps the first state that it has sent until the newcomers have joined, and offers the same one to newcomers that
-come later.  Each newcomer says which one it holds (`Warm.holds`).  At the switch it is sent the arrays that have changed
+come later.  Each newcomer reports which one it holds (`Warm.holds`).  At the switch, it receives the arrays that have changed
 since, and the positions of the others: frozen layers, tables and constants, and before the first step everything.
 """
 
@@ -48,7 +48,7 @@ class Handover:
         self._held[slot] = step
 
     def forget(self, slot: int) -> None:
-        """The connection with a newcomer is lost; what it holds is unknown until it says so again."""
+        """The connection with a newcomer is lost; what it holds is unknown until it reports again."""
         self._held.pop(slot, None)
 
     def drop(self) -> None:
@@ -56,7 +56,7 @@ class Handover:
         self.offered, self._held = None, {}
 
     def reduced(self, final: m.State, same: frozenset[int], slot: int) -> m.State:
-        """Return what this newcomer is sent at the switch; `same` are the positions of arrays as in the first state."""
+        """Return the arrays for this newcomer at the switch; `same` are the positions of arrays as in the first state."""
         if self.offered is None or self._held.get(slot) != self.offered.step or not same:
             return final
         changed = [array for at, array in enumerate(final.payload) if at not in same]
@@ -74,7 +74,7 @@ class Handover:
         return first.step if first is not None else -1
 
     def whole(self, sender: int, final: m.State) -> v.Packed:
-        """Return the state with the arrays that were left out.  Raises PeerError where this newcomer does not have them."""
+        """Return the state with the arrays that were left out.  Raises PeerError if this newcomer does not have them."""
         kept, rest = set(final.kept), iter(final.payload)
         first = self._firsts[sender].payload if sender in self._firsts else []
         total = len(kept) + len(final.payload)

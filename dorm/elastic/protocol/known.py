@@ -1,7 +1,7 @@
-"""The record of what one member knows, which the parts of its state machine share.
+"""The knowledge of one member, which the parts of its state machine share.
 
-A field is here if more than one part needs it, if the shell reads it, or if the next view resets it.  What only one part
-needs stays with that part.  The methods keep fields consistent with each other; none of them decides anything.
+A field is here if more than one part needs it, if the shell reads it, or if the next view resets it.  Data that only one part
+needs stays in that part.  The methods keep fields consistent with each other; none of them decides anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SWITCHED = 64
 
 @dataclass(eq=False, repr=False)
 class Known:
-    """What one member knows of itself, its peers and the view, and what the shell has to do for it."""
+    """What one member knows about itself, its peers and the view, and the tasks of its shell."""
 
     slot: int
 
@@ -35,7 +35,7 @@ class Known:
     outbox: list[tuple[int, m.Message]] = field(default_factory=list)
     """Messages to send, each with the slot of the receiver."""
     facts: list[v.Changed | v.EpochDone] = field(default_factory=list)
-    """What belongs on the log."""
+    """Facts for the log."""
     answer: v.Answer | None = None
     """The answer to the script's last question; the shell takes it."""
     first_state: m.State | None = None
@@ -48,7 +48,7 @@ class Known:
     gone: set[int] = field(default_factory=set)
     """Peers that were connected and no longer are."""
     hung_up: set[int] = field(default_factory=set)
-    """Of these, the ones whose side ended the connection: most likely their processes have ended."""
+    """Those of them whose side ended the connection: most likely, their processes have ended."""
     dead: set[int] = field(default_factory=set)
     ended_before: dict[int, int] = field(default_factory=dict)
     """Peers that ended gracefully, and the step before which each did."""
@@ -72,13 +72,13 @@ class Known:
     changed_at: int = 0
     """The step at which the view last changed."""
     rates: dict[int, float] = field(default_factory=dict)
-    """Samples per second of the members, as far as the leader has measured them."""
+    """Samples per second of the members that the leader has measured."""
     contributions: dict[int, m.Contribution] = field(default_factory=dict)
     """Parts of the next sum that the leader has gathered."""
     ready: dict[int, int] = field(default_factory=dict)
     """Members that wait at a barrier, and the step before which each does."""
     offered: set[int] = field(default_factory=set)
-    """Newcomers that have been sent a first state."""
+    """Newcomers that have received a first state."""
 
     # This member's script.
     founded_at: int | None = None
@@ -108,7 +108,7 @@ class Known:
 
     @property
     def has_trained(self) -> bool:
-        """Whether this member has been part of a view that trains: a founder's own one does not."""
+        """Whether this member has been part of a training view, which a founder's own view is not."""
         return self.view is not None and self.view.membership > 0
 
     @property
@@ -121,7 +121,7 @@ class Known:
 
     @property
     def involved(self) -> set[int]:
-        """All that take part in the present view or in the switch to the next one, dead or alive."""
+        """All participants of the present view or of the switch to the next one, dead or alive."""
         involved = {self.slot, *(self.view.members if self.view is not None else ())}
         if self.prepared is not None:
             involved.update(self.prepared.members, self.prepared.old_members)
@@ -133,19 +133,25 @@ class Known:
 
     @property
     def may_found(self) -> bool:
-        """Whether it is on this member to begin the job, if nobody trains yet."""
+        """Whether this member should begin the job if none trains yet."""
         members, founders = self.announced.members, self.announced.founders
         return bool(members) and self.slot == min(members) and (not founders or self.slot in founders)
+
+    def bury(self, slots: set[int]) -> None:
+        """Take these for dead, as a peer does: they are not heard any more."""
+        self.disconnect |= slots - self.dead
+        self.connected -= slots
+        self.dead |= slots
 
     def send(self, slot: int, message: m.Message) -> None:
         self.outbox.append((slot, message))
 
     def reply(self, answer: v.Answer) -> None:
-        """Answer the script, which waits no longer.  Once this member is behind, that is the only answer."""
+        """Answer the waiting script.  Once this member is behind, that is the only answer."""
         self.answer, self.waiting = self.behind or answer, ""
 
     def fall_behind(self, text: str) -> None:
-        """The others continue without this member: whatever the script asks from now on, it gets this answer."""
+        """The others continue without this member: from now on, this is the answer to every call of the script."""
         self.behind = v.Behind(text)
         self.reply(self.behind)
 
@@ -155,7 +161,7 @@ class Known:
         return self.highest
 
     def install(self, view: v.View) -> None:
-        """Make this the present view.  What the leader gathered in the previous one does not count in this one."""
+        """Make this the present view.  The leader's data from the previous one does not count in this one."""
         self.view = view
         self.highest = max(self.highest, view.number)
         self.contributions, self.ready = {}, {}

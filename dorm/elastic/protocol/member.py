@@ -1,8 +1,8 @@
 """One member's state machine.
 
-The shell calls it with what happens: an announcement, a connection, a message, a call of the script.  It takes from it what
-to send (`outbox`), what to answer the script (`answer`), which state the script's thread must gather (`wants`) and what
-belongs on the log (`facts`).  It reads no clock: the shell sets `now` (seconds, monotonic) before each call.
+The shell calls it for each event: an announcement, a connection, a message, a call of the script.  From it, the shell takes
+messages to send (`outbox`), the answer to the script (`answer`), the state that the script's thread must gather (`wants`) and
+facts for the log (`facts`).  It reads no clock: the shell sets `now` (seconds, monotonic) before each call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["Member"]
 
 
 class Member(Known):
-    """What one member knows, with the calls of its shell.  It sends each call and message to the part that handles it."""
+    """The knowledge of one member, with the calls of its shell.  It sends each call and message to the part that handles
+    it."""
 
     def __init__(self, slot: int) -> None:
         super().__init__(slot)
@@ -65,7 +66,7 @@ class Member(Known):
         if self.finished or self.ended_before.get(slot, 0) > self.step:
             return  # It has finished what this member is about to finish.
         if self.stop and not self.begun and self.ended_before.get(slot, -1) == self.step:
-            return  # It has stopped where this member stops.
+            return  # It has stopped where this member will stop.
         self.gone.add(slot)
         orphan = self.view is None and self.prepared is not None and slot == self.driver
         needed = self.recovering and slot in self.taking_part  # The recovery waits for newcomers too.
@@ -130,18 +131,18 @@ class Member(Known):
             return
         if values is not None:
             self._switching.values = dict(values)
-        # Where all stop here, who has stopped already is not missed.
+        # If all stop here, members that have already stopped are not missed.
         members = self.view.members if self.view is not None and not self.stop else ()
         for slot in sorted(slot for slot in members if self.ended_before.get(slot, step + 1) <= step):
-            self.lose(slot)  # It ended its script at a step that this one goes on with.
+            self.lose(slot)  # It ended its script at a step that this member continues with.
         self._switching.report_warm()
         self._switching.at_boundary()
 
     def contribute(self, sums: Mapping[tuple[int, int], Arrays], used: Entry, seconds: float, *, stop: bool) -> None:
         """The script gives its part of a sum: arrays by node of `summing`, or by (-1, -1) one for the member as a whole.
 
-        `used` are its samples of this step, `seconds` is how long it computed for them, and `stop` says whether it was asked
-        to stop."""
+        `used` are its samples of this step, `seconds` is how long it computed for them, and `stop` is whether it was asked to
+        stop."""
         self.waiting = "sum"
         if self.behind is not None:
             self.reply(self.behind)
@@ -228,7 +229,7 @@ class Member(Known):
         self._replay_early()
 
     def _mourn(self) -> None:
-        """Members of a new view that are gone already are deaths from now on."""
+        """Count members of a new view that are already gone as dead from now on."""
         assert self.view is not None
         for slot in sorted(set(self.view.members) & (self.gone | self.dead)):
             self.lose(slot)
@@ -241,7 +242,7 @@ class Member(Known):
         self.install(view)
         self.changed_at = recover.step
         self.lost += tuple(recover.lost)
-        # The dead member's part of the next sum is missing, unless this step has no further one.
+        # The dead member's part of the next sum is missing, unless this step has no further sum.
         self.broken = self.begun and self.step == recover.step
         if view.leader == self.slot:
             repeated = self.broken and recover.round == 0

@@ -1,4 +1,4 @@
-"""What members send each other.  `payload` travels as raw arrays, all else as JSON."""
+"""What members send each other.  `payload` is sent as raw arrays, everything else as JSON."""
 
 from __future__ import annotations
 
@@ -116,17 +116,19 @@ class Warm(Message):
 
 @dataclass
 class Switch(Message):
-    """The next view, once everybody has said Received."""
+    """The next view, once all have sent Received."""
 
     membership: int = 0
     members: list[int] = field(default_factory=list)
     old_members: list[int] = field(default_factory=list)
-    """Members of the view before: newcomers learn who takes part in the switch."""
+    """Members of the view before: newcomers learn the participants of the switch."""
     owners: list[int] = field(default_factory=list)
     old_owners: list[int] = field(default_factory=list)
     step: int = 0
     used: list[int] = field(default_factory=list)
     """The ledger of the epoch so far."""
+    dead: list[int] = field(default_factory=list)
+    """Those that have died so far: to newcomers, a later report of a death would be news of all of them."""
 
 
 @dataclass
@@ -139,19 +141,19 @@ class ChunkValue(Message):
 
 @dataclass
 class Received(Message):
-    """This member has everything that it needs for the view; `bytes` is how much that was."""
+    """This member has everything that it needs for the view; `bytes` is its size."""
 
     bytes: int = 0
 
 
 @dataclass
 class Cancel(Message):
-    """The view does not come: a newcomer was lost."""
+    """The view is cancelled: a newcomer was lost."""
 
 
 @dataclass
 class Status(Message):
-    """Where a survivor is; `view` is the one that it has adopted (0: none)."""
+    """A survivor's position; `view` is the one that it has adopted (0: none)."""
 
     prepared: int = 0
     """The number of the view that it has prepared for, 0 if none."""
@@ -189,7 +191,7 @@ class Bye(Message):
 
     step: int = 0
     finished: bool = False
-    """Whether the job is complete, so that nobody has to join it any more."""
+    """Whether the job is complete, so that no member has to join it any more."""
 
 
 def encode(message: Message) -> tuple[dict[str, Any], Arrays]:
@@ -199,7 +201,7 @@ def encode(message: Message) -> tuple[dict[str, Any], Arrays]:
 
 
 def decode(header: dict[str, Any], payload: Arrays) -> Message:
-    """Return the message.  Raises PeerError if it is none of ours; fields that are not known are ignored."""
+    """Return the message.  Raises PeerError for an unknown message; unknown fields are ignored."""
     kind = Message.kinds.get(str(header.get("kind")))
     if kind is None:
         raise PeerError(f"a peer sent a message of unknown kind {header.get('kind')!r}", code="elastic.peer.kind")

@@ -1,14 +1,14 @@
 """What survivors do after a death.
 
-Each reports to all others where it is, and from then on takes no step.  When the lowest member of the view, the coordinator,
-has heard from all that it takes to be alive, it claims the right to continue after this view; of two halves that cannot hear
-each other only one gets it.  Then it decides how they continue: in which view, from which step, and who sends the last result
-to those that have not received it.
+Each reports its position to all others, and from then on takes no step.  When the lowest member of the view, the coordinator,
+has heard from all that it believes alive, it claims the right to continue after this view; only one of two halves that cannot
+hear each other gets it.  Then it decides how they continue: in which view, from which step, and which member sends the last
+result to those that have not received it.
 
-All that take part in a switch take part in its recovery, because one of the newcomers may have adopted the next view.  A
-report counts if its sender is in the coordinator's view, or in none, and knows of all deaths.  A report is also a question:
-if the sender is behind, the others answer with what it has missed, and it reports again; a newcomer that has heard of no
-switch answers with a report of its own.  So nobody waits for a report or a decision that does not come.
+All participants of a switch take part in its recovery, because one of the newcomers may have adopted the next view.  A
+report counts if its sender is in the coordinator's view, or in none, and knows of all deaths.  A report is also a request: if
+the sender is behind, the others answer with what it has missed, and it reports again; a newcomer that knows of no switch
+answers with its own report.  So no member waits for a report or a decision that does not come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["MINORITY_S", "Recovery"]
 
 MINORITY_S = 1.0
 """Seconds that the smaller part of a view waits before it claims, so that the larger part comes first.  A half that lost the
-leader waits too, unless the connections were ended from the other side: of two workers the leader died, most likely."""
+leader waits too, unless the connections were ended from the other side: of two workers, the leader most likely died."""
 
 
 class Recovery:
@@ -55,14 +55,14 @@ class Recovery:
         self._in_flight: set[int] = set()
 
     def begin(self) -> None:
-        """A member died, perhaps one more: report it."""
+        """A member died, perhaps another one: report it."""
         known = self._known
         known.recovering = True
-        # One that was lost before the death: until now that was no death, but it cannot report.
+        # A peer that was lost before the death: until now, that was no death, but it cannot report.
         known.dead |= known.gone & known.taking_part
         self._claim_at, self._asked = None, False
         status = self._report()
-        # All survivors hear it, not the coordinator alone: some of them may still be connected with everybody.
+        # Send it to all survivors, not only to the coordinator: some of them may still be connected with all.
         known.outbox += [(slot, status) for slot in status.awaited if slot != known.slot]
         self._statuses = {slot: told for slot, told in self._statuses.items() if slot not in known.dead}
         self._statuses[known.slot] = status
@@ -88,7 +88,7 @@ class Recovery:
             self._ask()
 
     def on_cancel(self) -> None:
-        """The newcomers of the prepared view take no part any more: a member does not wait for them, a newcomer has nothing
+        """The newcomers of the prepared view no longer take part: a member does not wait for them, and a newcomer has nothing
         to recover."""
         if self._known.view is None:
             self.end()
@@ -134,9 +134,7 @@ class Recovery:
         asked = known.view is None and known.slot in status.awaited
         self._statuses[sender] = status
         if news & known.taking_part or (news and (known.recovering or asked)) or (mine and not known.recovering):
-            known.dead |= news
-            known.disconnect |= news
-            known.connected -= news
+            known.bury(news)
             if known.taking_part - {known.slot}:
                 self.begin()
         self._look()
@@ -160,7 +158,7 @@ class Recovery:
             known.send(sender, self._decided)
 
     def _look(self) -> None:
-        """The coordinator goes on once all survivors have reported."""
+        """The coordinator continues once all survivors have reported."""
         known, view = self._known, self._known.view
         if not known.recovering or self._asked:
             return
@@ -177,7 +175,7 @@ class Recovery:
         survivors = len(alive & set(view.members))
         half = 2 * survivors == len(view.members) and min(view.members) not in alive
         self.minority = 2 * survivors < len(view.members) or half
-        # Halves are as good as each other, so if the other one has hung up, this one need not let it go first.
+        # Both halves are equal, so if the other one has hung up, this one need not let it go first.
         waits = self.minority and not (half and known.dead & set(view.members) <= known.hung_up)
         self._claim_at = known.now + (MINORITY_S if waits else 0.0)
         self.tick()
@@ -198,8 +196,8 @@ class Recovery:
             self._fall_behind("no member of the view is left")
 
     def _left_alone(self, alive: set[int]) -> bool:
-        """Whether all survivors are leavers that were ready for the prepared view.  Those in it do not miss them, so no claim
-        of theirs would show that they have gone on."""
+        """Whether all survivors are leavers that were ready for the prepared view.  Its members do not miss them, so no claim
+        of theirs would show that they have continued."""
         prepared = self._known.prepared
         if prepared is None or self._known.driver in alive or alive & set(prepared.members):
             return False
@@ -219,7 +217,7 @@ class Recovery:
             self._decide()
 
     def _decide(self) -> None:
-        """Tell all survivors how they go on."""
+        """Inform all survivors how they continue."""
         known, view = self._known, self._known.view
         assert view is not None
         members = tuple(slot for slot in view.members if slot in known.taking_part)
@@ -249,11 +247,8 @@ class Recovery:
         if recover.view <= current or (not known.recovering and current > recover.base):
             return
         if known.view is None and known.prepared_number > recover.view:
-            return  # The survivors have begun to lead this newcomer on since then.
-        for slot in set(recover.dead) - known.dead - {known.slot}:
-            known.dead.add(slot)
-            known.disconnect.add(slot)
-            known.connected.discard(slot)
+            return  # The survivors have begun to lead this newcomer since then.
+        known.bury(set(recover.dead) - {known.slot})
         if known.slot not in recover.members:
             self.end()
             self._exclude(recover)
@@ -263,7 +258,7 @@ class Recovery:
         self._recovered(recover)
 
     def _exclude(self, recover: m.Recover) -> None:
-        """The survivors go on without this member: it was to leave, or they take it for dead."""
+        """The survivors continue without this member: it was about to leave, or counts as dead."""
         if self._known.slot in recover.dead:
             text = "the others took this member for dead and continue without it; its process should end"
             self._known.fall_behind(text)

@@ -1,7 +1,7 @@
-"""Steps and their sums: what members contribute, what the leader makes of it, and the ledger of the samples used.
+"""Steps and their sums: the members' contributions, the leader's sum, and the ledger of the samples used.
 
 A sum completes only with a contribution from every member of the view.  A step's samples count once the script has finished
-the step, so that a step which has to be repeated counts once.
+the step, so a repeated step counts once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEWEST_RATE = 0.3
 
 
 class Sums:
-    """One member's steps and sums, and the leader's addition of what the members contribute."""
+    """One member's steps and sums, and the leader's addition of the members' contributions."""
 
     def __init__(self, known: Known) -> None:
         self._known = known
@@ -86,14 +86,14 @@ class Sums:
             known.send(known.view.leader, self._mine)
 
     def gather(self, sender: int, part: m.Contribution) -> None:
-        """The leader adds up once every member has given its part.  Raises ContractError where the parts do not match."""
+        """The leader adds up once every member has given its part.  Raises ContractError if the parts do not match."""
         known, view = self._known, self._known.view
         assert view is not None
         if sender not in view.members:
             return
         known.contributions[sender] = part
         if set(known.contributions) != set(view.members) or known.recovering:
-            return  # What a survivor has reported stays true until the view of the survivors is known.
+            return  # A survivor's report stays true until the view of the survivors is known.
         parts, known.contributions = [known.contributions[slot] for slot in view.members], {}
         if len({(part.step, part.round) for part in parts}) > 1:
             given = zip(view.members, parts)
@@ -118,10 +118,10 @@ class Sums:
         self.take(result)
 
     def take(self, result: m.Result) -> None:
-        """Answer the script with the sum that it waits for.  Any other one is a repeat, which it has had already."""
+        """Answer the script with the sum that it waits for.  Any other sum is a repeat that it already has."""
         known = self._known
         if known.waiting != "sum" or (result.step, result.round) != (known.step, known.round) or known.recovering:
-            return  # During a recovery it comes again, from the survivor that has it.
+            return  # During a recovery, the survivor that has it sends it again.
         self._last, self._mine = result, None
         known.round += 1
         self._pending = Entry(result.used[0], tuple(result.used[1:]))
@@ -130,10 +130,10 @@ class Sums:
         known.reply(v.Summed(result.payload))
 
     def pass_on(self, recover: m.Recover) -> None:
-        """Send the last result to the survivors that miss it, if this member is the one to do so.
+        """Send the last result to the survivors that miss it, if that is this member's task.
 
-        The barrier that it may have announced was the dead leader's: those that had heard of it do not wait there either, and
-        a member that did would wait for ones that are in their next step."""
+        A barrier that it may have announced was the dead leader's: members that know of it do not wait there either, and a
+        member that did would wait for others that are in their next step."""
         if self._known.slot == recover.holder and self._last is not None:
             for slot in recover.behind:
                 self._known.send(slot, m.Result(**{**vars(self._last), "view": recover.view, "barrier": False}))

@@ -1,9 +1,9 @@
-"""How members go from one step to the next, and from one view to the next.
+"""How members proceed from one step to the next, and from one view to the next.
 
 At most boundaries between steps a script begins its step at once.  Where the last result had the barrier set, every member
 waits for the leader.  The leader lets all of them continue in the present view, or drives them into the next one: it sends
 the view (Switch) and, to newcomers, the state; members send each other the values of the chunks that move; each reports when
-it has what it needs (Received); then the leader says Go.
+it has everything (Received); then the leader sends Go.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Switching:
 
     def report_warm(self) -> None:
         """Report that this newcomer is warm, once its script waits for its first step and it is connected with all
-        others: after a death they have to reach each other."""
+        others: after a death, they have to reach each other."""
         known = self._known
         others = set(known.announced.members) - {known.slot} - known.dead
         if self._warm_s is None or known.waiting != "boundary":
@@ -93,7 +93,7 @@ class Switching:
         self.consider()
 
     def on_lost(self, slot: int) -> None:
-        """The connection with a peer is lost: a newcomer has to say again that it is warm, and what it holds."""
+        """The connection with a peer is lost: a newcomer has to report again that it is warm, and what it holds."""
         self._known.warm.pop(slot, None)
         self._known.offered.discard(slot)
         self._handover.forget(slot)
@@ -186,7 +186,7 @@ class Switching:
             self.begin()
 
     def consider(self) -> None:
-        """Look again: something has changed that a script at a boundary may have waited for."""
+        """Check again: something has changed that a script at a boundary may have waited for."""
         if self._known.view is None or self._known.view.membership == 0:
             self.at_boundary()
         self._offer()
@@ -208,7 +208,7 @@ class Switching:
         members = next_members(known)
         if members is None:
             if view.membership == 0:
-                return  # A founder waits for those that were announced with it.
+                return  # A founder waits for the members that were announced with it.
             known.ready.clear()
             go = m.Go(view.number, step=known.step)
             for slot in view.members:
@@ -219,12 +219,12 @@ class Switching:
             self._switch(members)
 
     def begin(self) -> None:
-        """Answer the script: it begins its step, with what has changed for it since its last one."""
+        """Answer the script: it begins its step, with the changes since its last one."""
         known = self._known
         assert known.view is not None
         known.barrier, known.begun, known.broken = False, True, False
         if known.announced.membership <= known.view.membership or known.view.leader != known.slot:
-            self._handover.drop()  # Nobody is to join.
+            self._handover.drop()  # No member will join.
         self._offer()
         chunks = known.view.chunks_of(known.slot)
         owned = set(chunks)
@@ -240,7 +240,7 @@ class Switching:
         known = self._known
         if known.plan is None or not known.may_found or known.first_state is not None or self._others_train:
             return
-        if self._inherited is not None:  # The founder before this one; the script has loaded its state to warm up.
+        if self._inherited is not None:  # The previous founder; the script has loaded its state to warm up.
             known.step, known.used = self._inherited.step, _entry(self._inherited.used)
         known.highest = max(known.highest, _FOUNDED)
         known.view = v.View(_FOUNDED, 0, (known.slot,), (known.slot,) * known.plan.chunks)
@@ -276,6 +276,7 @@ class Switching:
             old_owners=list(old.owners) if old.membership else [-1] * len(old.owners),
             step=known.step,
             used=[known.used.samples, *known.used.lanes],
+            dead=sorted(known.dead),
         )
         self._received = {}
         for slot in sorted(set(old.members) | set(members)):
@@ -292,9 +293,11 @@ class Switching:
         if switch.view <= (known.view.number if known.view is not None else 0):
             return
         if known.view is not None and known.view.membership == 0 and sender != known.slot:
-            return  # From the founder before this one, which has not heard yet that it is to leave.
+            return  # From the previous founder, which does not know yet that it will leave.
         known.prepared, known.driver = switch, sender
         known.highest = max(known.highest, switch.view)
+        if known.view is None:
+            known.bury(set(switch.dead))
         if known.plan is not None and known.plan.valued:
             for chunk, (was, now) in enumerate(zip(switch.old_owners, switch.owners)):
                 if was == known.slot != now and chunk in self.values:
@@ -307,7 +310,7 @@ class Switching:
         self._check_received()
 
     def _check_received(self) -> None:
-        """Tell the driver once this member has everything that the prepared view needs."""
+        """Inform the driver once this member has everything that the prepared view needs."""
         known, switch = self._known, self._known.prepared
         if switch is None or known.plan is None:
             return
@@ -335,12 +338,12 @@ class Switching:
         return [chunk for chunk, (was, now) in moves if now == known.slot and was not in (known.slot, -1)]
 
     def on_received(self, sender: int, received: m.Received) -> None:
-        """The driver says Go once every member of both views has what it needs."""
+        """The driver sends Go once every member of both views has everything."""
         known, view, switch = self._known, self._known.view, self._known.prepared
         if switch is None or known.driver != known.slot or received.view != switch.view or view is None:
             return
         if known.recovering:
-            return  # The survivors decide; a view that nobody has adopted yet ends with the recovery.
+            return  # The survivors decide; a view that no member has adopted yet ends with the recovery.
         self._received[sender] = received.bytes
         everybody = set(view.members) | set(switch.members)
         if set(self._received) != everybody:
@@ -354,12 +357,13 @@ class Switching:
             barrier_s=known.now - self._ready_since,
             bytes_moved=sum(self._received.values()),
         )
-        for slot in sorted(everybody - {known.slot}):
+        # First to those that train on: what leavers do then takes time from nobody's step.
+        for slot in sorted(everybody - {known.slot}, key=lambda slot: (slot not in switch.members, slot)):
             known.send(slot, go)
         self._adopt(go)
 
     def adopt(self, go: m.Go) -> None:
-        """Make the prepared view the present one.  All its members have what it needs; what follows is up to the caller."""
+        """Make the prepared view the present one.  All its members have everything; the caller handles the consequences."""
         known, switch = self._known, self._known.prepared
         assert switch is not None
         owners = set(switch.old_owners) - {-1}

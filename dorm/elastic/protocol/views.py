@@ -1,4 +1,4 @@
-"""Who trains and which member owns which chunk; what has been announced; what a script is answered."""
+"""Members and the owners of chunks; announcements; answers to the script."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Announced:
     membership: int = 0
     members: tuple[int, ...] = ()
     founders: tuple[int, ...] = ()
-    """Members of the generation's first membership; all others join a job that may be under way.  Empty where unknown."""
+    """Members of the generation's first membership; all others join a job that may be under way. Empty if unknown."""
 
 
 class Answer:
-    """Root of what a script that waits is answered."""
+    """Root of the answers to a waiting script."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Begin(Answer):
     step: int
     chunks: list[int]
     values: Mapping[int, Packed] = field(default_factory=dict)
-    """Values of chunks that have come."""
+    """Values of chunks that have arrived."""
     gone: tuple[int, ...] = ()
     """Chunks that another member has now."""
     lost: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ class Summed(Answer):
 
 @dataclass(frozen=True)
 class Interrupted(Answer):
-    """A member died: the step comes again, all of it."""
+    """A member died: the whole step is repeated."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Left(Answer):
 
 @dataclass(frozen=True)
 class Behind(Answer):
-    """The others continue without this member, which they take for dead."""
+    """The others continue without this member, which counts as dead."""
 
     text: str
 

@@ -3,8 +3,8 @@
 Each member improves the dual variables of all of its samples by SDCA against a copy of the model; the members' changes of
 the model are then added (Ma, Smith, Jaggi et al., *Adding vs. Averaging in Distributed Primal-Dual Optimization*, ICML
 2015, algorithm 1 with γ = 1 and σ' = K, the number of members).  Dual variables belong to chunks and move with them, so a
-resize loses nothing.  If a member dies, the dual variables of its chunks are lost: they start at zero again, and the model
-is made to agree with those that are left.
+resize loses nothing.  If a member dies, the dual variables of its chunks are lost: they start at zero again, and the model is
+adapted to the remaining ones.
 
 The gap between primal and dual objective bounds how far the model is from the optimum, so a result certifies itself.
 """
@@ -62,10 +62,10 @@ def solve(
 ) -> Iterator[Round]:
     """Improve `model` (shape (d,), part of the job's state, at first zero) until the duality gap is at most `gap`.
 
-    `features` has shape (n, d) and `labels` (n,); every member reads the rows of its chunks.  `l2` is λ > 0.  `tasks`
-    divides each member's samples into so many independent tasks: micro-tasks, to compare with; K is then the number of all
+    `features` has shape (n, d) and `labels` (n,); every member reads the rows of its chunks.  `l2` is λ > 0.  `tasks` divides
+    each member's samples into this many independent tasks: micro-tasks, for comparison; K is then the number of all
     tasks.  With `scale_in` the job asks its cluster for half of the members whenever the gap falls more slowly than before
-    (`dorm.elastic.solvers.scale_in`): late in a run fewer members need less time.
+    (`dorm.elastic.solvers.scale_in`): late in a run, fewer members need less time.
 
     Yields each round on every member.  Raises ContractError.
     """
@@ -138,7 +138,7 @@ class _Problem:
             chunks = step.chunks[task::tasks]
             if not chunks:
                 continue
-            # All chunks at once: one after the other, SDCA needs many times as many passes where neighbors are alike.
+            # All chunks at once: one after the other, SDCA needs many times as many passes if neighbors are alike.
             samples = np.concatenate([step.parts[chunk] for chunk in chunks])
             order = np.argsort(mixed(samples.astype(np.uint64), step.number), kind="stable")
             places = {chunk: step.parts[chunk] - step.chunk_samples[chunk].start for chunk in chunks}

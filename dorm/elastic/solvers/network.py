@@ -1,7 +1,7 @@
 """A small neural network in NumPy, trained by mini-batch SGD or by local SGD.
 
 Mini-batch SGD computes the gradient of each chunk by itself and adds them in a fixed order, so the trajectory has the same
-bits for any number of members.  Local SGD lets each member take several steps of its own and then averages the models,
+bits for any number of members.  In local SGD, each member takes several steps by itself, and then the models are averaged,
 weighted by samples (Chicle, section 5): fewer sums, and a result that depends on the number of members.
 """
 
@@ -105,8 +105,8 @@ def local_sgd(
     """Train `network` by local SGD: in each step every member goes over its share of the batch in pieces of `local_batch`,
     then the models are averaged.  Yields each complete step with its loss (mean over the batch, measured on the way).
 
-    `tasks` divides each member's share into so many independent tasks, each with a model of its own: micro-tasks, to compare
-    with."""
+    `tasks` divides each member's share into this many independent tasks, each with its own model: micro-tasks, for
+    comparison."""
     for step in job.steps(len(labels), batch=batch, epochs=epochs, chunks=chunks, seed=seed):
         total, loss = [np.zeros_like(array) for array in network.arrays], 0.0
         for samples in np.array_split(step.indices, tasks):

@@ -1,10 +1,10 @@
-"""When fewer workers would do: the measured fall of the duality gap.
+"""When fewer workers suffice: the measured fall of the duality gap.
 
 CoCoA needs fewer rounds with fewer workers, since each sees more of the data, and its rounds take longer.  Early on
 the gap falls fastest with many workers, late with few (Kaufmann et al., *Elastic CoCoA: Scaling In to Improve
-Convergence*, arXiv 1811.02322).  So the fall of log(gap) per second is measured: where that of the last rounds is
-`SLOWER` times less than that since this number of workers began, half of them are asked for.  What it was with more
-workers is remembered; if fewer turn out slower, the request is withdrawn permanently.
+Convergence*, arXiv 1811.02322).  So the fall of log(gap) per second is measured: if that of the last rounds is
+`SLOWER` times less than that since this number of workers began, the job asks for half of them.  The rate with more workers is
+remembered; if fewer turn out to be slower, the request is withdrawn permanently.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 __all__ = ["ScaleIn", "Wish"]
 
 ROUNDS = 8
-"""How many rounds are the last ones: enough to even out single rounds that took long."""
+"""The number of last rounds: enough to even out single long rounds."""
 SLOWER = 1.25
 """As in the paper."""
 _LEAST_GAP = 1e-300
 
 
 class Wish(NamedTuple):
-    """What to ask for; `size` is None to have the request withdrawn."""
+    """A request; `size` is None to withdraw it."""
 
     size: int | None
     reason: str
@@ -57,7 +57,7 @@ class ScaleIn:
                 self._settled, self._asked = True, 0
                 return Wish(None, f"the gap falls more slowly with {members} workers than it did with {before}")
         if self._asked and members > self._asked:
-            self._before = members, lately  # It was asked, and is not done yet.
+            self._before = members, lately  # It was requested, and is not done yet.
             return None
         overall = self._fall(self._points[0])
         if members < 2 or len(self._points) <= 2 * ROUNDS or lately * SLOWER >= overall:

@@ -20,9 +20,9 @@ class ApiProcess(Companion):
     def __init__(
         self, url: str, cluster: str, log: Path, port: int, *, credentials: Path | None = None, user: str = ""
     ) -> None:
-        """`url` is that of the cluster's log, `log` the file of what the process says, `port` the one to listen on; if that
-        is taken, or 0, it is any free one.  On a cluster with identities, `credentials` are the API's own, and `user` is
-        whose requests it makes."""
+        """`url` is that of the cluster's log, `log` the file for the process's output, `port` the one to listen on; if that
+        is taken, or 0, it is any free one.  On a cluster with identities, `credentials` are the API's own, and it makes
+        requests on behalf of `user`."""
         self._port = port if port and not in_use(HOST, port) else free_port(HOST)
         # Not an argument: everyone on the machine sees those, and the address may hold a password.
         environment = {"DORM_URL": url}

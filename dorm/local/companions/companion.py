@@ -1,7 +1,7 @@
 """A command of this program as a separate process, for work that this process should not wait for.
 
-It ends with this process, however that ends: it reads from a pipe that this process holds.  One that ends by itself is started
-again, after a pause that doubles while it keeps ending soon.
+It ends with this process, even if that is killed, because it reads from a pipe that this process holds.  If it ends by itself,
+it is restarted after a pause, which doubles while it keeps ending soon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 NICE = 5
-"""On a machine that is busy, masters, agents and containers come first."""
+"""On a busy machine, masters, agents and containers come first."""
 _PROGRAM = ("-c", "from dorm.cli.main import main; main()")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _END_S = 5.0
@@ -36,8 +36,8 @@ class Companion:
     def __init__(
         self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log_file: Path | None = None
     ) -> None:
-        """`name` says what it is ("the dashboard"); `environment` is set beside this process's own, without the context of its
-        user; `log_file` takes what the process says, None: this one's standard error."""
+        """`name` describes it ("the dashboard"); `environment` is added to this process's own, without the context of its
+        user; `log_file` receives its output, by default this process's standard error."""
         self._name = name
         self._arguments = (*arguments, "--while-stdin-is-open")
         inherited = {
@@ -69,7 +69,7 @@ class Companion:
                 await process.wait()
 
     async def wanted(self) -> None:
-        """Return once the process is to run: at once, unless a companion waits for something."""
+        """Return once the process should run: at once, unless a companion waits for something."""
 
     async def _keep_running(self) -> None:
         await self.wanted()

@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 
 
 def has_plain_users(state: State) -> bool:
-    """Return whether any user may read no more than a view."""
+    """Return whether any user may only read a view."""
     return state.known is not None and any(user.role == "user" for user in state.known.users.values())
 
 
@@ -37,8 +37,8 @@ class ViewsProcess(Companion):
         key: Path,
         log: Path | None = None,
     ) -> None:
-        """`state` returns the master's present state, `credentials` are the master's, and `key` is what it signs with.
-        `log` is the file of what the process says; None for this one's standard error."""
+        """`state` returns the master's present state, `credentials` are the master's, and `key` is what it signs with.  `log`
+        is the file for the process's output; None for this one's standard error."""
         self._state = state
         # Not an argument: everyone on the machine sees those, and the address may hold a password.
         environment = {"DORM_URL": url, "DORM_CREDENTIALS": str(credentials)}

@@ -5,7 +5,7 @@ app_level     offers by DRF, kept until the app ends, as in Mesos
 task_level    slots for short tasks, as in Sparrow
 tiresias      least attained service first, with preemption
 optimus       each container goes where it shortens the remaining time most
-fifo          first come, first served, with all that an app asks for
+fifo          first come, first served, with everything that an app asks for
 srtf          shortest remaining time first, with preemption
 drf           weighted dominant resource fairness, container by container
 themis        finish-time fairness, by auctions among the apps that are worst off

@@ -1,4 +1,4 @@
-"""The policy `app-level`: two-level sharing: free room is offered to one app after the other, which keeps what it takes.
+"""The policy `app-level`: two-level sharing: free room is offered to one app after the other; each keeps what it takes.
 
 This is how Mesos shares a cluster among frameworks (Hindman et al., NSDI 2011, §3: resource offers), with the order of offers
 by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): the app with the lowest weighted dominant share is
@@ -6,9 +6,9 @@ offered room for its next container.  An app takes what it can use, up to n_max,
 ends: later apps get what is left.
 
 Choices that the sources leave to the framework: an app launches with at least n_min containers, or takes nothing.  Of the
-offered nodes it picks the one that suits it best, as with the other policies, so that policies differ in what they share
-instead of how they pack.  Once launched it takes no further offers unless `grow` is set, since its partition would have to be
-restarted for each.  Nothing is revoked: Mesos revokes tasks only where an operator has set guarantees.
+offered nodes it picks the one that suits it best, as with the other policies, so that policies differ in sharing instead of
+packing.  Once launched it takes no further offers unless `grow` is set, since its partition would have to be restarted for
+each.  Nothing is revoked: Mesos revokes tasks only if an operator has set guarantees.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Offers:
                 left -= here
 
     def make(self, apps: Sequence[int]) -> None:
-        """Give one container after the other to the app with the lowest weighted dominant share, of equals to the earlier one.
+        """Give one container after the other to the app with the lowest weighted dominant share; ties go to the earlier app.
         Extreme counts go in larger steps."""
         heap = [(self._share(app), self._place[app], app) for app in apps if self._wants(app) > 0]
         heapq.heapify(heap)

@@ -4,12 +4,12 @@ Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource
 long as something fits, the user with the lowest dominant share is given the demand of one more task; here the users are
 apps, and the tasks their containers.  Weights (§4.3): the share of app i is s_i / w_i.
 
-Where the paper leaves a choice, or is about other jobs:
+If the paper leaves a choice, or is about other jobs:
 
-* Algorithm 1 ends when the next task of the user with the lowest share does not fit.  Here the others go on, as long as
-  anything of theirs fits (progressive filling as in §4.2 and §6): otherwise one large container would leave the rest idle.
+* Algorithm 1 ends when the next task of the user with the lowest share does not fit.  Here the others continue, as long as
+  anything of theirs fits (progressive filling as in §4.2 and §6): otherwise, one large container would leave the rest idle.
 * Tasks end all the time, and the share of a user shrinks by waiting.  Containers do not end by themselves, so the filling
-  starts from an empty cluster at each decision, and apps shrink and grow to their new counts.  Nobody is stopped.
+  starts from an empty cluster at each decision, and apps shrink and grow to their new counts.  No app is stopped.
 * An app needs n_min containers to run: those that run get theirs first, then others by arrival as far as they fit.
 * Equal shares: the app that came first.
 * The filling treats the cluster as one machine, as the paper does; `elastic` places the counts on nodes.
@@ -87,7 +87,7 @@ def fill(instance: Instance, level: Callable[[int, int], float]) -> Ints:
 
 
 def explain(instance: Instance, packing: Packing, others: str) -> dict[str, Reason]:
-    """Return the reasons of a policy that resizes all apps: what lacks, else that `others` come first."""
+    """Return the reasons of a policy that resizes all apps: the missing resource, or else that `others` come first."""
 
     def why(app: int, units: int, room: reasons.Room) -> Reason:
         if units:

@@ -3,7 +3,7 @@
 An app keeps the containers that it may keep where they are: of those that get fewer, the nodes with the fewest are cleared;
 those that get more grow beside what they have; an app whose count stays is not moved.  Counts are chosen with the cluster
 treated as one machine, so whole containers may not fit its nodes: then an app gets what fits, at least n_min or nothing,
-and the room that is left goes to apps by the policy's own order.
+and the remaining room goes to apps in the policy's own order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def place(
 ) -> Packing:
     """Return the partitions.
 
-    `level(app, n)` says how well off an app with n units is: the room that is left goes to the lowest, and to none at
-    infinity.  `nodes(app)` are the nodes that it should be on, and how many units of it, the best first; by default all are
-    alike."""
+    `level(app, n)` rates an app with n units: the remaining room goes to the lowest, and to none at infinity.  `nodes(app)`
+    are the nodes that it should be on, with its units there, the best first; by default, all are equal."""
     packing = Packing(instance, instance.pinned | (instance.kept & (wanted > 0)))
     movable = instance.free_to_move
     order = [*(i for i in instance.arrival if instance.kept[i]), *integer.queue(instance)]
@@ -60,8 +59,8 @@ def _grow(packing: Packing, app: int, count: int, nodes: Callable[[int], Sequenc
 
 
 def _top_up(instance: Instance, packing: Packing, level: Callable[[int, int], float]) -> None:
-    """Give one unit after the other to the app with the lowest level, of equals to the earlier one; more at once where counts
-    are extreme."""
+    """Give one unit after the other to the app with the lowest level; ties go to the earlier app; more at once if counts are
+    extreme."""
     heap = []
     for place_, app in enumerate(instance.arrival):
         n = sum(packing.rows[app].values())

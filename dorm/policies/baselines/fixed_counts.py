@@ -16,7 +16,7 @@ NAMES = ("count", "counts")
 """Parameters:
 
 `count` (2)    containers of an app that has no entry in `counts`
-`counts` ({})  containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
+`counts` ({})  containers by app id; a key that ends in `*` matches all ids with that prefix; the longest match wins
 """
 
 MOST = 1_000_000

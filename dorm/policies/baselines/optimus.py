@@ -13,7 +13,7 @@ petuum/adaptdl), which serves the smallest minimum first and has one kind of res
 
 Optimus fits Q and f while the app runs; here its owner declares both (`steps` and `speed` of the spec), as for the
 `Optimus+Oracle` that Pollux compares with (OSDI 2021, §5.1).  For an app without them, n containers are assumed to be n times
-as fast as one, with `assumed_s` of work left.  Where f rises and falls the search stops at the first maximum, as in the paper.
+as fast as one, with `assumed_s` of work left.  If f rises and falls the search stops at the first maximum, as in the paper.
 The cost of a change is ignored: an app is restarted whenever its count differs.
 """
 
@@ -43,7 +43,7 @@ PARAMETERS = {
 class OptimusPolicy:
     """Parameters:
 
-    `assumed_s` (3600)  seconds of work, on one container, that are assumed to be left of an app which doesn't say
+    `assumed_s` (3600)  seconds of work, on one container, that are assumed for an app that does not declare any
     """
 
     name = "optimus"
@@ -61,7 +61,7 @@ class OptimusPolicy:
 
 
 def remaining_s(app: AppDemand, containers: int, assumed_s: float) -> float:
-    """Return how long the app will still take with so many containers: linear between the counts that its owner declares,
+    """Return the remaining time of the app with this many containers: linear between the counts that its owner declares,
     proportional below the first, flat beyond the last."""
     if app.remaining_steps is None or not app.speed:
         return assumed_s / containers
@@ -109,7 +109,7 @@ class _Counting:
         return True
 
     def _step(self, app: int) -> int:
-        """Return the step in gangs: one, or more for extreme counts; 0 for an app at its most, or one without measured
+        """Return the step in gangs: one, or more for extreme counts; 0 for an app at its maximum, or one without measured
         demand."""
         instance = self._instance
         most = int(instance.fits_empty[app]) if instance.worth[app] > 0 else 0

@@ -76,8 +76,8 @@ class Packing:
         return row
 
     def fits(self, app: int, most: int, nodes: Flags | None = None, free: Ints | None = None) -> Ints:
-        """Return how many containers each node takes, `most` where the app needs nothing that is counted; not bounded by
-        what the app wants, so that the emptiest nodes come first.  With `free`, that is the room."""
+        """Return how many containers each node takes, `most` if the app needs no counted resource; not limited by the app's
+        wish, so that the emptiest nodes come first.  `free` replaces the free room."""
         instance = self._instance
         room = self.free if free is None else free
         demand = instance.demand[app]
@@ -96,5 +96,5 @@ class Packing:
 
 
 def within(demand: Ints, count: int, left: Ints) -> bool:
-    """Return whether so many containers fit the free room of the cluster, treated as one machine."""
+    """Return whether this many containers fit into the free room of the cluster, treated as one machine."""
     return bool((demand * count <= left).all())

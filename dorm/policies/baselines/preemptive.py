@@ -28,10 +28,10 @@ class Choice(NamedTuple):
 def serve(instance: Instance, wanted: Ints, order: Sequence[Choice], groups: Ints | None = None) -> Packing:
     """Return whole partitions of `wanted` units, by `order`; an app may occur once for each group.
 
-    `groups` has the group of each node; by default all are of group 0.  Each group is first treated as one machine, which says
-    who should run.  Those that already run there with the wanted count stay.  With several kinds of resources, or
-    fragmentation, an app may fit the group as a whole and not its nodes: then apps behind it are stopped, last first, until it
-    fits."""
+    `groups` has the group of each node; by default all are of group 0.  Each group is first treated as one machine, which
+    determines the apps that should run.  Those that already run there with the wanted count stay.  With several kinds of
+    resources, or fragmentation, an app may fit the group as a whole and not its nodes: then apps behind it are stopped, last
+    first, until it fits."""
     groups = np.zeros(len(instance.nodes), np.int64) if groups is None else groups
     chosen = _chosen(instance, wanted, order, groups)
     stays = instance.pinned.copy()
@@ -52,7 +52,7 @@ def serve(instance: Instance, wanted: Ints, order: Sequence[Choice], groups: Int
 
 
 def _chosen(instance: Instance, wanted: Ints, order: Sequence[Choice], groups: Ints) -> list[Choice]:
-    """Return who should run where, with each group treated as one machine."""
+    """Return which apps should run where, with each group treated as one machine."""
     left = [instance.room[groups == group].sum(axis=0) for group in range(int(groups.max(initial=0)) + 1)]
     served = np.zeros(len(instance.apps), np.bool_)
     chosen = []
@@ -69,7 +69,7 @@ def _chosen(instance: Instance, wanted: Ints, order: Sequence[Choice], groups: I
 def _make_room(
     instance: Instance, packing: Packing, choice: Choice, count: int, behind: Sequence[int], groups: Ints
 ) -> None:
-    """Stop as few of the apps behind it as possible, last first, so that it fits; nobody is stopped in vain, and those for
+    """Stop as few of the apps behind it as possible, last first, so that it fits; no app is stopped needlessly, and those for
     which there is still room continue where they were."""
     app, group = choice
     mask = groups == group

@@ -1,6 +1,6 @@
-"""How fast an app is with n containers, and how much work it has left, as `srtf`, `gavel` and `themis` ask.
+"""How fast an app is with n containers, and how much work it has left, for `srtf`, `gavel` and `themis`.
 
-What is measured or declared may be nonsense: points whose count or rate is not positive, or beyond any sense, are left out.
+Measurements and declarations may be nonsense: points whose count or rate is not positive, or absurdly large, are left out.
 The rate is linear between two points, proportional below the first, and flat beyond the last.  Without any point, n
 containers are taken to be n times as fast as one, and work is counted in container-seconds.
 """
@@ -22,7 +22,7 @@ MOST_RATE = 1e300
 
 
 class Speed(NamedTuple):
-    """Points of a curve that starts at (0, 0); empty where nothing is known."""
+    """Points of a curve that starts at (0, 0); empty if nothing is known."""
 
     counts: Floats
     rates: Floats
@@ -32,7 +32,7 @@ class Speed(NamedTuple):
         return len(self.counts) > 0
 
     def at(self, containers: Ints) -> Floats:
-        """Return steps per second, or containers where nothing is known."""
+        """Return steps per second, or containers if nothing is known."""
         if not self.known:
             return np.asarray(containers, np.float64)
         return np.asarray(np.interp(containers, self.counts, self.rates), np.float64)
@@ -55,7 +55,7 @@ def speed(app: AppDemand, kind: str | None = None) -> Speed:
 
 
 def remaining_s(app: AppDemand, containers: int) -> float | None:
-    """Return how long it will still take with so many containers; None where its owner declares no steps or speed."""
+    """Return its remaining time with this many containers; None if its owner declares no steps or speed."""
     curve = speed(app)
     if app.remaining_steps is None or not curve.known:
         return None

@@ -6,8 +6,8 @@ NSDI 2019; Optimus, EuroSys 2018): an app runs with its whole count or waits.  T
 by the app's `remaining_steps` and `speed`; Tiresias's variant that multiplies the time by the count (shortest remaining
 service first) is not offered.
 
-Of an app without steps or speed, as much work is assumed to be left as it has received: the expectation for heavy-tailed
-work (Tiresias, §3.2).  So a new one goes first, and it falls back while it runs.
+For an app without steps or speed, the remaining work is assumed to equal the service that it has received: the expectation for
+heavy-tailed work (Tiresias, §3.2).  So a new app goes first, and falls back while it runs.
 
 The order is that of the present decision; ties go by arrival.  The time lost by a preemption is not considered, as in the
 original.
@@ -52,7 +52,7 @@ class SrtfPolicy:
 
 
 def remaining_s(app: AppDemand, containers: int) -> float:
-    """Return the remaining time with so many containers, declared or by the service that it has received."""
+    """Return the remaining time with this many containers, as declared or by the service that it has received."""
     declared = speeds.remaining_s(app, containers)
     return declared if declared is not None else speeds.seconds(app.served_s / max(containers, 1))
 

@@ -25,7 +25,7 @@ class StaticPolicy:
     """Parameters:
 
     `count` (2)        containers of an app that has no entry in `counts`
-    `counts` ({})      containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
+    `counts` ({})      containers by app id; a key that ends in `*` matches all ids with that prefix; the longest match wins
     `backfill` (false) whether a later app may start while an earlier one waits for room
 
     A count is clipped to n_min..n_max, and to what an empty cluster would hold of the app.

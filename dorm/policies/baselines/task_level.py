@@ -106,7 +106,7 @@ class _Slots:
         return False
 
     def share(self, apps: list[int]) -> None:
-        """Share the rest, slot by slot, to the app with the fewest for its weight, of equals to the earlier one.  Extreme
+        """Give the rest, slot by slot, to the app with the fewest slots for its weight; ties go to the earlier app.  Extreme
         counts go in larger steps."""
         heap = [(self._level(app), self._place[app], app) for app in apps if self._wants(app) > 0]
         heapq.heapify(heap)
@@ -199,8 +199,8 @@ def _hashes(names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 def _mix(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, §5): all bits of a value depend on all bits of what it
-    was made from."""
+    """The finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, §5): all bits of a value depend on all bits of its
+    input."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

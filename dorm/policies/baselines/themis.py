@@ -15,11 +15,11 @@ its V(G) = 1 / ρ(G) for every count G.
 1. The proportionally fair allocation maximizes Π V_i(G_i).
 2. Hidden payment: of what it has won, app i keeps the part c_i = Π_{j≠i} V_j(with i) / Π_{j≠i} V_j(without i), which makes
    lying about V useless.
-3. What is left over goes to the apps that took no part.
+3. Leftovers go to the apps that took no part.
 
-What an app wins it holds for a lease.  Apps that win nothing are stopped when their lease has ended.
+An app holds what it wins for a lease.  Apps that win nothing are stopped when their lease has ended.
 
-Where the paper leaves a choice, or needs what is unknown here:
+If the paper leaves a choice, or needs unknown data:
 
 * Step 1 is solved greedily by the gain in log V per dominant share, from n_min in the order of ρ: exact for concave log V
   and one kind of resource.  The room counts as one machine; `elastic` places it.  V knows counts, not places.
@@ -27,10 +27,10 @@ Where the paper leaves a choice, or needs what is unknown here:
   at least n_min.
 * The paper gives leftovers to the others at random, one by one.  Here in the order of ρ: first what they had, or n_min;
   then one by one by the same gain, those without a lease before those that would be resized for it; at last to the bidders.
-* An app without containers has an infinite ρ; of several, the one with the largest age / T_id comes first.
+* An app without containers has an infinite ρ; among several, the one with the largest age / T_id comes first.
 * A lease is of an app's whole partition and starts with its last change (`held_s`).
 * N is the number of apps now; the paper averages it over the app's time.
-* Work that is done follows from `served_s`, at the speed per container of the present count.  Of an app without steps or
+* Work that is done follows from `served_s`, at the speed per container of the present count.  For an app without steps or
   speed, `assumed_s` is left, and n containers are n times as fast as one.
 """
 
@@ -121,7 +121,7 @@ class Auction:
         return self._shared_s(app, n) / self._alone[app] if n else math.inf
 
     def gain(self, app: int, n: int) -> float:
-        """Return what the next unit adds to log V, per dominant share."""
+        """Return the gain in log V of the next unit, per dominant share."""
         return math.log(self._shared_s(app, n) / self._shared_s(app, n + 1)) / float(self._unit[app])
 
     def _auction(self, bidders: Sequence[int]) -> None:
@@ -139,7 +139,7 @@ class Auction:
             self._give(app, max(int(before[app]) + won, int(self.instance.n_min[app])) - int(fair[app]))
 
     def _payment(self, app: int, winners: Sequence[int], before: int) -> float:
-        """Return c_i.  What the others would have without app i is what they have, and its room shared among them too."""
+        """Return c_i.  Without app i, the others would have their own containers and share its room."""
         n, room = self.n.copy(), self.room.copy()
         self._give(app, before - int(self.n[app]))
         others = [other for other in winners if other != app]
@@ -153,7 +153,7 @@ class Auction:
         return min(math.exp(lost), 1.0)
 
     def _share(self, apps: Sequence[int]) -> None:
-        """Give one unit after the other to the app that gains most by it; extreme counts in larger steps."""
+        """Give one unit after the other to the app that gains most; extreme counts in larger steps."""
         heap = [(-self.gain(app, int(self.n[app])), place, app) for place, app in enumerate(apps) if self.n[app]]
         heapq.heapify(heap)
         while heap:
@@ -187,7 +187,7 @@ class Auction:
         return speeds.seconds(self.instance.apps[app].age_s) / self._alone[app]
 
     def _work(self, app: int) -> tuple[float, float]:
-        """Return what is left and what is done, in steps, or in container-seconds where nothing is declared."""
+        """Return the remaining and the completed work, in steps, or in container-seconds if nothing is declared."""
         each, curve = self.instance.apps[app], self._curves[app]
         if each.remaining_steps is None or not curve.known:
             self._curves[app] = speeds.UNKNOWN

@@ -1,6 +1,6 @@
 """The policy `tiresias`: least attained service first, in whole partitions of a fixed size, with preemption.
 
-Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, without knowledge of how long jobs take
+Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, without knowledge of jobs' run times
 (§3.2, discretized two-dimensional least attained service).  An app's attained service is its containers times the time that
 they ran, here in container-seconds.  It determines the app's queue: the first has apps below the first of `thresholds`, and so
 on.  Within a queue the order is by arrival, so apps of similar service don't preempt each other in turns.  In this order, each
@@ -12,7 +12,7 @@ petuum/adaptdl), so it is the default.  There, apps of the second queue go by wh
 are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room, so on few nodes; Tiresias
 decides by a profile whether an app needs that (§3.3).
 
-A master runs the policy when something has happened: an app that crossed a threshold meanwhile is noticed then.
+A master runs the policy after events; an app that crossed a threshold in between is noticed then.
 
 The paper's cluster is GPUs alone.  With several kinds of resources, or fragmentation, an app may fit the cluster and not its
 nodes: then the apps behind it are stopped, last first, until it fits.

@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     n: Ints
     """Target counts; those of apps that stay are unchanged."""
     by_class: dict[int, list[tuple[int, float]]]
-    """How many in which class of nodes, for apps that change."""
+    """Counts by class of nodes, for apps that change."""
     changing: tuple[int, ...]
     """The apps that run and should change (S)."""
     ranking: tuple[int, ...]
@@ -64,7 +64,7 @@ class Outlook(NamedTuple):
 
 
 def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
-    """Solve the whole program by column generation, starting from these apps if given; None where there is no answer.  Raises
+    """Solve the whole program by column generation, starting from these apps if given; None if there is no answer.  Raises
     SolverFailed."""
     movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
     all_at_once = len(movable) <= ALL_AT_ONCE
@@ -76,7 +76,7 @@ def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
     found = None
     for _ in range(ROUNDS):
         found = program.solve(candidates, [])
-        if found is None and len(candidates) < len(movable):  # Making the room may take others.
+        if found is None and len(candidates) < len(movable):  # Making the room may require others.
             candidates = movable
             found = program.solve(candidates, [])
         if found is None:
@@ -103,7 +103,7 @@ def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
 
 
 def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
-    """Choose which apps change and to what, from a first choice: exchange others for them as long as that gains.  None where
+    """Choose which apps change and to what, from a first choice: exchange apps as long as that improves the answer.  None if
     there is no answer.  Raises SolverFailed."""
     best: Relaxed | None = None
     chosen: list[int] = []
@@ -123,9 +123,9 @@ def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
     return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking))
 
 
-def bound_when_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
+def bound_if_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
     """Return an upper bound on U less the price of changes, for answers with no more excess and no more missing below floors
-    than given; None where the program has no such answer.  Raises SolverFailed."""
+    than given; None if the program has no such answer.  Raises SolverFailed."""
     program.settle(excess, lack)
     outlook = relax(program, start)
     return None if outlook is None else outlook.bound
@@ -150,7 +150,7 @@ def _by(values: Floats) -> list[int]:
 
 def _gains(program: Program, found: Relaxed) -> Floats:
     """Return the value of changing each app, at the prices of an answer."""
-    gains = program.value_of_changing(found) - program.value_of_staying(found) - program.terms.prices
+    gains = program.value_of_changing(found) - program.stay_value(found) - program.terms.prices
     return np.where(program.may_change, gains, -np.inf)
 
 

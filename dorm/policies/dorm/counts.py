@@ -39,7 +39,7 @@ INFEASIBLE = 2
 """Status of `linprog`."""
 
 GUARD_S = 300.0
-"""Only a crash guard; the size of the programs bounds the work."""
+"""Only a guard against crashes; the size of the programs bounds the work."""
 
 SOLVER: Any = {"time_limit": GUARD_S, "presolve": False}
 """Presolving finds little in these programs and takes a sixth of the time."""
@@ -51,13 +51,13 @@ class Nodes(NamedTuple):
     of: Ints
     """The class of each node."""
     room: Floats
-    """κ × k: what a class has beside pinned apps, as a part of the cluster's total."""
+    """κ × k: the capacity of a class without pinned apps, as a part of the cluster's total."""
     allowed: Flags
     """app × κ: whether some node of the class would hold a container of the app."""
 
 
 def node_classes(instance: Instance) -> Nodes:
-    """Group nodes by shape and eligibility; where there are too many classes, the rarest are merged with the most similar."""
+    """Group nodes by shape and eligibility; if there are too many classes, the rarest are merged with the most similar."""
     eligible = instance.eligible.T.astype(np.int64)
     shapes = classes(np.hstack([instance.capacity, eligible]))
     of = _merged(shapes.rows[:, : len(instance.kinds)], shapes.size)
@@ -73,7 +73,7 @@ def node_classes(instance: Instance) -> Nodes:
 
 
 def _merged(shapes: Ints, sizes: Ints) -> Ints:
-    """Return a class for each shape.  Similar shapes point in the same direction: nodes of one ratio serve the same apps."""
+    """Return a class for each shape.  Similar shapes have similar ratios of resources, so they serve the same apps."""
     if len(shapes) <= MOST_CLASSES:
         return np.arange(len(shapes))
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
@@ -132,7 +132,7 @@ class Program:
         self._hull()
 
     def settle(self, excess: float, lack: float) -> None:
-        """From now on this much excess and shortfall below floors is free, and only more has its price: the value is U less
+        """From now on, this much excess and shortfall below floors is free, and only more has a price: the value is U less
         the prices of changes for answers that are as fair as that, and such an answer always exists."""
         self.limits = excess, lack
 
@@ -154,11 +154,11 @@ class Program:
         return np.maximum(self.floors - n, 0.0)
 
     def solve(self, candidates: Sequence[int], changing: Sequence[int]) -> Relaxed | None:
-        """Solve the program in which `changing` apps change for sure, `candidates` may, and the rest stay.  None where it is
+        """Solve the program in which `changing` apps change for sure, `candidates` may, and the rest stay.  None if it is
         infeasible.  Raises SolverFailed."""
         return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
-    def value_of_staying(self, found: Relaxed) -> Floats:
+    def stay_value(self, found: Relaxed) -> Floats:
         """Return the value of each app's present containers at the prices of an answer."""
         price = (self.stay * (self.use @ found.room_price.T)).sum(axis=1)
         worth = self.instance.worth * self.n - price
@@ -183,7 +183,7 @@ class Relaxed:
     value: float
     """Utilization less the prices of changes, of excess and of what is missing below floors."""
     n: dict[int, float]
-    """What each app in the program gets when it changes, times the part of it that does."""
+    """What each app in the program gets when it changes, times the fraction of it that changes."""
     by_class: dict[int, list[tuple[int, float]]]
     """The same by class of nodes, nonzero only."""
     part: dict[int, float]
@@ -303,7 +303,7 @@ class _Build:
         )
 
     def _floors(self) -> None:
-        """Where the program is settled, bound the total missing below floors."""
+        """If the program is settled, bound the total missing below floors."""
         p = self.program
         self.lack_row = -1
         if p.limits is None:
@@ -369,7 +369,7 @@ class _Build:
 
 
 def solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
-    """Minimize cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: return x, its cost, and the duals of the rows; None where
+    """Minimize cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: return x, its cost, and the duals of the rows; None if
     infeasible.  Raises SolverFailed for every other failure."""
     bounds: Any = np.column_stack([np.zeros(len(cost)), upper])
     rows: Any = matrix.tocsc()

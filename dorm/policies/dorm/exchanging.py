@@ -1,10 +1,10 @@
 """Exchanges that use fragmented free room: containers leave a node to others that use it better.
 
-The count program sees no fragmentation, and placement takes nothing back, so over many rounds nodes are left with a device or
-two that no app can use, because another app has the last cores beside them.  Here a few containers of one app leave such a
-node for another with room, and as many of another app come as then fit; as far as θ1 and θ2 allow, and as long as that is
-worth more than the changes cost.  It is a local search by exchanges, as for knapsacks with several constraints: all exchanges
-on some dozens of nodes are rated at once in arrays, and the best on each node is carried out.
+The count program sees no fragmentation, and placement takes nothing back, so over many rounds, nodes are left with one or two
+devices that no app can use, because another app has the last cores beside them.  Here, a few containers of one app leave such
+a node for another with room, and as many containers of another app as fit take their place, as far as θ1 and θ2 allow, and as
+long as that is worth more than the changes cost.  It is a local search by exchanges, as for knapsacks with several
+constraints: all exchanges on some dozens of nodes are rated at once in arrays, and the best on each node is carried out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_AWAY = 3
 """Containers of one app that leave a node together."""
 
 REPRESENTED = 2
-"""Apps of each demand that are tried as the one that comes."""
+"""Apps of each demand that are tried as the incoming one."""
 
 ROUNDS = 8
 """Rounds of rating all exchanges, up to the first that finds none."""
@@ -37,21 +37,21 @@ TRIES = 4
 """Exchanges per node and round that are tried: earlier ones on other nodes may have invalidated them."""
 
 MOST_OPTIONS, MOST_COMERS = 4_000, 300
-"""Limits of what may leave and what may come: clusters of many small and different containers have far more."""
+"""Limits of the options for leaving and incoming containers: clusters of many small and different containers have far more."""
 
 MANY = 1e9
-"""Stands for no limit: containers that need nothing."""
+"""Means no limit: containers that need nothing."""
 
 
 class _Options(NamedTuple):
-    """Options of what may leave, one row each: nothing, or some containers of an app from a node."""
+    """Options of containers that leave, one row each: none, or some containers of an app from a node."""
 
     app: Ints
     """-1 for nothing."""
     node: Ints
     off: Ints
     lost: Ints
-    """How many of those find no room elsewhere."""
+    """How many of them find no room elsewhere."""
 
 
 class Exchange:
@@ -178,7 +178,7 @@ class Exchange:
         return found
 
     def _gains(self, options: _Options, comers: Ints, loss_price: float) -> tuple[Floats, Floats]:
-        """Option × comer: return the value of the exchange, floors first, -inf where not allowed; and by how much F grows."""
+        """Option × comer: return the value of the exchange, floors first, -inf if not allowed; and by how much F grows."""
         draft, instance, prices = self.draft, self.instance, self._prices()
         app, node, off, lost = options
         goes = app >= 0

@@ -29,7 +29,7 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
     """Shrink apps until n_min of `app` fits, and place it.
 
     `kept` apps may shrink, at least to n_min; apps that are `changed` already cost nothing more, of others at most `budget`
-    may change.  `over` is how far each is above its share.  Return the apps that shrank; None where it is impossible, and then
+    may change.  `over` is how far each is above its share.  Return the apps that shrank; None if it is impossible, and then
     the draft is unchanged.
     """
     shrunk = _app_by_app(draft, app, kept, changed, budget, over)
@@ -65,8 +65,8 @@ def _app_by_app(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int
 
 
 def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
-    """Several apps may have to give way on one node, none of which would help alone: a small integer program finds the
-    fewest that suffice.  With y_j containers of `app` on node j, and off_ij of app i removed there:
+    """Several apps may have to give way on one node because none of them would suffice alone: a small integer program finds
+    the fewest that suffice.  With y_j containers of `app` on node j, and off_ij of app i removed there:
 
         min Σ r_i + ε Σ u_i off_ij   s.t.   d_k y_j - Σ_i d_ik off_ij ≤ free_jk,   Σ_j y_j ≥ n_min,
                                             Σ_j off_ij ≤ (n_i - n_min_i) r_i,   Σ_i r_i ≤ budget
@@ -122,7 +122,7 @@ def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) 
 
 
 def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
-    """Where no app can shrink, move apps elsewhere node by node, starting with nodes from which the fewest apps have to go."""
+    """If no app can shrink, move apps elsewhere node by node, starting with nodes from which the fewest apps have to go."""
     need, demand = int(draft.instance.n_min[app]), draft.instance.demand[app]
     usable = draft.may_use[draft.instance.requirement[app]][draft.kind_of]
     who, node, count = entries(draft.rows, np.flatnonzero(kept).tolist())
@@ -142,7 +142,7 @@ def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int)
             break
         if sum(not changed[i] for i in dict.fromkeys([*before, *standing[j]])) > budget:
             continue
-        # Not to nodes where there is room for the app already, or will be.
+        # Not to nodes that already have room for the app, or will have it.
         elsewhere = _without(draft, j, standing[j], closed | (_takes(draft.free, demand) > 0))
         if elsewhere is None or need - elsewhere.takes(app) >= missing:
             continue
@@ -157,7 +157,7 @@ def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int)
 
 
 def _without(draft: Draft, node: int, apps: list[int], closed: Flags) -> Draft | None:
-    """Return the draft with these apps' containers moved off a node, to none that is `closed`; None where impossible."""
+    """Return the draft with these apps' containers moved off a node, to none that is `closed`; None if impossible."""
     trial = draft.copy()
     trial.close(closed | (np.arange(len(closed)) == node))
     for i in apps:
@@ -170,7 +170,7 @@ def _without(draft: Draft, node: int, apps: list[int], closed: Flags) -> Draft |
 
 
 def _give(draft: Draft, rows: dict[int, dict[int, int]]) -> None:
-    """Give several apps other places at once, which may be each other's."""
+    """Give several apps other places at once, possibly each other's."""
     for i in rows:
         draft.clear(i)
     for i, row in rows.items():
@@ -201,7 +201,7 @@ def _takes(free: Ints, demand: Ints) -> Ints:
 
 
 def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats) -> int | None:
-    """Return the app whose shrinking frees the most of what is missing; None where none frees any."""
+    """Return the app whose shrinking frees the most of what is missing; None if none frees any."""
     instance = draft.instance
     who, node, count = entries(draft.rows, np.flatnonzero(may).tolist())
     if not len(who):
@@ -212,7 +212,7 @@ def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats
     off = np.minimum(count, spare)
     demand = instance.demand[app]
     gain = _takes(draft.free[node] + off[:, None] * instance.demand[who], demand) - _takes(draft.free[node], demand)
-    # What an app can free on several nodes at once is bounded by what it has to spare.
+    # An app can free at most the containers that it can spare, on all nodes together.
     each = np.divide(gain, off, out=np.zeros(len(who)), where=off > 0)
     total = np.zeros(len(draft.rows))
     best_each = np.zeros(len(draft.rows))

@@ -1,6 +1,6 @@
 """The policy `dorm`: the goals of `dorm.policies.goals`, near the exact optimum at any size.
 
-serve    which apps get their n_min: in place, beside the others, or by shrinking a few of them
+serve    which apps get their n_min: in place, next to the others, or by shrinking a few of them
 counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
 place    greedily by buckets of nodes, everything else pinned where it is; then the remaining room is filled
 exchange of room in unusable pieces: a few containers give way to others that use a node better
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorm.policies import answer, goals, integer, scoring
-from dorm.policies.dorm.choosing import bound_when_as_fair, choose, relax
+from dorm.policies.dorm.choosing import bound_if_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
 from dorm.policies.dorm.placing import Draft
@@ -116,7 +116,7 @@ class _Round:
         self.bound = np.inf
         victims = integer.changed(instance, draft.rows) & self.kept
         if victims.any():
-            # The program first decides which apps shrink; the draft's own choice stands where that can't be placed.
+            # The program first decides which apps shrink; the draft's own choice stands if that can't be placed.
             free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
             if not self._improve(beside, free, self.kept, PASSES) or not self.large:
                 self._improve(draft, free | victims, self.kept & ~victims, 1)
@@ -149,10 +149,10 @@ class _Round:
             try:
                 if turn == 0:
                     relaxed = relax(program)
-                    if relaxed is not None and not np.isfinite(self.bound):  # Later programs have less to choose from.
+                    if relaxed is not None and not np.isfinite(self.bound):  # Later programs have fewer choices.
                         self.bound = relaxed.bound
                         self.outlook = relaxed
-                        if self.large and not free.any() and self._good_as_it_is(relaxed):
+                        if self.large and not free.any() and self._needs_no_other_counts(relaxed):
                             return True
                     wanted = choose(program, relaxed.changing) if relaxed else None
                 elif wanted is not None:
@@ -174,8 +174,8 @@ class _Round:
             program.limit(np.where(missing, placed, program.high))
         return self.best is not before
 
-    def _good_as_it_is(self, outlook: Outlook) -> bool:
-        """Return whether a large cluster needs no other counts: where nothing starts and the answer is fair, gains from counts
+    def _needs_no_other_counts(self, outlook: Outlook) -> bool:
+        """Return whether a large cluster needs no other counts: if nothing starts and the answer is fair, gains from counts
         are lost to fragmentation, and better use of the pieces is worth more."""
         if self.score.excess:
             return False
@@ -207,7 +207,7 @@ class _Round:
 
     def _place(self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, anew: bool) -> None:
         """Bring the movers to their counts: in place or from scratch, the largest containers first; `by_class` follows the
-        count program's classes, which helps where shapes really differ and hurts where the difference does not matter."""
+        count program's classes, which helps if shapes really differ and hurts if the difference does not matter."""
         for app in movers:
             if anew:
                 draft.clear(app)
@@ -285,7 +285,7 @@ class _Round:
     # Polish
 
     def _polish(self) -> None:
-        """Solve exact programs over a few apps at a time, each from the best so far, until several brought nothing."""
+        """Solve exact programs over a few apps at a time, each from the best answer so far, until several brought no gain."""
         self._look_closer()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
         done = 0.0
@@ -355,7 +355,7 @@ class _Round:
         return score
 
     def _prove(self, staying: Rows) -> None:
-        """Compute the bound for the final answer: for the apps that run in it, and as fair as it is."""
+        """Compute the bound for the final answer: for the apps that run in it, and for answers that are at least as fair."""
         score = self.score
         if not (score.excess or score.below_floor) and np.isfinite(self.bound):
             self.bound = max(self.bound, score.net)
@@ -364,7 +364,7 @@ class _Round:
         program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
         start = self.outlook.candidates if self.outlook is not None else ()
         try:
-            bound = bound_when_as_fair(program, score.excess, float(score.below_floor), start)
+            bound = bound_if_as_fair(program, score.excess, float(score.below_floor), start)
         except SolverFailed:
             self.status, bound = "fallback", None
         self.bound = max(loosest_bound(self.instance) if bound is None else bound, score.net)

@@ -2,7 +2,7 @@
 
 A `Draft` is a placement under construction.  Containers go where the free room points most in the direction of the demand (the
 cosine of the two, each resource as a part of the largest node's), which leaves rare resources to apps that need them: a node
-with idle GPUs points away from an app without.  Tightest fit instead loses a fifth of the cluster.
+with idle GPUs points away from an app that needs none.  Tightest fit instead loses a fifth of the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints, Rows
 
 DIRECTIONS = 30
-"""Cosines are rounded to one in this many; among nodes that point alike, the one with most room is taken.  Finer steps fill
+"""Cosines are rounded to one in this many; among nodes with the same cosine, the one with most room is used.  Finer steps fill
 nodes in their order and strand the rest of each: on 1,000 nodes of three shapes, 2 % of the cluster against 0.01 % with
 this."""
 
@@ -66,7 +66,7 @@ class Draft:
         return other
 
     def close(self, nodes: Flags) -> None:
-        """From now on these nodes get nothing."""
+        """From now on, give these nodes nothing."""
         self.closed = nodes
         self._index()
 
@@ -109,7 +109,7 @@ class Draft:
         return self.rows[app]
 
     def add(self, app: int, node: int, count: int) -> None:
-        """Put `count` containers on a node (or remove them, where negative)."""
+        """Put `count` containers on a node (or remove them, if negative)."""
         row = self._own(app)
         left = row.get(node, 0) + count
         if left:
@@ -246,7 +246,7 @@ class Draft:
                     self.add(app, node, most)
 
     def take(self, app: int, count: int) -> None:
-        """Take `count` containers off, from where the room that this leaves is largest: for others to use whole."""
+        """Remove `count` containers from the nodes where this leaves most room, so that others can use it whole."""
         while count > 0:
             row = self.rows[app]
             nodes = np.array(sorted(row), np.int64)
@@ -257,7 +257,7 @@ class Draft:
             count -= off
 
     def takes(self, app: int) -> int:
-        """How many more containers of the app the free room holds, at most up to n_max."""
+        """Return how many more containers of the app fit into the free room, at most up to n_max."""
         instance, demand = self.instance, self.instance.demand[app]
         needed = demand > 0
         most = int(instance.n_max[app] - self.n[app])
@@ -272,6 +272,6 @@ class Draft:
 
 
 def entries(rows: Rows, apps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    """App, node and count of each place where one of the apps has containers."""
+    """Return app, node and count of each place where one of the apps has containers."""
     which, node, count = integer.entries([rows[i] for i in apps])
     return np.array(apps, np.int64)[which], node, count

@@ -1,7 +1,7 @@
 """The last step on small clusters: exact programs over a few apps, with all others pinned where they are.
 
-Greedy placement loses a few per cent on a small cluster, where one container is a good part of a node.  The few apps that make
-up for it are those that change anyway, those that start, and those that the count program would have changed next: large
+Greedy placement loses a few per cent on a small cluster, where one container is a large part of a node.  The apps that can
+make up for it are those that change anyway, those that start, and those that the count program would have changed next: large
 neighborhood search (Shaw 1998), with the neighborhoods in a fixed order.
 """
 
@@ -30,7 +30,7 @@ FEW_NODES = 24
 """With more, a program has about a third of them: few nodes and many apps do better than the reverse."""
 
 MOST_APPS, COLD_APPS = 40, 70
-"""Per cent of all apps in one program, the second where nothing runs yet: with few apps, each has so many containers that the
+"""Per cent of all apps in one program, the second if nothing runs yet: with few apps, each has so many containers that the
 program is hard."""
 
 MOST_CELLS = 20_000
@@ -61,13 +61,13 @@ BESIDE, WIDEST = 2, 6
 most `WIDEST` in all."""
 
 HELPING = 3
-"""Where an app waits, every third program is over apps that could make room; the others improve the present answer."""
+"""If an app waits, every third program is over apps that could make room; the others improve the present answer."""
 
 FRUITLESS = 4
 """After this many without a gain, no more are tried."""
 
 COLD_CELLS, COLD_TRIES = 1.5, 6
-"""Factors where nothing runs yet: everything is open then, and it happens once."""
+"""Factors if nothing runs yet: everything is open then, and it happens once."""
 
 SEARCH = 3
 """Nodes of each search."""
@@ -77,7 +77,7 @@ GOOD_ENOUGH = 5e-4
 
 
 def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None) -> Rows:
-    """Where greedy placement left an app waiting on a small cluster, search for room over all apps."""
+    """If greedy placement left an app waiting on a small cluster, search for room over all apps."""
     if len(instance.apps) * len(instance.nodes) > SERVED:
         return rows
     x = exact.serve(
@@ -94,7 +94,7 @@ def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, 
 def outlook(
     instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None
 ) -> exact.Outlook | None:
-    """Relax the program of the whole cluster, where that is small and there is a choice: unlike the count program, it sees
+    """Relax the program of the whole cluster, if that is small and there is a choice: unlike the count program, it sees
     fragmentation."""
     if not terms.change_budget or len(instance.apps) * len(instance.nodes) > CLOSER:
         return None

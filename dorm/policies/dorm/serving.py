@@ -1,7 +1,7 @@
 """Which apps get their n_min, and where: the first step of the optimizers.
 
-Apps whose partition was hit and apps that wait are served in place, beside the others, or by shrinking a few of them as far as
-θ2 allows (goals 1 and 2 of `dorm.policies.goals`).  Nothing else changes here.
+Apps whose partition was hit and apps that wait are served in place, next to the others, or by shrinking a few of them as far
+as θ2 allows (goals 1 and 2 of `dorm.policies.goals`).  Nothing else changes here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Rows
 
 MOST_TRIES = 16
-"""Waiting apps for which running ones may make room in one round; a quarter of it on large clusters."""
+"""Waiting apps for which running ones may make room in one round; a quarter of that on large clusters."""
 
 LARGE = 200_000
 """Apps times nodes beyond which fewer ways are tried: what they would gain is a smaller part of a large cluster."""
@@ -48,7 +48,7 @@ class Serving:
         ]
 
     def serve(self, draft: Draft) -> list[int]:
-        """Give n_min to apps that were hit and apps that wait, in place or beside the others; return the unserved apps."""
+        """Give n_min to apps that were hit and apps that wait, in place or next to the others; return the unserved apps."""
         instance = self.instance
         unserved = []
         for app in sorted(integer.queue(instance), key=lambda i: (not instance.running[i], not self.aged[i])):
@@ -90,10 +90,10 @@ class Serving:
         return left
 
     def target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
-        """Return where everything would be if θ2 did not hold back some waiting apps; None if it holds none back.
+        """Return the placement that would result if θ2 did not hold back some waiting apps; None if it holds none back.
 
-        The draft moves there as far as θ2 allows at once: the apps that stand most in the way shrink in it.  Where nothing
-        can be cleared in this round, nothing is held up for it.
+        The draft moves there as far as θ2 allows at once: the apps that stand most in the way shrink in it.  If nothing can be
+        cleared in this round, nothing is held up for it.
         """
         instance = self.instance
         if self.budget >= int(self.kept.sum()):
@@ -114,7 +114,7 @@ class Serving:
             draft.restore(app, dict(wide.rows[app]))
             if (
                 draft.free[list(draft.rows[app])] < 0
-            ).any():  # Where it should go, another stands that has to go first.
+            ).any():  # Its future place is occupied by an app that has to leave first.
                 draft.restore(app, was)
                 continue
             left -= 1

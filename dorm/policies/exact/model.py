@@ -1,14 +1,14 @@
 """The allocation problem as a mixed-integer linear program for `scipy.optimize.milp` (HiGHS), one goal at a time.
 
     n_i = Σ_j x_ij                                    the size of a partition
-    Σ_i d_ik x_ij ≤ room_jk                           no more on a node than it has beside pinned apps
+    Σ_i d_ik x_ij ≤ room_jk                           no more on a node than it has without pinned apps
     n_min_i run_i ≤ n_i ≤ n_max_i run_i               all of n_min or nothing, for apps that do not run undisturbed
     |x_ij - x⁰_ij| ≤ M_ij r_i,  Σ_i r_i ≤ R           θ2, with the tightest M each variable allows
     F_i ≥ |δ_i n_i - ŝ_i|,  Σ_i F_i ≤ 2mθ1 + ξ        θ1 (Dorm paper, eqs. 1-4 and the linear form that follows them)
 
 The rows for F_i are those of the paper and one more, the chord between the two integers around ŝ_i/δ_i: it is redundant at
 integers, and makes the relaxation exact for a single app.  For a running app, all rows express "stays" or "changes" as the
-convex hull of the two (as `counts` does), and no x_ij exceeds what fits beside the apps that θ2 keeps in place: that makes
+convex hull of the two (as `counts` does), and no x_ij exceeds what fits next to the apps that θ2 keeps in place: that makes
 bounds tight, since at most a few apps change.
 """
 
@@ -119,7 +119,7 @@ class Model:
         self._upper[column] = value
 
     def _add_partition(self, app: int) -> None:
-        """The columns of one app and the rows that tie them together."""
+        """Add the columns of one app and the rows that connect them."""
         instance = self.instance
         low, high = int(instance.n_min[app]), int(min(instance.n_max[app], self.most[app].sum()))
         kept = bool(instance.kept[app])
@@ -273,7 +273,7 @@ class Model:
             x = np.asarray(result.x, np.float64)
             reduced = np.asarray(result.lower.marginals + result.upper.marginals, np.float64)
             bound = float(result.fun or 0.0)
-        except Exception:  # Whatever goes wrong in a solver, there is an answer without this.
+        except Exception:  # Even if the solver fails in any way, there is an answer without this.
             return None
         sound = x.shape == cost.shape == reduced.shape and math.isfinite(bound)
         return Relaxed(bound, x, reduced) if sound and np.isfinite(x).all() and np.isfinite(reduced).all() else None
@@ -306,7 +306,7 @@ class Model:
                 bound=float(bound) if bound is not None and math.isfinite(bound) else -math.inf,
                 status=_status(int(result.status), str(result.message)),
             )
-        except Exception:  # Whatever goes wrong in a solver, the answer at hand stands, and the decision says so.
+        except Exception:  # Even if the solver fails in any way, the present answer remains, and the decision says so.
             return Solved(None, -math.inf, "failed")
 
     def _counts(self, values: Floats) -> Ints | None:
@@ -335,9 +335,7 @@ def most_beside(instance: Instance, change_budget: int) -> Ints:
         demand = instance.demand[app]
         stays = instance.current[app] if kept[app] else np.zeros(len(free), np.int64)
         given_up = beside + (largest[-1] if change_budget else 0)
-        if kept[
-            app
-        ]:  # It is one of those: where it is not among the largest, it is there instead of the least of them.
+        if kept[app]:  # It is one of those: if it is not among the largest, it is there instead of the least of them.
             own = stays[:, None] * demand
             given_up = np.where(own >= largest[-1], given_up, beside + own) if change_budget else own
         for k in np.flatnonzero(demand > 0).tolist():
@@ -408,7 +406,7 @@ def wishes(model: Model) -> Row:
 
 
 def whole(cost: Floats, matrix: Any, upper: Floats, most: Floats) -> Ints | None:
-    """min cost · x with matrix · x ≤ upper and 0 ≤ x ≤ most, all in whole numbers; None where nothing was found."""
+    """min cost · x with matrix · x ≤ upper and 0 ≤ x ≤ most, all in whole numbers; None if nothing was found."""
     try:
         result = _milp(
             cost,
@@ -418,7 +416,7 @@ def whole(cost: Floats, matrix: Any, upper: Floats, most: Floats) -> Ints | None
             options={**NO_SUB_PROGRAMS, "node_limit": SHORT_SEARCH, "mip_rel_gap": 0.1, "time_limit": GUARD_S},
         )
         values = np.asarray(result.x, np.float64)
-    except Exception:  # Whatever goes wrong in a solver, there is an answer without this.
+    except Exception:  # Even if the solver fails in any way, there is an answer without this.
         return None
     if values.shape != cost.shape or not np.isfinite(values).all():
         return None
@@ -426,7 +424,7 @@ def whole(cost: Floats, matrix: Any, upper: Floats, most: Floats) -> Ints | None
 
 
 def _status(code: int, message: str) -> str:
-    """scipy has no code of its own for the limit of nodes: it passes on what HiGHS calls it."""
+    """scipy has no code for the limit of nodes: it passes on HiGHS's text."""
     if "Time limit" in message:
         return "guard"
     if "Solution limit" in message or "Iteration limit" in message:

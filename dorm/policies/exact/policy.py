@@ -1,6 +1,6 @@
 """The policy `dorm-exact`: the goals of `dorm.policies.goals`, searched through with terms that may depend on the outcome.
 
-It is the reference for `dorm`, and practical up to some 30 apps on 20 nodes.
+It is the reference for `dorm`, and practical up to about 30 apps on 20 nodes.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class Reference:
         elif search.has_choices():
             search.choose_who_runs()
             placed = search.placed()
-            if not self._clear_for_those_held_back(placed):
+            if not self._clear_for_held_back(placed):
                 search.terms = goals.terms(instance, self.settings, self.budget, placed)
                 search.fill()
                 search.reach_goals()
 
-    def _clear_for_those_held_back(self, placed: Flags) -> bool:
+    def _clear_for_held_back(self, placed: Flags) -> bool:
         """Goal 2.  Return False if there is no app to make room for, or no way to.
 
-        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
-        there is nothing to prepare for.  But an app that has waited too long is not overtaken without end: while only θ2 holds
-        it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
+        If lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
+        there is nothing to prepare for.  But an app that has waited too long cannot be overtaken endlessly: while only θ2
+        holds it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
         """
         instance = self.instance
         kept = int(instance.kept.sum())

@@ -30,7 +30,7 @@ SEARCH, MOST_NODES = 300_000, 500
 """Bounds each search: its nodes times apps times nodes of the cluster, and its nodes."""
 
 EXCESS_PRICE, FLOOR_PRICE = 10.0, 3.0
-"""Prices of excess per kind of resources, and of a container below the floor in worths of the largest, where goals are one
+"""Prices of excess per kind of resources, and of a container below the floor in worths of the largest, if goals are one
 relaxed program."""
 
 CHUNK = 16
@@ -77,7 +77,7 @@ def improve(
     if search.has_choices():
         cells = search.model.cells()
         if nodes is not None:
-            search.stay_outside(nodes)
+            search.allow_changes_on(nodes)
         search.choose_who_runs()
         search.clear_the_way()
         search.reach_goals()
@@ -110,7 +110,7 @@ def serve(
     reserved: tuple[int, Flags] | None,
     node_limit: int | None = None,
 ) -> Ints:
-    """Improve a valid answer by goal 1 alone, as far as the search succeeds."""
+    """Improve a valid answer by goal 1 alone, if the search succeeds."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
     if search.has_choices():
         search.choose_who_runs()
@@ -173,8 +173,8 @@ class Search:
             self._use()
             self._disturb_least()
 
-    def stay_outside(self, nodes: Flags) -> None:
-        """Let only what is on these nodes change."""
+    def allow_changes_on(self, nodes: Flags) -> None:
+        """Allow changes only on these nodes."""
         for (app, node), column in self.model.x.items():
             if not nodes[node]:
                 self.model.fix(column, float(self.best[app, node]))

@@ -2,25 +2,24 @@
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.  `target` solves
 the policy's linear program (§4.1) for X, the part of its time that each app should spend on each type.  The mechanism (§5,
-Algorithm 1) comes near to X by rounds: the priority of an app on a type is
+Algorithm 1) approximates X by rounds: the priority of an app on a type is
 
     X_mj / (part of its time that it has run there)
 
 and by falling priority each app gets its whole count on nodes of one type, or waits for the next round.  Preempted apps
 continue from their checkpoints.
 
-Where the paper leaves a choice, or its public code differs:
+If the paper leaves a choice, or its public code differs:
 
 * The part that an app has received is that of its time since submission (`served_on`, `age_s`).  The public code forgets it
   whenever X changes.  An app that never ran there has the priority 1e9 X_mj, as in that code.
 * Pairs with X_mj = 0 come last, so no node is left idle.  Ties go to the larger X_mj, then by arrival.
 * Priorities of all types are compared together; the public code takes one type after the other.
-* An app has one count (`count`, `counts`), at most what one type holds of it.  One whose n_min is more than any type holds
-  alone waits: it never spans types.
-* Where the speed on some type is unknown, all are equally fast for the app (the paper's heterogeneity-agnostic LAS).  Space
-  sharing (§3.1) is left out.
+* An app has one count (`count`, `counts`), at most what one type holds of it.  An app whose n_min is more than any type holds
+  alone waits: it never spans types. * If the speed on some type is unknown, all are equally fast for the app (the paper's
+  heterogeneity-agnostic LAS).  Space sharing (§3.1) is left out.
 
-A round is a decision: a master makes one when something has happened, the simulator every 360 s as in the paper.
+A round is a decision: a master makes one after events, the simulator every 360 s as in the paper.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _types(instance: Instance) -> tuple[tuple[str, ...], Ints]:
 
 
 def _holds(instance: Instance, groups: Ints, kinds: int) -> Ints:
-    """Return how many containers of an app each type holds beside pinned apps, at most n_max."""
+    """Return how many containers of an app each type holds next to pinned apps, at most n_max."""
     packing, holds = Packing(instance, instance.pinned), np.zeros((len(instance.apps), kinds), np.int64)
     known: dict[tuple[bytes, int], Ints] = {}
     for app in np.flatnonzero(instance.free_to_move).tolist():
@@ -97,8 +96,8 @@ def _holds(instance: Instance, groups: Ints, kinds: int) -> Ints:
 
 
 def _rates(instance: Instance, kinds: tuple[str, ...], wanted: Ints, holds: Ints) -> Floats:
-    """Return steps per second of each app with its count on each type; 0 where the type does not hold that, and 1 where the
-    speed on some type is unknown."""
+    """Return steps per second of each app with its count on each type; 0 if the type does not hold that, and 1 if the speed on
+    some type is unknown."""
     runs = (holds >= wanted[:, None]) & instance.free_to_move[:, None]
     found = np.asarray(runs, np.float64)
     for app in np.flatnonzero(runs.any(axis=1)).tolist():

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Floats, Ints
 
 REST = 1e-4
-"""Weight of the mean of all throughputs beside the least."""
+"""Weight of the mean of all throughputs relative to the least."""
 RANGE = 1e6
 """Weights and speeds further apart than this are clipped, so that the program can be solved."""
 DIGITS = 9
 
 
 def target(speed: Floats, count: Ints, weight: Floats, demand: Ints, capacity: Ints, holds: Ints) -> Floats | None:
-    """Return X; None where the solver failed.
+    """Return X; None if the solver failed.
 
-    `speed` has apps as rows and types as columns, 0 where the app cannot run; `demand` is that of one container, `capacity`
+    `speed` has apps as rows and types as columns, 0 if the app cannot run; `demand` is that of one container, `capacity`
     that of each type, and `holds` how many containers of an app each type holds when it is empty."""
     apps, types = speed.shape
     runs = speed > 0
@@ -78,7 +78,7 @@ def target(speed: Floats, count: Ints, weight: Floats, demand: Ints, capacity: I
 
 
 def _values(speed: Floats, count: Ints, weight: Floats, holds: Ints) -> Floats:
-    """Return what a whole unit of time on each type adds to the app's normalized throughput."""
+    """Return how much a whole unit of time on each type adds to the app's normalized throughput."""
     fastest = np.maximum(speed.max(axis=1), 1e-300)
     relative = np.where(speed > 0, np.maximum(speed / fastest[:, None], 1 / RANGE), 0.0)
     part = np.where(speed > 0, holds, 0).astype(np.float64)

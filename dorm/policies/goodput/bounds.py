@@ -1,4 +1,4 @@
-"""What bounds an app under both policies: how many containers it may have, and what a restart takes of its goodput."""
+"""The bounds of an app under both policies: how many containers it may have, and the cost of a restart in goodput."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 MOST_COUNT = 4096
 """Units of one app beyond which it gets no more than its n_min."""
 LEAST_WEIGHT = 1e-4
-"""An app counts at least this part of the one that counts most."""
+"""The smallest weight of an app, as a part of the largest."""
 EXPLORES = 2
-"""An app gets at most so many times the containers that it was tried with."""
+"""An app gets at most this many times the containers that it was tried with."""
 
 
 def per_node(instance: Instance, app: int) -> int:
@@ -45,7 +45,8 @@ def per_nodes(instance: Instance) -> list[int]:
 
 
 def most_units(instance: Instance, app: int) -> int:
-    """Return the most units that the app may have: by its bounds, by the cluster, and by what it was tried with."""
+    """Return the most units that the app may have: by its bounds, by the cluster, and by the containers that it was tried
+    with."""
     most = min(int(instance.fits_empty[app]), max(int(instance.n_min[app]), MOST_COUNT))
     tried = instance.apps[app].tried // int(instance.gang[app])
     if tried > 0:

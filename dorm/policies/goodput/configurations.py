@@ -1,8 +1,8 @@
 """The configurations that `sia` chooses from: for each app, a type of nodes and a number of containers there.
 
 As in Sia (SOSP 2023, §3.3): on one node a power of two, or the whole node; beyond that whole nodes.  So configurations of
-different apps fit beside each other without fragments.  An app may also keep exactly what it has, and get its n_min, which may
-be another number.  Where very many nodes could be used, only some of their numbers are offered (`EACH`).
+different apps fit next to each other without fragments.  An app may also keep exactly its containers, or get its n_min, which
+may be another number.  If very many nodes could be used, only some of their numbers are offered (`EACH`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def types(instance: Instance) -> Types:
 
 
 def configurations(instance: Instance, found: Types) -> Configurations:
-    """Return what each app that may move may have."""
+    """Return the configurations of each app that may move."""
     seen: dict[object, tuple[Ints, Floats, Ints]] = {}
     columns: list[list[tuple[int, ...]]] = []
     goodputs: list[Floats] = []
-    holds = instance.holds  # While only pinned apps are there.
+    holds = instance.holds  # While there are only pinned apps.
     for app in np.flatnonzero(instance.free_to_move).tolist():
         demand, gang = instance.apps[app], int(instance.gang[app])
         least, most = max(int(instance.n_min[app]), 1), most_units(instance, app)
@@ -88,7 +88,7 @@ def configurations(instance: Instance, found: Types) -> Configurations:
 
 
 def _current(instance: Instance, found: Types, app: int) -> tuple[int, int]:
-    """Return the type on which the app stands and its units; (-1, 0) where it has nothing that it may keep."""
+    """Return the type on which the app stands and its units; (-1, 0) if it has nothing that it may keep."""
     row = instance.rows[app]
     on = sorted({int(found.of[node]) for node in row})
     return (on[0], sum(row.values())) if len(on) == 1 and instance.kept[app] else (-1, 0)

@@ -4,13 +4,13 @@ A population of matrices goes through generations of
 
     crossover   two parents, each the better of two drawn at random, exchange the rows of all apps behind a random one
     mutation    a row returns to what the app has now, or loses some elements; elements with free room grow at random
-    repair      what an app may not have or a node does not hold is taken away
+    repair      containers that an app may not have or a node cannot hold are removed
     selection   the fittest of parents and children survive
 
 The paper fixes neither rates nor repair rules in numbers; these are those of its public code (`petuum/adaptdl`,
 `simulator/pollux.py`), which selects by NSGA-II with a second objective that only cluster resizing uses.  The code also keeps
-its population from round to round.  Here a search begins with the allocation in force and two simple ones, and stops early
-once nothing better was found for a while.
+its population from round to round.  Here a search begins with the allocation in force and two simple ones, and stops early if
+it finds nothing better for a while.
 
 Randomness comes from a seed that follows from the problem, and from uniform numbers alone, whose stream NumPy keeps stable.
 """
@@ -38,7 +38,7 @@ class Space(NamedTuple):
     base: Ints
     """What the apps have now."""
     holds: Ints
-    """How many units of an app a node takes while it is empty; 0 where the app may not run."""
+    """How many units of an app a node takes while it is empty; 0 if the app may not run."""
     demand: Ints
     room: Ints
     """By node and kind of resource."""
@@ -57,7 +57,7 @@ class Search:
         self._random = np.random.Generator(np.random.PCG64(seed)).random
 
     def best(self, starts: Ints, size: int, generations: int) -> Ints:
-        """Return the fittest matrix that is found, from these first ones, in a population of this size."""
+        """Return the fittest matrix found from these initial ones, in a population of this size."""
         states = self.repaired(starts)
         values = self._fitness(states)
         top, since = float(values.max()), 0
@@ -109,9 +109,9 @@ class Search:
         return states
 
     def repaired(self, states: Ints) -> Ints:
-        """Return the matrices without what breaks a rule; apps that come first keep what they have.
+        """Return the matrices without entries that break a rule; earlier apps keep their entries.
 
-        Most entries are 0 and most nodes hold what they have, so only the others are looked at."""
+        Most entries are 0 and most nodes can hold theirs, so only the others are examined."""
         space = self._space
         states = np.ascontiguousarray(np.minimum(states, space.holds))
         self._leave_apart(states)
@@ -137,7 +137,7 @@ class Search:
         return found
 
     def _leave_most(self, states: Ints) -> None:
-        """Take away what exceeds n_max, from random nodes."""
+        """Remove containers beyond n_max from random nodes."""
         over = np.nonzero(states.sum(axis=2) > self._space.n_max[None, :])
         rows = states[over]
         drawn = self._random(rows.shape)
@@ -165,7 +165,7 @@ class Search:
 
 
 def _entries(states: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return matrix, app and node of what is not 0, in this order."""
+    """Return matrix, app and node of all entries that are not 0, in this order."""
     place = np.flatnonzero(states)
     _, apps, nodes = states.shape
     return place // (apps * nodes), place // nodes % apps, place % nodes

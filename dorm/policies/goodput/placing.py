@@ -1,10 +1,10 @@
 """The greedy placer of `sia`: configurations on nodes (SOSP 2023, §3.4).
 
-An app whose configuration stays keeps its nodes.  The others are placed by size, largest first.  One that fits a node goes
-whole to one, the fullest that holds it; a larger one takes whole nodes and puts its rest on one.  Where there is no such
-place, apps that stayed on one node are moved out of the way, smallest first, if all of them find another.  Where that does not
-help either (here nodes of one type may differ, and have several kinds of resources), the app gets what fits on the nodes with
-most room, if that is n_min at least.
+An app whose configuration stays keeps its nodes.  The others are placed by size, largest first.  An app that fits on a node
+goes to one as a whole, the fullest that holds it; a larger app takes whole nodes and puts its rest on one.  If there is no
+such place, apps that stayed on one node are moved out of the way, smallest first, if all of them find another.  If that does
+not help either (here nodes of one type may differ, and have several kinds of resources), the app gets what fits on the nodes
+with most room, if that is at least n_min.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 NODES_TRIED = 16
-"""Nodes that are tried for one app whose way has to be cleared."""
+"""Nodes that are tried for an app for which others have to move."""
 
 
 class Placing:
@@ -58,7 +58,7 @@ class Placing:
         return np.asarray(np.where(self._type_of == self._wanted[app], here, 0))
 
     def _put(self, app: int) -> bool:
-        """Place the whole app as its configuration says; return whether it was placed."""
+        """Place the whole app by its configuration; return whether it was placed."""
         here, left = self._fits(app), int(self._units[app])
         most = int(np.where(self._type_of == self._wanted[app], self._instance.holds[app], 0).max(initial=0))
         row: dict[int, int] = {}
@@ -104,7 +104,7 @@ class Placing:
         return False
 
     def _squeeze(self, app: int) -> None:
-        """Give it what fits, where it was or on the nodes with most room."""
+        """Give it what fits, in its old place or on the nodes with most room."""
         instance = self._instance
         before = instance.rows[app]
         if instance.kept[app] and self._packing.put_back(app, before):

@@ -10,10 +10,10 @@ containers, on as few nodes as hold it.  The speed-up of an app that would have 
 
     (T - R δ) / (T + δ)        T its age, R how often it was restarted, δ the seconds that a restart costs
 
-so a young app, or one that was restarted often, is left alone.  An app that has nothing is not restarted but started, and
-pays nothing; the public code multiplies it as well.  At most one app on each node lies on several nodes, since such apps slow
-each other down (§4.2, interference avoidance).  Apps that were served least come first where a node is given too much, as in
-that code.
+so a young app, or one that was restarted often, is left alone.  An app without containers is started, not restarted, and pays
+nothing; the public code multiplies it as well.  At most one app on each node lies on several nodes, since such apps slow each
+other down (§4.2, interference avoidance).  If a node is given too much, the apps that were served least come first, as in that
+code.
 
 Fitness, fair part, restart factor, mutation and repair were compared with the public code of the paper's simulator
 (`simulator/pollux.py` of petuum/adaptdl).  It differs from here in three more places: it multiplies each speed-up by the
@@ -24,8 +24,8 @@ What the paper leaves to the app is decided here: the batch size of each app, by
 An app that has been tried with n containers at most gets 2n at most (§4.1, prior-driven exploration).  Pollux does not know
 types of nodes, nor does this policy: each node is as fast as `AppDemand.speed` says.
 
-A search costs population × generations × apps × nodes; the first two are lowered where that exceeds `EFFORT`, so that a large
-problem is answered in seconds, and less well.
+A search costs population × generations × apps × nodes; the first two are lowered if that exceeds `EFFORT`, so that a large
+problem is answered in seconds, but less well.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, AppDemand, Problem
 
 PARAMETERS = {
-    "p": Parameter(-1.0, -10.0, 1.0, "exponent of the mean of speed-ups: the less, the fairer"),
-    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs where none was measured"),
+    "p": Parameter(-1.0, -10.0, 1.0, "exponent of the mean of speed-ups: the smaller, the fairer"),
+    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs if none was measured"),
     "population": Parameter(100, 4, 1_000, "allocations that the search keeps"),
     "generations": Parameter(100, 0, 10_000, "generations of the search, at most"),
 }
 EFFORT = 5e6
 """Population × generations × apps × nodes of one search, at most."""
 LEAST = 1e-3
-"""Added to each speed-up, so that the mean is defined where an app gets nothing (as in the public code)."""
+"""Added to each speed-up, so that the mean is defined if an app gets nothing (as in the public code)."""
 EACH = 64
 """Up to this count each goodput is computed; beyond, they are interpolated."""
 
@@ -66,8 +66,8 @@ class PolluxPolicy:
     """Parameters:
 
     `p` (-1)                               exponent of the mean of speed-ups
-    `adjust_s` (30)                        seconds that a restart costs where none was measured
-    `population` (100), `generations` (100)  of the search
+    `adjust_s` (30)                        seconds that a restart costs if none was measured `population` (100), `generations`
+                                           (100)  of the search
     """
 
     name = "pollux"
@@ -113,7 +113,7 @@ def _table(points: throughput.Points, app: AppDemand, most: int, gang: int, here
 
 
 def _batches(instance: Instance, rows: Rows, tables: list[Goodputs]) -> dict[str, int]:
-    """Return the best batch size of each app that has a range of them and gets containers, where its speed is known."""
+    """Return the best batch size of each app that has a range of them and gets containers, if its speed is known."""
     found = {}
     for i, app in enumerate(instance.apps):
         n = min(sum(rows[i].values()), tables[i].batches.shape[1] - 1)
@@ -193,7 +193,8 @@ class _Round(NamedTuple):
         return max(int(size * part), 4), int(generations * part)
 
     def _starts(self, apps: Ints, space: Space) -> Ints:
-        """Return what apps have now; the same, with a fair part for each app that has nothing; and a fair part for all."""
+        """Return the present allocation; the same, with a fair part for each app without containers; and a fair part for
+        all."""
         instance = self.instance
         moving = np.isin(np.arange(len(instance.apps)), apps)
         beside = Packing(instance, instance.pinned | (moving & instance.kept))

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 GAP = 1e-4
 """The search ends this close to the optimum, relatively (`sia_solver_thresh` of Sia's public code)."""
 LARGE, LARGE_GAP = 1_000, 1e-3
-"""Where more columns than this are left, a rounded answer this close is taken: closing the rest takes seconds and gains
-nothing that could be measured."""
+"""If more columns than this are left, a rounded answer this close is taken: closing the rest takes seconds and gives no
+measurable gain."""
 SEARCH = 20_000
 """Columns × nodes of the solver's search, at most (one node at least)."""
 GUARD_S = 300.0
-"""Only a crash guard; the number of nodes decides when to stop, which is deterministic."""
+"""Only a guard against crashes; the number of nodes decides when to stop, which is deterministic."""
 
 
 class Rows(NamedTuple):
@@ -40,7 +40,7 @@ def solve(rows: Rows, cost: Floats, app: Ints) -> tuple[Ints | None, str]:
     """Return the columns of the answer with the least cost, all costs being negative, and the status; None for no answer.
 
     `app` is each column's app."""
-    matrix: Any = rows.matrix  # Its type knows dense matrices alone.
+    matrix: Any = rows.matrix  # Its type only allows dense matrices.
     try:
         relaxed = linprog(
             cost, A_ub=matrix, b_ub=rows.room, bounds=(0, 1), method="highs", options={"time_limit": GUARD_S}
@@ -52,7 +52,7 @@ def solve(rows: Rows, cost: Floats, app: Ints) -> tuple[Ints | None, str]:
         if value - bound <= GAP * abs(bound):
             return answer, "optimal"
         prices = np.asarray(relaxed.ineqlin.marginals, np.float64)
-        reduced = cost - rows.matrix.T @ prices  # Of a column at 0 at least 0, of one at 1 at most 0.
+        reduced = cost - rows.matrix.T @ prices  # At least 0 for a column at 0, at most 0 for a column at 1.
         kept = np.flatnonzero(reduced <= value - bound + 1e-9)
         if len(kept) > LARGE and value - bound <= LARGE_GAP * abs(bound):
             return answer, "near"

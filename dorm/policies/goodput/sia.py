@@ -3,20 +3,20 @@
 Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023, §3.  A configuration
 is a type of nodes and a number of containers there (`configurations`).  G is the matrix of goodputs of apps and
 configurations, each with its best batch size (`throughput`).  Each row is divided by its least goodput and multiplied by the
-units of its smallest configuration, so that rows can be compared across apps.  What a running app does not have now is
-multiplied by its restart factor (T - N S) / (T + S): T its age, N how often it was restarted, S the seconds that a restart
-costs.  For p < 0 the program is
+units of its smallest configuration, so that rows can be compared across apps.  Configurations other than a running app's
+present one are multiplied by its restart factor (T - N S) / (T + S): T its age, N how often it was restarted, S the seconds
+that a restart costs.  For p < 0 the program is
 
     min  Σ_ij w_i A_ij G_ij^p  +  λ Σ_i w_i (1 - Σ_j A_ij)
          Σ_j A_ij ≤ 1                     one configuration for each app, or none
          Σ_ij A_ij n_ij d_ik ≤ C_tk       on each type of nodes, of each kind of resource
 
 and with p > 0 the maximum of the first sum less the second.  p = -0.5 and λ = 1.1 are the paper's (§4, and
-`simulator_config.py` of its public code, `siasosp23/artifacts`).  From that code are the gap at which the search ends, the
-largest entry, and that the factor is 1 for an app younger than one restart (`sia-simulator/sia.py`, `optimize` and
+`simulator_config.py` of its public code, `siasosp23/artifacts`).  The gap at which the search ends, the largest entry, and the
+factor of 1 for an app younger than one restart are from that code (`sia-simulator/sia.py`, `optimize` and
 `__solve_mip_rescaled`).  That code also rounds G^p to two decimals, which makes near equals equal; here they stay apart.  The
-paper has GPUs alone; here each kind of
-resource has its row, and apps have weights.  `placing` puts the configurations on nodes.
+paper has GPUs alone; here each kind of resource has its row, and apps have weights.  `placing` puts the configurations on
+nodes.
 
 A type on which the app's speed is not known has `AppDemand.speed`; the paper estimates it from the other types.  An app that
 has been tried with n containers at most gets 2n at most (§3.2, as in Pollux).
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Problem
 
 PARAMETERS = {
-    "p": Parameter(-0.5, -10.0, 10.0, "exponent of normalized goodputs: the less, the fairer; not 0"),
+    "p": Parameter(-0.5, -10.0, 10.0, "exponent of normalized goodputs: the smaller, the fairer; not 0"),
     "lambda": Parameter(1.1, 0.0, 1000.0, "penalty for an app that gets nothing; a smallest configuration is worth 1"),
-    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs where none was measured"),
+    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs if none was measured"),
 }
 MOST_WORTH = 3000.0
 """Normalized goodputs to the power p are clipped here (`sia_goodput_clip_val`)."""
@@ -57,7 +57,7 @@ class SiaPolicy:
 
     `p` (-0.5)       exponent of normalized goodputs
     `lambda` (1.1)   penalty for an app that gets nothing
-    `adjust_s` (30)  seconds that a restart costs where none was measured
+    `adjust_s` (30)  seconds that a restart costs if none was measured
     """
 
     name = "sia"
@@ -91,7 +91,7 @@ def normalized(app: Ints, units: Ints, goodput: Floats) -> Floats:
 
 
 def _costs(instance: Instance, offered: Configurations, settings: dict[str, Any]) -> Floats:
-    """Return what each configuration adds to the objective, with the penalty that it spares."""
+    """Return each configuration's contribution to the objective, including the penalty that it avoids."""
     if not len(offered.app):
         return np.zeros(0)
     usual, p = float(settings["adjust_s"]), float(settings["p"])
@@ -111,7 +111,7 @@ def _choose(instance: Instance, found: Types, offered: Configurations, cost: Flo
     if not len(useful):
         return useful, "optimal"
     chosen, status = solve(_rows(instance, found, offered, useful), cost[useful], offered.app[useful])
-    # Where the solver fails, everything stays as it is.
+    # If the solver fails, everything stays as it is.
     return (np.flatnonzero(offered.current), status) if chosen is None else (useful[chosen], status)
 
 
@@ -136,8 +136,8 @@ def _rows(instance: Instance, found: Types, offered: Configurations, useful: Int
 def _placed(
     instance: Instance, found: Types, offered: Configurations, chosen: Ints
 ) -> tuple[list[dict[int, int]], dict[str, int]]:
-    """Return the chosen configurations on nodes, and the batch sizes of the apps that have a range of them, where their speed
-    is known."""
+    """Return the chosen configurations on nodes, and the batch sizes of the apps that have a range of them, if their speed is
+    known."""
     wanted, units = np.full(len(instance.apps), -1), np.zeros(len(instance.apps), np.int64)
     wanted[offered.app[chosen]], units[offered.app[chosen]] = offered.type[chosen], offered.units[chosen]
     stays = np.zeros(len(instance.apps), np.bool_)

@@ -1,4 +1,4 @@
-"""How fast an app learns: Pollux's model of throughput and efficiency (OSDI 2021, §3), fitted to what a problem says.
+"""How fast an app learns: Pollux's model of throughput and efficiency (OSDI 2021, §3), fitted to the data of a problem.
 
 The time of one step of m samples on n containers, each of which takes m / n of them in s passes, is
 
@@ -13,11 +13,11 @@ m₀ samples, so it is in steps of that size per second:
 Pollux fits its model to steps of many batch sizes; a problem has one curve, `AppDemand.speed`: steps per second of m₀ samples,
 by containers on as few nodes as hold them.  The parts of each container become smaller along the curve, which separates β from
 the rest.  So the model is fitted to the curve by non-negative least squares of relative errors, and then scaled at each count
-such that it meets the curve there.  What a curve does not show is assumed as in the public code (`fit_perf_params`): half of a
-single point is α; nodes that were never crossed cost a tenth more than none.
+such that it meets the curve there.  Unknown parameters are assumed as in the public code (`fit_perf_params`): half of a
+single point is α; crossing nodes, if never measured, costs a tenth more than not crossing.
 
-With a fixed batch, nothing is gained beyond the last declared count: its batch can't be spread further.  Where no speed is
-known at all, n containers are n times as fast as one.
+With a fixed batch, nothing is gained beyond the last declared count: its batch can't be spread further.  If no speed is known
+at all, n containers are n times as fast as one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 SIZES = 32
 """Batch sizes that are tried, in geometric steps (§4.1 searches them by golden-section search)."""
 ALIKE = 0.02
-"""Goodputs that differ by this part are alike, less than the model errs; then the size nearest to the initial one is taken."""
+"""Goodputs that differ by this part count as equal, because the model errs by more; then the size nearest to the initial one
+is chosen."""
 ACROSS = 1.1
-"""What crossing nodes costs beyond staying on one, where it was never measured."""
+"""The additional cost of crossing nodes, if it was never measured."""
 PRIOR = 1e-3
-"""The weight of the assumption about α beside one measured point."""
+"""The weight of the assumption about α relative to one measured point."""
 LEAST_GAIN, MOST_GAIN = 0.01, 1.5
-"""A speed-up below this part of one container, or above so many times the number of containers, is an error of measurement."""
+"""A speed-up below this part of one container, or above this many times the number of containers, is an error of
+measurement."""
 _LARGEST_NOISE = 1e15
 
 
@@ -68,7 +70,7 @@ def goodputs(points: Points, batch: Batch | None, counts: Ints, per_node: int) -
     if not points:
         return Goodputs(np.tile(counts.astype(np.float64), (2, 1)), np.zeros((2, len(counts)), np.int64))
     model = _fitted(points, batch, per_node)
-    n = np.append(1, counts)  # The first says what one container can do.
+    n = np.append(1, counts)  # The first one shows the speed of one container.
     found = _fixed(model, n, points[-1][0]) if batch is None else _tuned(model, batch, n)
     one = float(found.values[0, 0])
     sane = np.clip(found.values[:, 1:], LEAST_GAIN * one, MOST_GAIN * one * counts)
@@ -112,7 +114,7 @@ class _Model(NamedTuple):
     node: tuple[float, float]
     """The same across nodes."""
     most_local: float
-    """Samples of one container in one pass; inf where that is no limit."""
+    """Samples of one container in one pass; inf if that is not a limit."""
     counts: Floats
     """Counts of the curve, and by how much its step times exceed the model's."""
     excess: Floats
@@ -144,7 +146,7 @@ def _fitted(points: Points, batch: Batch | None, per_node: int) -> _Model:
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     try:
         found = nnls(rows / scale, np.append(np.ones(len(n)), PRIOR / 2))[0] / scale
-    except RuntimeError:  # Its iterations are limited; then nothing is known but the curve, which is met exactly below.
+    except RuntimeError:  # Its iterations are limited; then only the curve is known, which is met exactly below.
         found = np.array([0.0, step[0] * n[0] / samples, 0.0, 0.0, 0.0, 0.0])
     alpha, beta, *sync = found.tolist()
     if not across.any():

@@ -1,8 +1,8 @@
 """Goodput as the speed of an app: for policies that know speeds and no batch sizes.
 
 `Tuning(problem)` replaces the speed of each app that accepts a range of batch sizes by its goodput with the best one, by
-containers on as few nodes as hold them.  Both are in steps of the initial batch size per second, so remaining steps stay what
-they are.  Once the policy has answered, `batches` are the sizes that belong to its counts.
+containers on as few nodes as hold them.  Both are in steps of the initial batch size per second, so remaining steps stay the
+same.  Once the policy has answered, `batches` are the sizes that belong to its counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Tuned(NamedTuple):
 
     counts: Ints
     rates: Floats
-    """On as few nodes as hold so many."""
+    """On as few nodes as hold this many."""
     batches: Ints
     """The best batch sizes: the first row on one node, the second across nodes."""
 
@@ -69,7 +69,7 @@ class Tuning:
             app,
             speed=curves[None],
             speed_on={type_: curves[type_] for type_ in app.speed_on},
-            measured=(),  # Of other batch sizes than the best.
+            measured=(),  # They were measured with other batch sizes than the best.
             batch=None,
         )
 

@@ -1,9 +1,9 @@
-"""A market among apps: each splits its budget into bids for nodes, and gets the part of a node that it bids of all bids.
+"""A market among apps: each splits its budget into bids for nodes, and gets a part of a node in proportion to its bid.
 
-    game       the game alone: best responses, their equilibrium, and how efficient and fair a division is
+    game       the pure game: best responses, their equilibrium, and the efficiency and fairness of a division
     values     what each class of nodes is worth to each app of a problem
     policy     the policy `market`
-    answers    how efficient and fair the answer of any policy is as a division
+    answers    the efficiency and fairness of any policy's answer as a division
 
-Start with `game`.  Imports what all policies may, and `dorm.policies.baselines` to place containers.
+Start with `game`.  Imports the packages that all policies may import, and `dorm.policies.baselines` to place containers.
 """

@@ -1,4 +1,4 @@
-"""How good an answer of any policy is as a division of nodes among apps: efficiency, utility uniformity, envy-freeness.
+"""The quality of any policy's answer as a division of nodes among apps: efficiency, utility uniformity, envy-freeness.
 
 The measures are those of the paper (`game.Measures`), for apps as they are here:
 
@@ -49,7 +49,7 @@ class Division(NamedTuple):
 
 
 def measured(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Division:
-    """Return the measures of an answer; of apps in the middle of an adjustment as well."""
+    """Return the measures of an answer, including apps in the middle of an adjustment."""
     apps = tuple(msgspec.structs.replace(app, pinned=False) for app in problem.apps)
     instance = integer.read(msgspec.structs.replace(problem, apps=apps))
     known = values(instance)
@@ -81,7 +81,7 @@ def _given(instance: Instance, of: Ints, classes: int, counts: Mapping[str, Mapp
 
 
 def _against_others(instance: Instance, given: Floats, each: Floats, app: int) -> float:
-    """Return its utility over the largest that what another has would give it; 1 where it envies nobody."""
+    """Return its utility over the largest that what another has would give it; 1 if it envies nobody."""
     needed = instance.demand[app] > 0
     resources = given[:, :, None] * instance.demand[:, None, needed]
     would = (resources / instance.demand[app][needed]).min(axis=2)
@@ -95,7 +95,7 @@ def _against_others(instance: Instance, given: Floats, each: Floats, app: int) -
 
 
 def _optimum(instance: Instance, of: Ints, each: Floats) -> float:
-    """Return the largest sum of utilities of divisible containers; 0 where the solver fails."""
+    """Return the largest sum of utilities of divisible containers; 0 if the solver fails."""
     app, kind = np.nonzero(each)
     if not len(app):
         return 0.0

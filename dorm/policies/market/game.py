@@ -8,14 +8,13 @@ User i has the budget X_i and bids x_ij for machine j.  The price of the machine
 gets the part r_ij = x_ij / Y_j of it.  A machine is worth w_ij to a user who has all of it, so the utility is U_i = Σ_j
 w_ij r_ij.  A user anticipates that its own bid raises the price.
 
-A Nash equilibrium exists where at least two users want each machine ("strongly competitive").  Where only one does, any bid
-wins all of the machine and none is best: so there is a bid of nobody, `RESERVE`, on each machine, which is worth nothing to
-anyone.
+A Nash equilibrium exists if at least two users want each machine ("strongly competitive").  If only one does, any bid
+wins all of the machine and none is best: so there is a reserve bid, `RESERVE`, on each machine, which belongs to no user.
 
 Equilibria are found by best responses in turn, in the order in which the users are given, which start by bidding in
-proportion to w.  In the paper's simulations of many users this converges in a few turns.  Between few users whose wishes
-differ much it can go round in circles (three in ten of our random games), so a user moves only a part of the way to its
-best response, less in later turns (`_step`).  The paper leaves open when it counts as converged; see `CLOSE`.
+proportion to w.  In the paper's simulations of many users this converges in a few turns.  With few users whose valuations
+differ much, it can oscillate (three in ten of our random games), so a user moves only a part of the way to its best response,
+less in later turns (`_step`).  The paper leaves open when it counts as converged; see `CLOSE`.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 RESERVE = 1e-9
-"""A bid of nobody on each machine, as a part of all budgets."""
+"""The reserve bid on each machine, as a part of all budgets."""
 CLOSE = 1e-3
 """The game has converged once no user gains more than this part of its utility by another answer."""
 MOST_TURNS = 200
 
 
 class Market(NamedTuple):
-    """Bids and what they buy; users as rows, machines as columns."""
+    """Bids and the parts that they buy; users as rows, machines as columns."""
 
     bids: Floats
     parts: Floats
@@ -48,7 +47,7 @@ class Market(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """How good a division is, each between 0 and 1, 1 at best (EC 2005, §2).
+    """Measures of a division, each between 0 and 1, 1 at best (EC 2005, §2).
 
     The paper's fairness is about equal budgets.  With others, users compare what they have for each unit of their budgets."""
 
@@ -57,7 +56,8 @@ class Measures(NamedTuple):
     uniformity: float
     """min U_i / max U_i."""
     envy_freeness: float
-    """The least, over pairs of users, of what one's own part is worth to it over what the other's part would be; at most 1."""
+    """The least, over pairs of users, of the worth of a user's own part divided by that of the other's part to the same user;
+    at most 1."""
 
 
 def best_response(worth: Floats, others: Floats, budget: float) -> Floats:
@@ -82,12 +82,12 @@ def best_response(worth: Floats, others: Floats, budget: float) -> Floats:
 
 
 def _step(turn: int) -> float:
-    """Return which part of the way to its best response a user goes: all of it in the first turn."""
+    """Return how far a user moves towards its best response: all the way in the first turn."""
     return max(1.0 / (1.0 + turn / 4.0), 0.2)
 
 
 def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int = MOST_TURNS) -> Market:
-    """Return the equilibrium that best responses in turn reach, up to `close`, after so many turns at most."""
+    """Return the equilibrium that best responses in turn reach, up to `close`, within this many turns."""
     reserve = RESERVE * max(float(budgets.sum()), 1e-300)
     total = np.maximum(worth.sum(axis=1), 1e-300)
     bids = worth / total[:, None] * budgets[:, None]

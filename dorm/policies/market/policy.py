@@ -1,6 +1,6 @@
-"""The policy `market`: apps split budgets into bids for nodes, and get parts of them in proportion.
+"""The policy `market`: apps split their budgets into bids for nodes, and get parts of nodes in proportion.
 
-`game` is the market of Feldman, Lai and Zhang (EC 2005), and finds its equilibrium; `values` says what nodes are worth to
+`game` is the market of Feldman, Lai and Zhang (EC 2005), and finds its equilibrium; `values` computes the worth of nodes to
 apps.  An app's budget is its weight, all of which it spends at each decision.
 
 The paper divides machines as finely as wanted, and users want as much as possible.  What this policy adds:
@@ -13,7 +13,7 @@ The paper divides machines as finely as wanted, and users want as much as possib
 * Containers go to the classes of nodes on which the app won, as many as it won there; where they do not fit, anywhere.  An
   app whose count stays is not moved, though its parts may have changed.
 
-Nobody is stopped.  `answers.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
+No app is stopped.  `answers.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
 any policy; `dorm bench optimizer` shows them.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 TURNS = 12
-"""At most so many turns, since a decision has to be quick: hundreds of apps are close to their equilibrium then."""
+"""The maximum number of turns, because a decision has to be quick: hundreds of apps are close to their equilibrium then."""
 
 
 class MarketPolicy:

@@ -1,9 +1,9 @@
-"""What each class of nodes is worth to each app of a problem.
+"""The worth of each class of nodes to each app of a problem.
 
-Nodes of one class are alike (capacity, type, and which apps may use them), so everyone bids alike for them, and a class can
-stand for one large machine: the equilibrium is the same.  Worth is counted in containers that the class would hold of the
-app, times their speed there against its fastest type of node, as a part of what the whole cluster is worth to it: so a
-utility of 1 is the whole cluster, and with equal weights the game is the paper's balanced one.
+Nodes of one class are alike (capacity, type, and which apps may use them), so each app bids the same for all of them, and a
+class can be treated as one large machine: the equilibrium is the same.  Worth is counted in containers that the class would
+hold of the app, times their speed there against its fastest type of node, as a part of what the whole cluster is worth to it:
+so a utility of 1 is the whole cluster, and with equal weights the game is the paper's balanced one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Values(NamedTuple):
     of: Ints
     """The class of each node."""
     holds: Floats
-    """Units of the app that the whole class holds beside pinned apps."""
+    """Units of the app that the whole class holds next to pinned apps."""
     worth: Floats
     """w_ij; rows of apps that cannot move, or for which the cluster has no use, are 0."""
 
@@ -53,7 +53,7 @@ def values(instance: Instance) -> Values:
 
 
 def _relative(instance: Instance, app: int, kinds: list[str]) -> Floats:
-    """Return the speed on each type against the fastest, with as few containers as the app may have; 1 where unknown."""
+    """Return the speed on each type against the fastest, with as few containers as the app may have; 1 if unknown."""
     each = instance.apps[app]
     if not each.speed_on:
         return np.ones(len(kinds))

@@ -8,7 +8,7 @@ takes a worker τ to compute, and 2e/b to send gradients of size e and receive p
     b Σ_h y_h(t) ≤ B Σ_k z_k(t)            bandwidth of parameter servers for all workers
     Σ_k z_k(t) ≤ Σ_h y_h(t)                no more parameter servers than workers
 
-Workers and parameter servers are on machines of their own (h, k).  The job is done in its last slot with workers, and that is
+Workers and parameter servers are on separate machines (h, k).  The job is done in its last slot with workers, and that is
 worth f(slots since its arrival) = θ1 / (1 + exp(θ2 (t - θ3))) (§V).
 
 The text counts the work of a slot in chunks; here it is counted in worker-slots, in which the constraint above is stated.  A
@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True):
         return max(1, math.ceil(slots - ROUNDING * max(slots, 1.0)))
 
     def servers_for(self, workers: int) -> int:
-        """Return how many parameter servers so many workers need."""
+        """Return how many parameter servers this many workers need."""
         return -(-workers * self.worker_bandwidth // self.server_bandwidth)
 
     def fewest_slots(self, slot_s: float) -> int:
@@ -85,7 +85,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class SlotUse(msgspec.Struct, frozen=True):
-    """What a job has in one slot, by number of machine: only positive counts, ascending."""
+    """A job's containers in one slot, by machine number: only positive counts, ascending."""
 
     slot: int
     workers: dict[int, int]
@@ -93,12 +93,12 @@ class SlotUse(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A job's slots, ascending, and what they are worth."""
+    """A job's slots, ascending, and their worth."""
 
     uses: tuple[SlotUse, ...]
     worth: float
     cost: float = 0.0
-    """At the prices that it was chosen by."""
+    """At the prices by which it was chosen."""
 
     @property
     def payoff(self) -> float:
@@ -111,11 +111,11 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 def worth(utility: Utility, after_s: float) -> float:
-    """Return what a completion is worth `after_s` seconds after the arrival."""
+    """Return the worth of a completion `after_s` seconds after the arrival."""
     exponent = min(utility.decay * (after_s - utility.target_s), _LARGEST_EXPONENT)
     return utility.worth / (1.0 + math.exp(exponent))
 
 
 def worth_in(job: Job, slot: int, slot_s: float) -> float:
-    """Return what it is worth that the job is done in this slot: f_i(t - a_i)."""
+    """Return the worth of completing the job in this slot: f_i(t - a_i)."""
     return worth(job.utility, (slot - job.arrival) * slot_s)

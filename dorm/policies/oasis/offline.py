@@ -32,14 +32,14 @@ NODE_LIMIT = 100_000
 
 class Optimum(NamedTuple):
     utility: float
-    """Of the best schedules that were found."""
+    """The utility of the best schedules found."""
     bound: float
-    """No schedules have more.  Equal to `utility`, to the solver's tolerance, where `proven`."""
+    """No schedules have a larger utility.  Equal to `utility`, to the solver's tolerance, if `proven`."""
     proven: bool
 
 
 def optimum(cluster: Cluster, jobs: Sequence[Job], node_limit: int = NODE_LIMIT) -> Optimum:
-    """Solve the instance.  Without jobs, or where none can end, the utility is 0."""
+    """Solve the instance.  Without jobs, or if none can end, the utility is 0."""
     program = _Program(cluster, jobs)
     if not program.worths:
         return Optimum(0.0, 0.0, True)

@@ -1,8 +1,8 @@
 """Jobs one after the other, as they arrive (OASiS, §IV: the paper's online algorithm).
 
-Each job gets the schedule with the largest payoff at the prices of that moment.  If the payoff is positive the job is
-admitted, what it uses in each slot is taken, and prices rise; otherwise, it is refused permanently.  Nothing that was
-admitted changes later.
+Each job gets the schedule with the largest payoff at the prices of that moment.  If the payoff is positive, the job is
+admitted, its resources in each slot are reserved, and prices rise; otherwise, it is refused permanently.  Admitted jobs never
+change later.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dorm.policies.oasis.prices import Both, Bounds
 
 LARGEST_COUNT = 2**31
-"""Of containers on one machine that need nothing."""
+"""The limit for containers on one machine that need no resources."""
 
 
 class Machines:
     """One group of machines over all slots: what is used, and what it costs."""
 
     def __init__(self, capacity: Floats, slots: int, limits: Bounds, units: Floats | None = None) -> None:
-        """`capacity` by machine and kind.  Prices are for amounts divided by `units`; 1 where none are given."""
+        """`capacity` by machine and kind.  Prices are for amounts divided by `units`; 1 if none are given."""
         self.capacity = capacity
         self.limits = limits
         self.units = np.ones(capacity.shape[1]) if units is None else units
@@ -61,7 +61,7 @@ class Machines:
         return price, np.clip(free.min(axis=1), 0, LARGEST_COUNT).astype(np.int64)
 
     def least(self, demand: Floats) -> Floats:
-        """Return what one container with this demand costs at least, by slot: each kind where it is cheapest."""
+        """Return the least cost of one container with this demand, by slot: each kind at its cheapest machine."""
         if self._cheapest is None:
             self._cheapest = self._least_in(slice(None))
         return np.asarray(self._cheapest @ (demand / self.units))
@@ -84,7 +84,7 @@ class Machines:
             self._cheapest[slots] = self._least_in(slots)
 
     def fits(self, slots: slice, counts: dict[int, int], demand: Sequence[float]) -> bool:
-        """Whether the machines have room for that in each of these slots."""
+        """Return whether the machines have room for that in each of these slots."""
         return all(
             bool((self.used[slots, machine] + np.asarray(demand) * count <= self.capacity[machine]).all())
             for machine, count in counts.items()
@@ -101,7 +101,7 @@ class Market:
         self.servers = Machines(_matrix(cluster.servers, kinds), cluster.slots, limits.servers)
 
     def best(self, job: Job) -> Schedule | None:
-        """Return the schedule with the largest payoff, which may be negative; None where the job cannot end within the
+        """Return the schedule with the largest payoff, which may be negative; None if the job cannot end within the
         horizon."""
         slot_s, slots = self.cluster.slot_s, self.cluster.slots
         work = job.work(slot_s)
@@ -120,7 +120,7 @@ class Market:
         return Schedule(uses, float(worths[last]), float(table.least[last]))
 
     def admit(self, job: Job) -> Schedule | None:
-        """Admit the job with its best schedule if the payoff is positive; None where it is refused."""
+        """Admit the job with its best schedule if the payoff is positive; None if it is refused."""
         schedule = self.best(job)
         if schedule is None or not schedule.payoff > 0:
             return None
@@ -145,7 +145,7 @@ class Outcome(NamedTuple):
 
 
 def run(cluster: Cluster, jobs: Iterable[Job], limits: Both | None = None) -> Outcome:
-    """Admit or refuse all jobs, by arrival; jobs of one slot in their order.  `limits` are those of the jobs themselves where
+    """Admit or refuse all jobs, by arrival; jobs of one slot in their order.  `limits` are those of the jobs themselves if
     none are given."""
     in_order = sorted(jobs, key=lambda job: job.arrival)
     limits = limits or bounds(cluster, in_order)

@@ -1,29 +1,29 @@
-"""Plans of apps on a cluster that changes: what is kept, what is planned again, and who is admitted.
+"""Plans of apps on a changing cluster: which are kept, which are made again, and which apps are admitted.
 
-The paper's jobs run exactly as planned on machines that stay.  Here an app may be late, a node may go, and nobody says what
-will arrive.  So each decision looks at all plans, in this order:
+The paper's jobs run exactly as planned on machines that stay.  Here, an app may be late, a node may disappear, and arrivals
+are unknown.  So each decision examines all plans, in this order:
 
-    pinned    apps in the middle of an adjustment hold what they have now, and later what their plans say
-    kept      a plan stays as it is while its nodes are there and have room; where only the present slot lacks room, since
+    pinned    apps in the middle of an adjustment hold their present containers, and later those of their plans
+    kept      a plan stays as it is while its nodes are there and have room; if only the present slot lacks room, since
               another app has not left yet, the plan stays and the app waits for it
     again     an app that runs without a plan, or whose plan has failed, has ended too early or was made for other slots, gets
-              the best schedule for what is left of its work, whatever that costs: it was admitted before
+              the best schedule for its remaining work at any cost: it was admitted before
     new       apps that wait are admitted or refused by the prices that all of these leave (`online`)
 
 A refused app waits, and is asked again in each later decision: prices fall when slots pass or apps end early.
 
-An app that does not say what its completion is worth counts as mildly sensitive to time: it is worth its weight if it is done
+An app without a declared utility counts as mildly sensitive to time: it is worth its weight if it is done
 as fast as an empty cluster could do it, and half as much about an hour later.  That counts from the present moment, so an app
 does not become worthless by waiting.
 
-Slots lie at multiples of `slot_s`.  Of the present slot only the rest counts, in work and in cost.  An app whose best schedule
+Slots lie at multiples of `slot_s`.  Only the rest of the present slot counts, in work and in cost.  An app whose best schedule
 begins with the next slot begins at once if it can pay for the rest of this one: whole slots alone would never sell that.
 Containers stay on their nodes from slot to slot rather than move for a lower price, since a move costs a restart here.
 
 An app is a job whose containers are its workers, and, by the options of its engine, its parameter servers: these are as
 large as workers and on the same nodes, since a spec has one demand (docs/policies.md says why).  n workers are n times as fast
 as one.  Amounts are counted as parts of the cluster's total, so that Σ_r over kinds of resources means something; ports limit
-placements and have no price.  U and L are taken over the apps of the problem: nobody knows the others.
+placements and have no price.  U and L are computed over the apps of the problem, because others are unknown.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 MOST_WORK = 4000
 """Units in which the dynamic program counts work; larger work is counted in larger units, rounded up."""
 MOST_COUNTS = 64
-"""Numbers of containers that it considers, evenly from n_min to n_max where there are more."""
+"""Numbers of containers that it considers, evenly from n_min to n_max if there are more."""
 
 
 DEFAULT_DECAY = 1 / 3600.0
-"""Per second, of the worth of an app that does not say."""
+"""Decay per second of the worth of an app without a declared utility."""
 MOST_WORTH = 1e12
 MOST_WORK_S = 1e15
 SAME_S = 0.001
@@ -64,7 +64,7 @@ SAME_S = 0.001
 
 
 _UNITS = {CPU: 1000, MEMORY: 2**30}
-"""Base units in one that people name: a core, a GiB."""
+"""Base units in a unit for users: a core, a GiB."""
 
 
 class Settings(NamedTuple):
@@ -72,11 +72,11 @@ class Settings(NamedTuple):
     slots: int
     """The horizon."""
     assumed_s: float
-    """Worker-seconds of work that are assumed of an app which does not say."""
+    """Worker-seconds of work that are assumed for an app that declares none."""
 
 
 class Price(NamedTuple):
-    """What a schedule pays for one kind of resource."""
+    """The payment of a schedule for one kind of resource."""
 
     kind: str
     cost: float
@@ -84,14 +84,14 @@ class Price(NamedTuple):
     each: float
     """Mean price of one unit (a core, a GiB, a device) for a slot, where and when the schedule uses it."""
     full: float
-    """Mean part of it that is taken there and then, before the app comes."""
+    """Mean fraction of it that is reserved there and then, before the app is admitted."""
 
 
 class Refusal(NamedTuple):
     """The best schedule of an app that is not worth its price."""
 
     done_s: float
-    """In how many seconds it would be done."""
+    """Seconds until it would be done."""
     worth: float
     cost: float
     prices: tuple[Price, ...]
@@ -103,7 +103,7 @@ Row = dict[int, int]
 
 
 class _Seen:
-    """The machines as one app sees them, slot by slot, as far as it looks."""
+    """The machines from the point of view of one app, slot by slot."""
 
     def __init__(self, machines: Machines, demand: Floats, eligible: Flags) -> None:
         self._machines, self._demand, self._eligible = machines, demand, eligible
@@ -118,12 +118,12 @@ class _Seen:
         return self._slots[slot]
 
     def costs(self, slot: int, most: int) -> Floats:
-        """Return what 0, 1 … `most` containers cost."""
+        """Return the cost of 0, 1 … `most` containers."""
         return cheapest(*self.slot(slot), most)
 
 
 class Planner:
-    """All plans at one moment.  Everything is known once it is made."""
+    """All plans at one moment.  The constructor computes everything."""
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.instance = instance = integer.read(problem)
@@ -165,19 +165,19 @@ class Planner:
         return Machines(instance.capacity.astype(np.float64), settings.slots, limits, units)
 
     def worth(self, app: int, in_s: float) -> float:
-        """Return what it is worth that the app is done in so many seconds."""
+        """Return the worth of completing the app in this many seconds."""
         one = self.instance.apps[app]
         if one.utility is not None:
             return _figure(worth(one.utility, one.age_s + in_s))
         return _figure(worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s))
 
     def _fastest_s(self, app: int) -> float:
-        """Return in how many seconds the app would be done on an empty cluster, in whole slots."""
+        """Return the seconds until the app would be done on an empty cluster, in whole slots."""
         most = max(self.workers(app, int(self.instance.fits_empty[app])), 1)
         return math.ceil(self.work(app) / most) * self.settings.slot_s
 
     def work(self, app: int) -> float:
-        """Return the worker-slots to plan for: what is left, at least one for an app that should be done and is not."""
+        """Return the worker-slots to plan for: the rest, at least one for an app that should be done and is not."""
         return max(self._left(app), 1.0)
 
     def _left(self, app: int) -> float:
@@ -186,7 +186,7 @@ class Planner:
         return min(left_s if left_s == left_s else settings.assumed_s, MOST_WORK_S) / settings.slot_s
 
     def workers(self, app: int, gangs: int) -> int:
-        """Return how many workers are among so many gangs."""
+        """Return how many of this many gangs' containers are workers."""
         one, containers = self.instance.apps[app], gangs * int(self.instance.gang[app])
         if one.workers_per_server:
             return containers - -(-containers // (one.workers_per_server + 1))
@@ -220,7 +220,7 @@ class Planner:
             self.plans[app] = Plan(())
 
     def _leave(self, app: int) -> None:
-        """An app that runs and can't be planned goes on as it is, as long as there is room."""
+        """An app that runs and can't be planned continues unchanged, as long as there is room."""
         held = dict(self.instance.rows[app]) if self.instance.kept[app] else {}
         if self._fits(app, slice(1), held):
             self.rows[app] = held
@@ -264,7 +264,7 @@ class Planner:
         return True
 
     def _planned(self, app: int) -> list[tuple[slice, Row | None]]:
-        """Return what its plan gives it from the present slot on, as runs of equal slots; None where a node is gone or a gang
+        """Return what its plan gives it from the present slot on, as runs of equal slots; None if a node is gone or a gang
         not whole."""
         plan = self.instance.apps[app].plan
         found: list[tuple[slice, Row | None]] = []
@@ -278,7 +278,7 @@ class Planner:
         return found
 
     def _by_slots(self, plan: Plan) -> bool:
-        """Whether all that the plan still changes lies between slots.  A plan made with another `slot_s` need not."""
+        """Return whether all remaining changes of the plan lie between slots.  A plan made with another `slot_s` need not."""
         return all(
             self.now_s + SAME_S >= slot.at_s
             or abs(slot.at_s / self.settings.slot_s - round(slot.at_s / self.settings.slot_s)) * self.settings.slot_s
@@ -310,7 +310,7 @@ class Planner:
         return {self._column[node]: count // gang for node, count in sorted(counts.items())}
 
     def _within(self, app: int, row: Row) -> bool:
-        """Whether the app may have that, by its bounds and its requirement."""
+        """Return whether the app may have that, by its bounds and its requirement."""
         instance, count = self.instance, sum(row.values())
         eligible = instance.eligible[instance.requirement[app]]
         return not count or (
@@ -343,7 +343,7 @@ class Planner:
 
         least = self._machines.least(self.demand[app])
         least[0] *= self.part
-        # No number of workers does more for a container than this.
+        # No number of workers does more work per container than this.
         most = np.max(np.minimum(done[:2, 1:], work) / counts[1:], axis=1, initial=0.0)
         unit = least / np.maximum(np.append(most[:1], np.full(len(least) - 1, most[-1])), 1e-300)
         rises = one.utility is not None and not one.utility.decay >= 0
@@ -366,7 +366,7 @@ class Planner:
         return True
 
     def _prices(self, app: int, rows: list[Row]) -> tuple[Price, ...]:
-        """Return what a schedule pays for each kind of resource."""
+        """Return the payment of a schedule for each kind of resource."""
         machines, found = self._machines, []
         uses = [(slot, node, count) for slot, row in enumerate(rows) for node, count in row.items()]
         slots, nodes, counts = np.array(uses, np.int64).reshape(-1, 3).T
@@ -383,7 +383,7 @@ class Planner:
         return tuple(sorted(found, key=lambda price: (-price.cost, price.kind)))
 
     def _worth_by(self, app: int, slot: int) -> float:
-        """Return what it is worth that the app is done by the end of this slot."""
+        """Return the worth of completing the app by the end of this slot."""
         return self.worth(app, (self.first + slot + 1) * self.settings.slot_s - self.now_s)
 
     def _at_once(self, rows: list[Row], seen: _Seen, most: float) -> float:
@@ -399,13 +399,13 @@ class Planner:
         return cost
 
     def _counts(self, app: int) -> Ints:
-        """Return the numbers of gangs that are considered, 0 first."""
+        """Return the numbers of gangs to consider, 0 first."""
         least, most = int(self.instance.n_min[app]), int(self.instance.fits_empty[app])
         number = min(most - least + 1, MOST_COUNTS)
         return np.unique(np.concatenate([[0], np.linspace(least, most, number).round()])).astype(np.int64)
 
     def _done(self, app: int, workers: Floats) -> tuple[Ints, int]:
-        """Return what each number of workers does in each slot, and the work, both in units."""
+        """Return the work of each number of workers in each slot, and the total work, both in units."""
         left = self.work(app)
         unit = max(1.0, left / MOST_WORK)
         work = max(1, math.ceil(left / unit - ROUNDING))

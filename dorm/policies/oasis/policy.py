@@ -1,10 +1,10 @@
 """The policy `oasis`: apps are admitted by prices, and each admitted one runs by its plan.
 
-Bao et al., INFOCOM 2018; see the package.  Numbers of containers vary by slot, so an app may be resized, or paused, where
-others are worth more.  What plans leave free stays free: prices keep it for apps that are still to come.
+Bao et al., INFOCOM 2018; see the package.  Numbers of containers vary by slot, so an app may be resized, or paused, if others
+are worth more.  Room that plans leave free stays free: prices keep it for later apps.
 
-An app says in its spec what its completion is worth (`utility`) and how much work it has (`work`, or `steps` with `speed`).
-One that does not is worth its weight, less the later it is done, and has `assumed_s` of work left each time that it is planned
+An app declares in its spec the worth of its completion (`utility`) and its work (`work`, or `steps` with `speed`).
+An app without these is worth its weight, less the later it is done, and has `assumed_s` of work left each time it is planned
 (`planning`).
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PARAMETERS = {
     "slot_s": Parameter(600.0, 1.0, 86_400.0, "seconds of a slot: counts change only between slots"),
-    "slots": Parameter(144, 2, 1_000, "the horizon: an app is admitted only if it can be done within so many slots"),
+    "slots": Parameter(144, 2, 1_000, "the horizon: an app is admitted only if it can be done within this many slots"),
     "assumed_s": Parameter(
-        3600.0, 1.0, 31_536_000.0, "seconds of work, on one worker, that are assumed of an app which doesn't say"
+        3600.0, 1.0, 31_536_000.0, "seconds of work, on one worker, that are assumed for an app that declares none"
     ),
 }
 
@@ -43,8 +43,8 @@ class OasisPolicy:
     """Parameters:
 
     `slot_s` (600)      seconds of a slot: counts change only between slots
-    `slots` (144)       the horizon: an app is admitted only if it can be done within so many slots
-    `assumed_s` (3600)  seconds of work, on one worker, that are assumed of an app which doesn't say
+    `slots` (144)       the horizon: an app is admitted only if it can be done within this many slots
+    `assumed_s` (3600)  seconds of work, on one worker, that are assumed for an app that declares none
     """
 
     name = "oasis"

@@ -5,13 +5,13 @@
     L1   = min_i f_i(T - a_i) / (4 η1 W_i Σ_r w_i^r)    W_i worker-slots;  L2 with η2 and s_i
     1/η1 = min_i W_i Σ_r w_i^r / (T Σ_h Σ_r c_h^r)      the smallest η1 that the analysis admits;  η2 alike
 
-At use 0 the price is so low that any job may be admitted; where a resource is used up the price is U, which no job can pay.
+At use 0 the price is so low that any job may be admitted; if a resource is used up the price is U, which no job can pay.
 OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That holds in the limit of jobs that are small beside a
-machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full where its price is U.  A
+machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full if its price is U.  A
 job as large as a machine can keep out another that is worth any number of times more.
 
-The form of U, L and η is from memory of the paper; that the prices before the first job sum to at most half of the optimum,
-which its analysis needs of them, is tested.  Chosen here where the text is open:
+The form of U, L and η is from memory of the paper; a test checks that the prices before the first job sum to at most half of
+the optimum, which its analysis needs.  Chosen here if the text is open:
 * f_i(fastest) is the worth of the job on an empty cluster: D workers in each slot.
 * The bounds U and L need all jobs in advance, as in the text; the policy estimates them from those that it sees (`planning`).
 * f_i(T - a_i) of a time-critical job is zero for any practical purpose, and with L = 0 all prices are zero.  So it counts as
@@ -40,7 +40,7 @@ LEAST_PART = 1e-3
 
 
 class Bounds(NamedTuple):
-    """Between which the prices of one group of machines lie."""
+    """The bounds of the prices of one group of machines."""
 
     most: Floats
     """U, by kind; L for a kind that no job needs."""
@@ -61,7 +61,7 @@ class Bounds(NamedTuple):
 
 def rounded(values: Floats) -> Floats:
     """Round to 30 binary digits, which are nine decimal ones.  Powers and products of matrices differ in their last bits from
-    one processor to another; what is decided by them, and recorded, must not."""
+    one processor to another; decisions that are based on them, and recorded, must not."""
     digits, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(digits * 2.0**30) / 2.0**30, exponent))
 
@@ -74,12 +74,12 @@ class Both(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """2α: the optimum is at most so many times the utility that OASiS reaches, for small jobs."""
+        """2α: the optimum is at most this many times the utility that OASiS reaches, for small jobs."""
         return 2.0 * max(self.workers.alpha, self.servers.alpha)
 
 
 class Demand(NamedTuple):
-    """What the bounds need to know of one job and one group of machines."""
+    """The data about one job and one group of machines that the bounds need."""
 
     best: float
     """The worth of the job on an empty cluster."""

@@ -1,11 +1,11 @@
 """The best schedule of one job at given prices (OASiS, §IV).
 
-    COST_t(t, n)      what n workers and their parameter servers cost in slot t: cheapest machines first
+    COST_t(t, n)      the cost of n workers and their parameter servers in slot t: cheapest machines first
     DP_COST(t, m)     the least cost of m worker-slots from the arrival until the end of slot t,
                       = min_n COST_t(t, n) + DP_COST(t - 1, m - done(t, n)), where n workers do n worker-slots
     best              the end t with the largest f(t - a) - DP_COST(t, W)
 
-Chosen here where the text is open: of equally good ends the earliest, of equally cheap numbers of workers the smallest, of
+Chosen here if the text is open: of equally good ends the earliest, of equally cheap numbers of workers the smallest, of
 equally cheap machines those that the job has in the slot before, then the first.
 """
 
@@ -29,13 +29,13 @@ class Table(NamedTuple):
     costs: Floats
     """COST_t, by slot and number of containers."""
     done: Ints
-    """Worker-slots that so many containers do, by slot and number."""
+    """Worker-slots of work of this many containers, by slot and number."""
     total: Floats
-    """DP_COST at the end of slot t - 1, by slots t and worker-slots; infinite where it is impossible, or of no use."""
+    """DP_COST at the end of slot t - 1, by slots t and worker-slots; infinite if it is impossible, or of no use."""
 
     @property
     def least(self) -> Floats:
-        """By slot: what all the work costs if it is done by the end of that slot; infinite where that is impossible."""
+        """By slot: the cost of all the work if it is done by the end of that slot; infinite if that is impossible."""
         return self.total[1:, -1]
 
     def counts(self, last: int) -> list[int]:
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 
 
 def fill(costs: Floats, done: Ints, work: int) -> Table:
-    """`costs[t, n]` is what n containers cost in slot t: 0 for none, infinite where they do not fit; `done[t, n]`, which
+    """`costs[t, n]` is what n containers cost in slot t: 0 for none, infinite if they do not fit; `done[t, n]`, which
     does not fall with n, is what they do."""
     slots = costs.shape[0]
     useful = np.isfinite(costs) & (done > 0)
@@ -61,7 +61,7 @@ def fill(costs: Floats, done: Ints, work: int) -> Table:
     reached = 0
     for slot in range(slots):
         reached = min(work, reached + int(most[slot]))
-        # Less than this can't be completed later, more can't be done by now.
+        # With less work done, it can't be completed later; more can't be done by now.
         first = max(1, work - int(later[slot + 1]))
         _add_slot(total[slot], total[slot + 1], costs[slot], done[slot], first, reached)
     return Table(costs, done, total)
@@ -110,7 +110,7 @@ def best_end(
     *,
     rises: bool = False,
 ) -> Best | None:
-    """Return the end with the largest payoff, as `fill` of all slots finds it; None where the work can't be done.
+    """Return the end with the largest payoff, as `fill` of all slots finds it; None if the work can't be done.
 
     Slots are looked at one by one, until no later end can be better: `worth` falls with the slot, unless it `rises`, and all
     work costs at least as much as on the cheapest slots that may be used.  `costs(t)` are those of slot t, and `unit[t]` is
@@ -149,7 +149,7 @@ def best_end(
 
 
 class Offer(NamedTuple):
-    """Machines of one group in all slots, as one job sees them: arrays of slots by machines."""
+    """Machines of one group in all slots, from the point of view of one job: arrays of slots by machines."""
 
     price: Floats
     """Of one worker, or one parameter server, of this job."""
@@ -158,7 +158,7 @@ class Offer(NamedTuple):
 
 
 def unit_costs(offer: Offer, most: int) -> Floats:
-    """Return what 0, 1 … `most` units cost in each slot, on the cheapest machines with room."""
+    """Return the cost of 0, 1 … `most` units in each slot, on the cheapest machines with room."""
     slots = len(offer.price)
     costs = np.full((slots, most + 1), np.inf)
     costs[:, 0] = 0.0

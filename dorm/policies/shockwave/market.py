@@ -1,4 +1,4 @@
-"""The market of `shockwave`: what rounds of the next window are worth to each app.
+"""The market of `shockwave`: the worth of rounds of the next window to each app.
 
 Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for Dynamic Adaptation in Machine Learning", NSDI 2023, §6.
 In the published code (`scheduler/shockwave.py` of uw-mad-dash/shockwave), `nash_social_welfare_first_order_apx` and
@@ -46,7 +46,7 @@ class Market(NamedTuple):
 
     @property
     def makespan_worth(self) -> float:
-        """What a second of the makespan costs, where log U_j counts as B_j."""
+        """The cost of a second of the makespan, if log U_j counts as B_j."""
         return self.regularizer * len(self.left_s) * self.rounds
 
     @property
@@ -58,7 +58,7 @@ class Market(NamedTuple):
         return np.asarray(np.minimum(counts * self.round_s, self.left_s))
 
     def log_utility(self, counts: Ints) -> Floats:
-        """Return log U of each app with so many rounds."""
+        """Return log U of each app with this many rounds."""
         done = (self.ran_s + self.planned_s(counts)) / (self.ran_s + self.left_s)
         return np.asarray(np.interp(done, BASES, _LOGS))
 

@@ -12,9 +12,9 @@ which rounds an app gets.  The apps of the first round run now, each with its wh
 they ran.
 
 The paper's text was at hand in parts only; equations are cited by the published code (uw-mad-dash/shockwave, `scheduler/`)
-and by its replication (JitongZ/shockwave-replication), which names them.  Where these leave a choice, or differ:
+and by its replication (JitongZ/shockwave-replication), which names them.  If these leave a choice, or differ:
 
-* The published code first asks for ρ_j <= 1 of every app, and weighs by ρ_j^p where that is infeasible, which it is as soon as
+* The published code first asks for ρ_j <= 1 of every app, and weighs by ρ_j^p if that is infeasible, which it is as soon as
   one app is late.  Here all are weighed, as eq. 11 says.
 * The published code divides moments since its own start; here ρ is of times since the app's submission, as the paper and
   Themis (NSDI 2020) define it.
@@ -66,7 +66,7 @@ PARAMETERS = {
 }
 """The first four are `time_per_iteration`, `future_rounds`, `lambda` and `k` of the published configurations and code."""
 MOST_BUDGET = 1e4
-"""Budgets are at most so many times the weight, and at least as small a part of it."""
+"""Budgets are at most this many times the weight, and at least the inverse part of it."""
 _RANGE = 1e3
 """Weights further apart than this are clipped, so that the program can be solved."""
 
@@ -92,7 +92,7 @@ class ShockwavePolicy:
         instance = integer.read(problem)
         wanted = fixed_counts.wanted(instance, settings)
         window = plan(instance, wanted, settings)
-        # Those of the first round come first, as they stand in it; the others where the cluster has room for them after all.
+        # Those of the first round come first, in its order; then the others, if the cluster still has room for them.
         order = list(dict.fromkeys(app for one in window.rounds for app in one))
         order += [app for app in window.apps if app not in window.first]
         packing = preemptive.serve(instance, wanted, [preemptive.Choice(app) for app in order])
@@ -129,7 +129,7 @@ class Window(NamedTuple):
 
 
 def plan(instance: Instance, wanted: Ints, settings: dict[str, Any]) -> Window:
-    """Return what runs in which round."""
+    """Return which apps run in which round."""
     total = instance.room.sum(axis=0)
     needs = (
         instance.demand
@@ -169,7 +169,7 @@ def plan(instance: Instance, wanted: Ints, settings: dict[str, Any]) -> Window:
 
 
 def times(instance: Instance, apps: Ints, wanted: Ints, assumed_s: float) -> tuple[Floats, Floats]:
-    """Return f and l: for how long each app has run with its whole count, as it were, and how long it still has to."""
+    """Return f and l: each app's elapsed and remaining run time, converted to its whole count."""
     ran, left = np.zeros(len(apps)), np.zeros(len(apps))
     for row, app in enumerate(apps.tolist()):
         each, count = instance.apps[app], int(wanted[app] * instance.gang[app])
@@ -179,7 +179,7 @@ def times(instance: Instance, apps: Ints, wanted: Ints, assumed_s: float) -> tup
 
 
 def _left_s(app: AppDemand, count: int, ran_s: float, assumed_s: float) -> float:
-    """Of an app whose work is unknown, as much is left as it has received, and at least what is assumed."""
+    """For an app with unknown work, the rest equals the service that it has received, and is at least the assumption."""
     curve = learned(known_of(app))
     if app.remaining_steps is not None and curve.absolute and (rate := curve.rate(count)) > 0:
         return speeds.seconds(app.remaining_steps / rate)

@@ -3,7 +3,7 @@
 Only the number of an app's rounds counts in the objective, not which they are.  So the program has one integer for each app,
 and the room of the window as a whole; `rounds` then finds the rounds.  Its linear relaxation splits few apps, and rounding it
 is usually as good as the published tolerance asks for; else HiGHS searches for a bounded number of nodes, so the same problem
-has the same answer on every machine.  The relaxation bounds every schedule of the window, also where whole partitions do not
+has the same answer on every machine.  The relaxation bounds every schedule of the window, even if whole partitions do not
 fill each round.
 """
 
@@ -24,11 +24,11 @@ GAP = 1e-3
 SEARCH = 20_000
 """Columns × nodes of the solver's search, at most (one node at least)."""
 SMALL = 400
-"""Apps × rounds up to which a window is solved round by round, where whole partitions do not fill the rounds."""
+"""Apps × rounds up to which a window is solved round by round, if whole partitions do not fill the rounds."""
 GUARD_S = 300.0
-"""Only a crash guard; the number of nodes decides when to stop, which is deterministic."""
+"""Only a guard against crashes; the number of nodes decides when to stop, which is deterministic."""
 _ROOM = 1e-9
-"""Parts of a resource that rounding errors may seem to exceed."""
+"""The largest apparent excess of a resource by rounding errors."""
 
 
 class Solution(NamedTuple):
@@ -39,7 +39,7 @@ class Solution(NamedTuple):
 
 
 def solve(market: Market) -> Solution | None:
-    """Return the number of rounds of each app; None where the solver failed."""
+    """Return the number of rounds of each app; None if the solver failed."""
     try:
         seconds, bound = _relaxed(market)
         counts = _rounded(market, seconds)
@@ -59,12 +59,13 @@ def close(value: float, bound: float) -> bool:
 
 
 def _longest(market: Market) -> Ints:
-    """Return the apps that can be the last to end: the others need less than what is left of the longest after the window."""
+    """Return the apps that can be the last to end: the others need less than the remaining time of the longest after the
+    window."""
     return np.flatnonzero(market.left_s >= market.left_s.max() - market.rounds * market.round_s)
 
 
 def _relaxed(market: Market) -> tuple[Floats, float]:
-    """Return the seconds of each app where rounds can be split, and the value."""
+    """Return the seconds of each app if rounds can be split, and the value."""
     app, most, worth = market.segments()
     longest, last = _longest(market), len(app)
     place = np.full(len(market.left_s), -1)

@@ -1,8 +1,8 @@
-"""Which rounds of the window each app gets, once it is known how many.
+"""Chooses the rounds of the window for each app, given their number.
 
 Round after round, apps that need every round that is left go first; then those that get the largest part of the rounds that
 they can use, of equals the ones that run, then the largest budgets.  So a short app that gets all that it needs does not wait
-for long ones that get a part.  Room that is left goes to the apps that need longest, as in the published code
+for long ones that get a part.  The remaining room goes to the apps that need longest, as in the published code
 (`construct_schedules`), but first to those that run, since stopping them costs a restart here.
 
 The published code (`rank_in_schedule_jobs`) puts the rounds of late apps first by a second program, and follows that plan
@@ -29,7 +29,7 @@ _ROOM = 1e-9
 
 
 def planned(market: Market, found: Solution, running: Flags, place: Sequence[int]) -> list[list[int]]:
-    """Return the apps of each round, in their order.  Where whole partitions do not fill the rounds as the program assumes, a
+    """Return the apps of each round, in their order.  If whole partitions do not fill the rounds as the program assumes, a
     small window is solved again round by round.  `place` decides ties."""
     made = schedule(market, found.counts, running, place)
     value = market.value(counts_in(market, made))
@@ -38,7 +38,8 @@ def planned(market: Market, found: Solution, running: Flags, place: Sequence[int
     exact = by_round(market)
     if exact is None or market.value(exact.sum(axis=1)) <= value:
         return made
-    # Any order of these rounds has the same value: those with the latest apps come first, of equals those that go on as it is.
+    # Any order of these rounds has the same value: those with the latest apps come first, then those that continue the present
+    # allocation.
     budgets = np.array([float(f"{each:.1g}") for each in (market.budget @ exact).tolist()])
     goes_on = np.round((running * market.use.max(axis=1)) @ exact, 9)
     order = np.lexsort((np.arange(market.rounds), -goes_on, -budgets))

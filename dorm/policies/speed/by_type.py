@@ -1,11 +1,11 @@
 """How fast an app is on nodes of each type (`NodeRoom.type`).
 
-The curve of a type rests, in this order, on
+The curve of a type is based, in this order, on
 
     what the app's owner declares for the type, else for any type
     what was measured on the type
     what was measured on other types, times how much faster this type is: for the app, or for an app like it
-    the curve without types (`learning`), where none of these is known
+    the curve without types (`learning`), if none of these is known
 
 A ratio of two types follows from pairs of points, one on each.  Points at different counts are compared by the law of a step
 that fits the type which was measured longer.  A ratio counts by how long its points were measured, as points of a curve do.
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     Declared = tuple[tuple[int, float], ...]
 
 MOST_RATIO = 20.0
-"""No type is believed to be more than so many times as fast as another."""
+"""No type counts as more than this many times as fast as another."""
 ALIKE = 0.05
-"""A smaller difference between two types, as a part, is taken for noise."""
+"""A smaller relative difference between two types counts as noise."""
 ELSEWHERE = 0.25
-"""A second of measurement on another type counts as so many on this one."""
+"""A second of measurement on another type counts as this many on this one."""
 
 
 class Typed(NamedTuple):
-    """All that the curves by type depend on."""
+    """Everything that the curves by type depend on."""
 
     known: Known
     speed_on: tuple[tuple[str, Declared], ...]
@@ -60,7 +60,7 @@ class ByType(NamedTuple):
 
 
 def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
-    """Return what the app's curves on these types depend on; None where no difference between them can be known."""
+    """Return what the app's curves on these types depend on; None if no difference between them can be known."""
     if len(types) < 2 or not (app.speed_on or app.measured or app.alike or app.alike_by_type):
         return None
     speed_on = tuple((name, tuple(app.speed_on[name])) for name in types if sound(tuple(app.speed_on.get(name, ()))))
@@ -72,7 +72,7 @@ def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
 
 @lru_cache(maxsize=16_384)
 def by_type(typed: Typed) -> ByType | None:
-    """Return the app's curves by type; None where no difference between types is known."""
+    """Return the app's curves by type; None if no difference between types is known."""
     known, declared = typed.known, _declared(typed)
     logs = _ratios(typed._replace(known=known._replace(least=0, most=0)))  # They do not depend on its bounds.
     if not typed.speed_on and not any(logs.values()):
@@ -123,7 +123,7 @@ def _ratios(typed: Typed) -> dict[str, float]:
 
 
 def _longest(typed: Typed) -> str | None:
-    """Return the type that was measured longest, else the first that is declared; None where there is neither."""
+    """Return the type that was measured longest, else the first that is declared; None if there is neither."""
     for points in (typed.known.measured, typed.known.alike, typed.alike_by_type):
         seconds: dict[str, float] = {}
         for point in points:
@@ -135,8 +135,8 @@ def _longest(typed: Typed) -> str | None:
 
 
 def _ratio(measured: tuple[Measured, ...], name: str, base: str) -> tuple[float, float]:
-    """Return the logarithm of how much faster a type is than another, by what was measured on both, and how far that is to be
-    trusted; twice 0 where one of them was not measured."""
+    """Return the logarithm of how much faster a type is than another, by what was measured on both, and its weight; twice 0 if
+    one of them was not measured."""
     here, there = (believed(tuple(one for one in measured if one.type == each)) for each in (name, base))
     if not here or not there:
         return 0.0, 0.0
@@ -167,7 +167,7 @@ def _declared_ratio(here: Declared, there: Declared) -> float:
 
 def _converted(measured: tuple[Measured, ...], name: str, logs: dict[str, float]) -> tuple[Measured, ...]:
     """Return the points of a type, and those of others as they would have been on it.  A point without a type was measured on
-    several types, at the pace of the slowest.  Points on types that are gone count only where there are no others."""
+    several types, at the pace of the slowest.  Points on types that are gone count only if there are no others."""
     slowest = min(logs, key=lambda each: (logs[each], each))
     found = []
     for one in measured:

@@ -7,10 +7,11 @@
 
 (Sinha and Zoltners, "The Multiple-Choice Knapsack Problem", Operations Research 27, 1979.)  The choice that the draft makes
 for an app is left out of the program: it is what remains of the one.  So no row is an equation, and doing nothing is a
-feasible start.  Few choices are made in whole.  Many are relaxed: a basic solution has few apps between two choices, no more
-than there are rows beside the first.  The program sees no nodes; `resizing` places what it can of the answer.
+feasible start.  A few choices are solved in integers.  Many are relaxed: a basic solution has few apps between two choices, no
+more than there are rows in addition to the first.  The program ignores nodes; `resizing` places as much of the answer as
+possible.
 
-Where types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
+If types of nodes matter to some app, a choice of such an app is a count and the slowest type that it may be on (`types`),
 and there is a row of room for each set of types that some choice is bound to.  An app that stays as it is takes its room where
 it is; one of another kind that changes may go anywhere.  All apps may then move with the count that they have, for a pause.
 """
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 BELOW_FLOOR = 10.0
 """Penalty of a whole fair share below the floor, in worths of the most valuable choice."""
 LEAST_PART = 1e-6
-"""Smaller parts of a choice are none."""
+"""Smaller parts of a choice count as none."""
 
 
 class Choices(NamedTuple):
@@ -77,20 +78,23 @@ class Chosen(NamedTuple):
 def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exact: bool = False) -> Choices:
     """Return the choices of all apps that have a place in the draft `served`, and may be elsewhere.
 
-    Where they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
+    If they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
     n = counts_of(served)
     listed = _Listed()
     movable = instance.free_to_move & (n >= instance.n_min)
     for i in range(len(instance.apps)):
         if movable[i]:
             least, most = int(instance.n_min[i]), max(int(instance.fits_empty[i]), int(n[i]))
+            rests = bool(worth.rests[i]) and n[i] == worth.count[i]
+            if rests:
+                least = most = int(n[i])
             found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
             if exact:
                 found = list(range(least, most + 1))
             if i in worth.paces:
-                listed.typed(worth, i, served[i], found)
+                listed.typed(worth, i, served[i], [] if rests else found)
             else:
-                moved = least <= worth.count[i] <= most and (exact or worth.types is not None)
+                moved = not rests and least <= worth.count[i] <= most and (exact or worth.types is not None)
                 listed.plain(worth, i, int(n[i]), found, moved=moved)
         listed.first.append(len(listed.app))
     app, counts = np.array(listed.app, np.int64), np.array(listed.units, np.int64)
@@ -137,7 +141,8 @@ class _Listed:
         self._rest(i, counts, [None] * len(counts), [-1] * len(counts))
 
     def typed(self, worth: Worth, i: int, row: Mapping[int, int], counts: list[int]) -> None:
-        """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it."""
+        """Add the counts of an app on each type, unless all of them are as fast.  `row` is what the draft gives it; without
+        counts it stays that."""
         types = worth.types
         if types is None:
             return
@@ -146,7 +151,7 @@ class _Listed:
         found: list[tuple[int, str, bool, int, float]] = []
         if stays:
             found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
-        offers = types.offers(i, np.array(counts, np.int64))
+        offers = types.offers(i, np.array(counts or [n], np.int64))
         values, fits = worth.at_speed(i, offers.speed).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
             seen: set[int] = set()
@@ -180,7 +185,7 @@ def choose(
 ) -> Chosen:
     """Return what the program chooses.
 
-    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices, and `pools` the room by types where
+    `left` is what θ2 still allows, `fixed_loss` the fairness loss of apps without choices, and `pools` the room by types if
     these matter.  Raises SolverFailed."""
     apps = len(instance.apps)
     low, high = np.zeros(apps, np.int64), np.zeros(apps, np.int64)

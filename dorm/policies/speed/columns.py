@@ -5,7 +5,7 @@
 With few columns the program is solved in whole choices (`in_whole`): among few apps, a part of a choice is a large part of
 the cluster, and rounding it leaves that part as it was.
 
-Otherwise it is relaxed.  A column that is left out counts as 0.  The duals of the rest price every column: where none of those
+Otherwise it is relaxed.  A column that is left out counts as 0.  The duals of the rest price every column: if none of those
 that are left out gains more than it costs at these prices, the answer is that of the whole program, else those that do are
 added.  (Column generation: Dantzig and Wolfe, "Decomposition Principle for Linear Programs", Operations Research 8, 1960.)
 """
@@ -29,9 +29,9 @@ does."""
 FEW = 4_000
 """With fewer columns the whole program is solved at once."""
 FIRST = 2_000
-"""Columns to start with, beside those that disturb nothing."""
+"""Columns to start with, in addition to those that disturb nothing."""
 SMALLEST = 1e-9
-"""Gains beyond the prices that are smaller are none."""
+"""Smaller gains beyond the prices count as none."""
 WHOLE = 1_000
 """With fewer columns they are chosen in whole."""
 GAP = 1e-4
@@ -41,7 +41,7 @@ SEARCH = 20_000
 
 
 def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) -> Floats | None:
-    """Return 1 for each column that is chosen, and 0 for the others; None where the solver finds no answer."""
+    """Return 1 for each column that is chosen, and 0 for the others; None if the solver finds no answer."""
     matrix = _matrix(uses, member, len(rest), apps)
     options: Any = {"node_limit": max(1, SEARCH // len(gain)), "mip_rel_gap": GAP, "time_limit": GUARD_S}
     try:

@@ -1,7 +1,7 @@
-"""How fast an app is with n containers, and how much work it has left.
+"""How fast an app is with n containers, and its remaining work.
 
 Speeds are relative to one unit (a container, or a gang of them), and work is counted in seconds of one unit, so apps whose
-steps differ can be compared.  What is known of an app may be nonsense; nothing here lets it starve for that.
+steps differ can be compared.  Data about an app may be nonsense, which never makes it starve.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_GAIN = 1.5
 LEAST_GAIN = 0.01
 """And one below this part of a unit likewise."""
 LEAST_WORK_S, MOST_WORK_S = 60.0, 1e9
-"""Work that is assumed to be left, at least and at most: an app that is about to end is not worth restarting others."""
+"""Bounds of the assumed remaining work: an app that is about to end does not justify restarting others."""
 
 
 class Curve(NamedTuple):
@@ -43,15 +43,16 @@ class Curve(NamedTuple):
     points: tuple[tuple[float, ...], tuple[float, ...]]
     """The same as plain numbers: for a single count they are much faster."""
     fast: float = 1.0
-    """How many times the reference's gain is believed: more than 1 on a type of nodes that is faster than the reference."""
+    """The largest accepted multiple of the reference's gain: more than 1 on a type of nodes that is faster than the
+    reference."""
 
     def speed_up(self, units: Ints) -> Floats:
-        """Return the speed with so many units, each at least 1, relative to one unit."""
+        """Return the speed with these numbers of units, each at least 1, relative to one unit."""
         found = np.interp(units * float(self.gang), self.counts, self.rates)
         return np.asarray(np.clip(found, LEAST_GAIN, MOST_GAIN * self.fast * units))
 
     def one(self, units: int) -> float:
-        """Return the speed with so many units, at least 1, relative to one unit."""
+        """Return the speed with this many units, at least 1, relative to one unit."""
         (counts, rates), n = self.points, units * self.gang
         at = bisect_right(counts, n)
         if at == len(counts):
@@ -63,7 +64,7 @@ class Curve(NamedTuple):
 
 
 def curve(app: AppDemand) -> Curve:
-    """Return what is known of its speed (`learning`), linear between counts, in proportion below the first and flat beyond the
+    """Return its known speed (`learning`), linear between counts, in proportion below the first and flat beyond the
     last."""
     return _curve(known_of(app))
 
@@ -83,7 +84,7 @@ class Paces(NamedTuple):
     mixed: Curve
     """On nodes of any of these types."""
     one: float
-    """Its rate with one unit on the slowest type: steps per second where `absolute`."""
+    """Its rate with one unit on the slowest type: steps per second if `absolute`."""
     absolute: bool
 
     def slowest(self, units: int, types: Iterable[str]) -> str:
@@ -98,7 +99,7 @@ class Paces(NamedTuple):
 
 
 def paces(app: AppDemand, types: Sequence[str], usable: Sequence[str]) -> Paces | None:
-    """Return its speed on the types of the cluster that it can use; None where no difference between types is known."""
+    """Return its speed on the types of the cluster that it can use; None if no difference between types is known."""
     typed = typed_of(app, types)
     return _paces(typed, tuple(usable)) if typed is not None and usable else None
 
@@ -124,9 +125,9 @@ def _paces(typed: Typed, usable: tuple[str, ...]) -> Paces | None:
 
 
 def useful(app: AppDemand, types: Sequence[str] = ()) -> int:
-    """Return the least count, within its bounds, that is as fast as any: it is owed nothing beyond that.
+    """Return the smallest count, within its bounds, that is as fast as any: it is owed nothing beyond that.
 
-    What it has now is useful, and everything where too little is known.  The speed is linear between known points, so only
+    What it has now is useful, and everything if too little is known.  The speed is linear between known points, so only
     these matter.  On a cluster with several `types` it is the largest such count of any of them."""
     found = paces(app, types, types)
     points = len(app.speed) + len(app.measured) + sum(map(len, app.speed_on.values())) * (found is not None)
@@ -156,7 +157,7 @@ def _as_fast(known: Known, found: Curve) -> int:
 
 def explored(app: AppDemand) -> int:
     """Return up to how many containers it may have while its speed is being learned: twice the largest count that was
-    measured, so that a wrong guess costs little; n_max where its owner declares its speed, or nothing was measured."""
+    measured, so that a wrong guess costs little; n_max if its owner declares its speed, or nothing was measured."""
     known = largest(app)
     if app.speed or app.speed_on or not known:
         return app.n_max
@@ -170,9 +171,9 @@ def largest(app: AppDemand) -> int:
 
 
 def work_s(app: AppDemand, found: Paces | None = None) -> float:
-    """Return the work that is left, in seconds of one unit: on the slowest type of nodes, where types matter.
+    """Return the work that is left, in seconds of one unit: on the slowest type of nodes, if types matter.
 
-    It follows from the remaining steps and the speed, where both are known; else it is as much as the app has received so
+    It follows from the remaining steps and the speed, if both are known; else it is as much as the app has received so
     far, which is what attained service says of heavy-tailed work (Tiresias, NSDI 2019, §3.2)."""
     gang = max(app.gang, 1)
     known = learned(known_of(app))

@@ -5,8 +5,8 @@
                                           Σ_i demand_i x_ij <= room_j
                                           θ1 and θ2 as in `choosing`
 
-It sees the nodes, so nothing has to be placed afterwards.  Which apps run is decided as for `dorm-speed`.  It is the reference
-that tests compare `dorm-speed` with: small clusters only.
+It includes the nodes, so nothing has to be placed afterwards.  Which apps run is decided as for `dorm-speed`.  It is the
+reference that tests compare `dorm-speed` with: small clusters only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ExactSpeedPolicy(SpeedPolicy):
 
 
 class ExactRound(Round):
-    """One problem's answer by the whole program; that of `dorm-speed` stands where the solver gives none, or no better one."""
+    """One problem's answer by the whole program; that of `dorm-speed` remains if the solver finds none, or no better one."""
 
     def improved(self, served: Rows, terms: Terms, worth: Worth, closed: Flags | None) -> Rows:
         near = super().improved(served, terms, worth, closed)
@@ -79,7 +79,7 @@ class Program:
         self.cells = self._cells(closed)
 
     def solve(self) -> tuple[Rows, bool] | None:
-        """Return the rows and whether they are proven to be optimal; None where the solver found none."""
+        """Return the rows and whether they are proven to be optimal; None if the solver found none."""
         offered, many = self.offered, len(self.offered.app)
         width = many + len(self.cells) + 1
         cost, upper, whole = np.zeros(width), np.ones(width), np.ones(width, np.int64)
@@ -151,7 +151,7 @@ class Program:
         return _linear(rows, width)
 
     def _bound(self, cells: list[tuple[int, int]], mine: range) -> list[tuple[dict[int, float], float, float]]:
-        """Return that an app to which types matter has nothing on types that its choice does not allow."""
+        """Return the constraint that an app to which types matter has nothing on types that its choice does not allow."""
         offered, found = self.offered, []
         if self.types is None or offered.pace[mine[0]] is None:
             return []

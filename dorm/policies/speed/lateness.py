@@ -1,11 +1,11 @@
-"""Finish-time fairness as a bound: no app should take much longer than with a fair share of its own.
+"""Finish-time fairness as a bound: no app should take much longer than with its fair share alone.
 
     ρ = T_shared / T_isolated        (Mahajan et al., "Themis", NSDI 2020, §3)
 
-T_shared is the app's age and what is left at the speed that it would have; T_isolated is what it would have taken with its
-fair share all the time: the service that it has received, divided by that share, and what is left at the share's speed.  An
-app whose ρ would exceed the bound is owed as many containers as bring it back, beside its floor; where none do, it is owed up
-to twice its fair share, so that late apps do not take everything from all others.
+T_shared is the app's age plus its remaining time at the speed that it would have; T_isolated is what it would have taken with
+its fair share all the time: the service that it has received, divided by that share, and what is left at the share's speed.
+An app whose ρ would exceed the bound is owed, in addition to its floor, enough containers to bring it back; if none do, it is
+owed up to twice its fair share, so that late apps do not take everything from all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALLEST = 1e-6
 
 
 def floors(instance: Instance, worth: Worth, shares: Floats, bound: float, entitled: Flags) -> Ints:
-    """Return how many units each app needs for its ρ to stay within the bound; 0 where any number does.
+    """Return how many units each app needs for its ρ to stay within the bound; 0 if any number does.
 
     `shares` are fair dominant shares; apps that are not `entitled` to one are owed nothing."""
     found = np.zeros(len(instance.apps), np.int64)
@@ -56,8 +56,8 @@ def _between(low: float, high: float, units: float) -> float:
 
 
 def _least(speed: Callable[[int], float], wanted: float, most: int) -> int:
-    """Return the least number of units, up to `most`, that is as fast as wanted: `most` where none is, or one of them by
-    bisection where more may be slower."""
+    """Return the least number of units, up to `most`, that is as fast as wanted: `most` if none is, or one of them by
+    bisection if more may be slower."""
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """How fast an app is with n containers, learned from how fast it has worked so far.
 
-What is measured corrects what was expected.  The expectation is, in this order, what its owner declares, what an app like it
-showed, or the law of a step (Pollux, OSDI 2021, §3.2),
+Measurements correct an expectation, which is, in this order, the owner's declaration, a similar app's speed, or the law of a
+step (Pollux, OSDI 2021, §3.2),
 
     T(n) = (T_c(n)^γ + T_n(n)^γ)^(1/γ)      T_c = t / n        T_n = 0 for n = 1, else t s (1 + r (n - 2))
 
@@ -36,17 +36,17 @@ _GRID = [
     for r in (0.0, 0.02, 0.1)
 ]
 _NOISE = 0.1
-"""Standard deviation of log T where it was measured for a minute."""
+"""Standard deviation of log T if it was measured for a minute."""
 _MINUTE = 60.0
 _SPREAD = {"declared": 0.1, "alike": 0.15, "law": 0.3}
-"""By what an expectation rests on: how far it is off for each doubling of the distance to the next measured count, as a
-standard deviation of log T."""
+"""By basis of an expectation: its error for each doubling of the distance to the next measured count, as a standard deviation
+of log T."""
 _MOST = 1e12
 """Counts, rates and seconds beyond this, and rates below its inverse, are nonsense."""
 _FAR = 4.0
-"""A measured rate counts up to this many times off the expectation through the other points."""
+"""A measured rate counts if it is at most this many times off the expectation through the other points."""
 _MOST_SLOWER, _MOST_FASTER = 20.0, 2.0
-"""With more containers an app is at most so many times slower, and at most so many times faster than in proportion."""
+"""With more containers, an app is at most this many times slower, and at most this many times faster than in proportion."""
 
 
 class Point(NamedTuple):
@@ -59,34 +59,35 @@ class Point(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """A curve, and what it rests on."""
+    """A curve, and its basis."""
 
     basis: str
     """`measured`, `declared`, `alike` or `law`."""
     counts: Floats
     """Ascending counts, with 0 first."""
     rates: Floats
-    """Steps per second where any were known, else relative to one container; 0 for 0."""
+    """Steps per second if any were known, else relative to one container; 0 for 0."""
     absolute: bool
     """Whether the rates are steps per second."""
     largest: int
     """The largest count that was measured, on it or on the app like it; 0 for none."""
     measured: tuple[Point, ...]
-    """What was measured of it and is believed."""
+    """Its accepted measurements."""
     spread: float
-    """How far the expectation is off for each doubling of the distance to these, as a standard deviation of log T."""
+    """The error of the expectation for each doubling of the distance to these, as a standard deviation of log T."""
 
     def rate(self, containers: float) -> float:
         return float(np.interp(containers, self.counts, self.rates))
 
     def uncertainty(self, containers: float) -> float:
-        """Return about how far off the rate may be, as a part of it (one standard deviation)."""
+        """Return the approximate relative error of the rate (one standard deviation)."""
         counts = self.counts[1:]
         return float(np.expm1(np.interp(containers, counts, _sigma(self.measured, counts, self.spread))))
 
 
 class Known(NamedTuple):
-    """All that a curve depends on; most of it stays the same from round to round, so curves are kept by it."""
+    """Everything that a curve depends on; most of it stays the same from round to round, so it is the key of a cache of
+    curves."""
 
     speed: tuple[tuple[int, float], ...]
     measured: tuple[Measured, ...]
@@ -110,7 +111,7 @@ def learned(known: Known) -> Learned:
 
 @lru_cache(maxsize=16_384)
 def sound(speed: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-    """Return the declared points that may be true, ascending."""
+    """Return the plausible declared points, ascending."""
     return tuple(sorted({n: rate for n, rate in speed if 0 < n < _MOST and 1 / _MOST < rate < _MOST}.items()))
 
 
@@ -121,7 +122,7 @@ def largest(known: Known) -> int:
 
 @lru_cache(maxsize=16_384)
 def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
-    """Return one point for each count, weighted by time, without those that cannot be true."""
+    """Return one point for each count, weighted by time, without implausible ones."""
     sums: dict[int, tuple[float, float]] = {}
     for one in measured:
         if 0 < one.containers < _MOST and 1 / _MOST < one.steps_per_s < _MOST and 0 < one.seconds < _MOST:
@@ -133,13 +134,13 @@ def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
         against = [other for other in kept if not _both_true(point, other)]
         if not against:
             kept.append(point)
-        elif any(2 * point.seconds >= other.seconds for other in against):  # Which of them is true is not known.
+        elif any(2 * point.seconds >= other.seconds for other in against):  # It is unknown which of them is true.
             kept = [other for other in kept if other not in against]
     return tuple(sorted(kept))
 
 
 def _both_true(one: Point, other: Point) -> bool:
-    """Return whether an app can have both speeds: more containers are no more than so many times slower or faster."""
+    """Return whether an app can have both speeds: more containers are at most this many times slower or faster."""
     few, many = sorted((one, other))
     return 1 / _MOST_SLOWER <= many.rate / few.rate <= _MOST_FASTER * many.containers / few.containers
 
@@ -208,7 +209,7 @@ def _fitted(points: tuple[Point, ...]) -> tuple[float, tuple[float, float, float
     """Return log t and the shape that fit the points best, the first of equal ones."""
     time = -np.log(np.array([rate for _, rate, _ in points]))
     weight = np.array([trust(seconds) for *_, seconds in points]) / _NOISE**2
-    if not weight.sum() > 0:  # None was measured for long enough to weigh anything.
+    if not weight.sum() > 0:  # None was measured long enough to have any weight.
         return 0.0, USUAL
     off = time - _times_on_grid(tuple(float(n) for n, *_ in points))
     scales = (weight * off).sum(axis=1) / weight.sum()
@@ -243,7 +244,7 @@ _PENALTIES = np.array([_unusual(*shape) for shape in _GRID])
 
 
 def trust(seconds: float) -> float:
-    """Return how far a point counts against an expectation, below 1: half after a quarter of a minute."""
+    """Return the weight of a point against an expectation, below 1: half after a quarter of a minute."""
     return seconds / (seconds + _MINUTE / 4)
 
 
@@ -255,7 +256,7 @@ def _corrected(expected: Floats, points: tuple[Point, ...], counts: Floats) -> F
     middle = weighted_median(off, sure)
     bound = math.log(_FAR)
     off = np.minimum(np.maximum(off, middle - bound), middle + bound)
-    # The level of an expectation that was never measured is worth nothing against a measured one.
+    # The level of an expectation without measurements has no weight against a measured one.
     return np.asarray(expected + np.interp(np.log(counts), np.log(n), middle + (off - middle) * sure))
 
 

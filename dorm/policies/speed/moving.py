@@ -1,9 +1,9 @@
 """Resizing on a cluster with several types of nodes: apps also move to the type that the program chose for them.
 
-A move is tried as a whole: the app leaves its nodes and takes new ones, where need be in the room of apps that lose less
-by going elsewhere, and each of these finds room for all that it has.  It counts only if the sum of their worths grows, with
+A move is tried as a whole: the app leaves its nodes and takes new ones, if need be in the room of apps that lose less
+by going elsewhere, and each of these finds room for all its containers.  It counts only if the sum of their worths grows, with
 the pause of each app that changes, and if θ2 allows all of them.  So a fast app and one for which types do not matter swap
-places where that pays, and nothing changes where it does not.
+places if that pays, and nothing changes if it does not.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Moving(Resizing):
                 self._bind(app, pace, to)
             if better > 0 and (leaves or to > n):
                 moving.append((-round(better / float(self._unit[app]), 12), app, to, pace))
-                low[app] = high[app] = n  # Until it has moved it keeps what it has.
+                low[app] = high[app] = n  # Until it has moved, it keeps its containers.
         self.shrink(low, high)
         self._on = self.types.units(self.parts.rows)
         for _, app, to, pace in sorted(moving):
@@ -73,7 +73,7 @@ class Moving(Resizing):
         self.fill()
 
     def fill(self) -> None:
-        """Give the remaining room to those who gain most by it: more of what they have, at the pace that they have."""
+        """Give the remaining room to the apps that gain most: more containers of the same kind, at their present pace."""
         for app in self.pace:
             row = self.parts.rows[app]
             self._bind(app, self.types.pace(app, row), int(self.parts.n[app]))
@@ -127,7 +127,7 @@ class Moving(Resizing):
         return False
 
     def _put(self, app: int, to: int, *, in_place: bool) -> int:
-        """Give an app so many units, or as many as there is room for, beside those that it has where it grows `in_place`;
+        """Give an app this many units, or as many as there is room for, next to its present ones if it grows `in_place`;
         return how many it has."""
         if not in_place:
             self.parts.clear(app)
@@ -140,7 +140,7 @@ class Moving(Resizing):
         bits, worth = self.types.allowed(app, int(self.parts.n[app]) or 1, self.pace[app]), self.worth
         held = np.round(self._on[:, self.types.inside(bits)].sum(axis=1) * self._unit, 9)
         cost = np.where(self.instance.kept & ~self.changed, np.round(worth.disturbs, 9), 0.0)
-        may = self.free & (held > 0) & (cost <= self.left + 1e-9)
+        may = self.free & (held > 0) & (cost <= self.left + 1e-9) & (~worth.rests | self.changed)
         may[app] = False
         first = np.ones(len(may), np.bool_)
         first[sorted(chosen.moves)] = False
@@ -167,7 +167,7 @@ class Moving(Resizing):
         return done
 
     def _pays(self, before: Mapping[int, dict[int, int]]) -> bool:
-        """Return whether what changed is worth more than before, within θ2 and θ1; then it counts."""
+        """Return whether the changes are worth more than before, within θ2 and θ1; if so, keep them."""
         rows, worth = self.parts.rows, self.worth
         changed = [each for each, row in before.items() if rows[each] != row]
         fresh = [each for each in changed if self._fresh(each) and rows[each] != self.instance.rows[each]]

@@ -1,4 +1,4 @@
-"""Partitions under construction, each on few nodes: containers of one app that share a node talk faster."""
+"""Partitions under construction, each on few nodes: containers of one app on the same node communicate faster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100
 """How many rows are compared with all others."""
+MOST_FREED = 200
+"""Nodes whose room has grown that are looked at one by one; with more of them the largest rooms are found again."""
 FINE_TURNS = 1_000
-"""An app that wants to be spread gets single units for so many turns: counts may be extreme."""
+"""An app that wants to be spread gets single units for this many turns: counts may be extreme."""
 
 
 class Partitions:
@@ -38,6 +40,8 @@ class Partitions:
         self._rare = np.flatnonzero(having < RARE)
         self._largest: Ints | None = None
         """The free room of nodes that no other node exceeds in every kind, and maybe of some that were such."""
+        self._freed: dict[int, None] = {}
+        """Nodes that may have more free room than when these were found."""
         self._scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1).astype(np.float64)
         self._scaled = self.free / self._scale
         self._lengths = np.sqrt((self._scaled * self._scaled).sum(axis=1))
@@ -65,12 +69,16 @@ class Partitions:
 
     def some_fit(self, app: int) -> bool:
         """Return False only if no node takes another unit: a quick test for clusters that are full."""
-        if self._largest is None:
+        if self._largest is None or len(self._freed) > MOST_FREED:
             self._largest = _undominated(self.free)
-        return bool((self._largest >= self.instance.demand[app]).all(axis=1).any())
+            self._freed.clear()
+        demand = self.instance.demand[app]
+        if (self._largest >= demand).all(axis=1).any():
+            return True
+        return bool(self._freed) and bool((self.free[list(self._freed)] >= demand).all(axis=1).any())
 
     def change(self, app: int, node: int, count: int) -> None:
-        """Put units on a node, or take them off where negative."""
+        """Put units on a node, or take them off if negative."""
         row = self.rows[app]
         left = row.get(node, 0) + count
         if left:
@@ -81,7 +89,7 @@ class Partitions:
         self.free[node] -= count * self.instance.demand[app]
         self._stale[node] = None
         if count < 0:
-            self._largest = None
+            self._freed[node] = None
 
     def clear(self, app: int) -> dict[int, int]:
         """Take all its units off; return its row."""
@@ -101,7 +109,7 @@ class Partitions:
         return bool((self.free[nodes] >= counts[:, None] * self.instance.demand[app]).all())
 
     def _give_back(self, app: int, row: Mapping[int, int], sign: int = 1) -> None:
-        """Add to the free room of all its nodes what a row takes there, or take it where `sign` is -1."""
+        """Add to the free room of all its nodes what a row takes there, or take it if `sign` is -1."""
         if not row:
             return
         nodes, counts = np.array(list(row), np.int64), sign * np.array(list(row.values()), np.int64)
@@ -109,14 +117,14 @@ class Partitions:
         self.free[nodes] += counts[:, None] * self.instance.demand[app]
         self._stale.update(dict.fromkeys(row))
         if sign > 0:
-            self._largest = None
+            self._freed.update(dict.fromkeys(row))
 
     def put(self, app: int, count: int) -> int:
         """Place up to `count` more units; return how many found room.
 
-        Nodes whose free room points in the direction of the demand come first, as for `dorm`.  Among those that point alike,
-        the emptiest are filled, and the rest goes to the tightest that holds it.  An app that wants to be spread gets one
-        unit of each node at a time."""
+        Nodes whose free room points in the direction of the demand come first, as for `dorm`.  Among those in the same
+        direction, the emptiest are filled, and the rest goes to the tightest that holds it.  An app that wants to be spread
+        gets one unit of each node at a time."""
         if count <= 0 or not len(self.free):
             return 0
         nodes, here = self.fits(app)
@@ -131,7 +139,7 @@ class Partitions:
         return done
 
     def _put(self, app: int, count: int, nodes: Ints, here: Ints, away: Ints) -> int:
-        """Place up to `count` units on nodes that take so many `here`."""
+        """Place up to `count` units on nodes; each takes as many as `here` says."""
         if self.instance.apps[app].placement == "spread":
             return self._spread(app, count, nodes, here, away)
         left = count
@@ -192,7 +200,7 @@ class Partitions:
 
 
 def _undominated(free: Ints) -> Ints:
-    """Return the rows that no other row exceeds in every column; where there are very many, some others with them."""
+    """Return the rows that no other row exceeds in every column; if there are very many, some others with them."""
     left = np.unique(free, axis=0)
     found: list[Ints] = []
     while len(left) and len(found) < MOST_ROWS:

@@ -2,13 +2,12 @@
 
 serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them
 choose   how many containers each app should have, by a linear program over the counts that it may have
-resize   these counts on nodes, one app after the other, and the remaining room to those who gain most by it
+resize   these counts on nodes, one app after the other, and the remaining room to the apps that gain most
 
-`dorm` counts containers; users want finished work.  So the worth of a container is what it does for the app's own remaining
-time, by the speed that its owner declares, or by a prior where nothing is declared (`curves`, `worth`).  For an app that
-accepts a range of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  θ1 bounds
-the fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds
-hardly counts.
+`dorm` counts containers; users want finished work.  So the worth of a container is its effect on the app's remaining time, by
+the speed that its owner declares, or by a prior if nothing is declared (`curves`, `worth`).  For an app that accepts a range
+of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  θ1 bounds the fairness loss
+and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds hardly counts.
 """
 
 from __future__ import annotations
@@ -77,14 +76,14 @@ def _on_one_type(problem: Problem, name: str) -> Problem:
 
 
 def _within_use(app: AppDemand, types: Sequence[str]) -> AppDemand:
-    """Return the app without the containers that would make it no faster, or of which too little is known yet: neither its
-    share nor its floor counts them."""
+    """Return the app without containers that would not speed it up, or about which too little is known yet: neither its share
+    nor its floor counts them."""
     most = app.n_max if app.pinned else min(curves.useful(app, types), curves.explored(app))
     return app if most == app.n_max else msgspec.structs.replace(app, n_max=most)
 
 
 def _beyond_use(app: AppDemand, types: Sequence[str]) -> Reason:
-    """Return why an app has no more, where the round did not consider more."""
+    """Return why an app has no more, if the round did not consider more."""
     explored = curves.explored(app)
     if explored >= app.n_max or curves.useful(app, types) < explored:
         return NOT_FASTER
@@ -124,13 +123,13 @@ class Round:
         return terms._replace(prices=np.zeros(len(self.instance.apps)), floors=np.maximum(terms.floors, late))
 
     def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
-        """Return the better of what was served and what the program makes of it."""
+        """Return the better of the served answer and the program's."""
         closed = self.closed(served)
         standing = self.standing(served, terms, worth)
         rows = self.improved(served, terms, worth, closed)
         if self.standing(rows, terms, worth) >= standing:
             return rows
-        # Not all that the program wants can be placed, and a part of it may be worse than nothing: then apps only grow.
+        # The program's answer may not be placed completely, and a part of it may be worse than nothing: then apps only grow.
         resizing = self._resizing(served, terms, worth, closed)
         n = integer.counts_of(served)
         resizing.run(n, n)
@@ -143,7 +142,7 @@ class Round:
         return reserved[1] if reserved is not None and not served[reserved[0]] else None
 
     def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Rows:
-        """Return what the linear program makes of it; `closed` nodes get nothing further."""
+        """Return the linear program's answer; `closed` nodes get nothing further."""
         instance = self.instance
         resizing = self._resizing(served, terms, worth, closed)
         n = integer.counts_of(served)
@@ -169,7 +168,7 @@ class Round:
         return Moving(self.instance, served, worth, terms, closed, self.types)
 
     def standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
-        """Return θ1's excess, what lacks to the floors, and the worth; larger is better."""
+        """Return θ1's excess, the shortfall below floors, and the worth; larger is better."""
         score = scoring.score(self.instance, rows, terms)
         n = integer.counts_of(rows)
         apps = [app for app in range(len(n)) if n[app] and not self.instance.pinned[app]]
@@ -183,7 +182,7 @@ class Round:
         instance = self.instance
         changed = integer.changed(instance, rows) & instance.kept
         disturbed = float(worth.disturbs[changed].sum())
-        # As many as changed, and as many full restarts as θ2 would still allow.
+        # The number of changed apps, plus the full restarts that θ2 would still allow.
         budget = int(changed.sum()) + max(0, int(self.serving.budget - disturbed + 1e-9))
         found = answer.allocation(
             instance,
@@ -206,6 +205,9 @@ def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:
     if not worth.speeds_up(app, n, int(instance.fits_empty[app])):
         return NOT_FASTER
     if worth.count[app] == n:
+        if worth.rests[app]:
+            rest = f"{worth.rest_s[app]:.3g} s after a change, because each one stops it for {worth.pause[app]:.3g} s"
+            return Reason("price", f"it keeps what it has for {rest}")
         often = f"{worth.caution[app]:.3g} times " if worth.caution[app] != 1 else ""
         return Reason("price", f"more would save less time than {often}its pause of {worth.pause[app]:.3g} s")
     return Reason("gain", "one more would save too little time")

@@ -1,4 +1,4 @@
-"""From the counts that the program wants to partitions on nodes, and the remaining room to the apps that gain most by it.
+"""From the counts that the program wants to partitions on nodes, and the remaining room to the apps that gain most.
 
 Apps are resized one after the other, each from a valid placement to a valid one, so there is an answer at any time: first
 those that shrink, then those that start or change in any case, then those that grow, by what they gain for each part of the
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dorm.policies.speed.worth import Worth
 
 IN_PLACE_S = 5.0
-"""An app that pauses for less than this is resized live, so its containers stay where they are; another one starts all of
-them again, and may as well move to fewer nodes."""
+"""An app that pauses for less than this is resized live, so its containers stay where they are; any other app restarts all of
+them, and may as well move to fewer nodes."""
 SMALLEST = 1e-9
-"""Relative gains below this are none."""
+"""Smaller relative gains count as none."""
 
 
 class Resizing:
@@ -69,14 +69,17 @@ class Resizing:
         return bool(self.instance.kept[app] and not self.changed[app])
 
     def _allowed(self, app: int) -> bool:
-        return not self._fresh(app) or self.left >= float(self.worth.disturbs[app]) - 1e-9
+        """Return whether θ2 and its rest admit a change of the app."""
+        if not self._fresh(app):
+            return True
+        return not self.worth.rests[app] and self.left >= float(self.worth.disturbs[app]) - 1e-9
 
     def worth_of(self, app: int, units: int) -> float:
-        """Return the worth of the app with so many units; with as many as it has, of its partition as it is."""
+        """Return the worth of the app with this many units; for its present number, that of its present partition."""
         return self.worth.one(app, units)
 
     def _gain(self, app: int, to: int) -> float:
-        """Return what a larger count is worth for each part of the cluster that it takes."""
+        """Return the gain of a larger count relative to the part of the cluster that it takes."""
         n = int(self.parts.n[app])
         more = self.worth_of(app, to) - self.worth_of(app, n)
         return round(more / (float(self._unit[app]) * max(to - n, 1)), 12)
@@ -123,7 +126,7 @@ class Resizing:
         return True
 
     def fill(self) -> None:
-        """Give the remaining room to those who gain most by it, within θ1: the program sees no nodes, and this step does."""
+        """Give the remaining room to the apps that gain most, within θ1: unlike the program, this step knows the nodes."""
         apps = np.flatnonzero(self.free).tolist()
         heap = [(-gain, app, to) for app in apps for gain, to in [self.growth(app)] if gain > 0]
         heapq.heapify(heap)
@@ -141,7 +144,7 @@ class Resizing:
                     heapq.heappush(heap, (-gain, app, now))
 
     def growth(self, app: int) -> tuple[float, int]:
-        """Return the best gain of one more unit, or of all for which there is room, and the count; 0 where nothing gains."""
+        """Return the best gain of one more unit, or of all for which there is room, and the count; 0 if nothing gains."""
         n, most = int(self.parts.n[app]), int(self.instance.fits_empty[app])
         if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app) or not self.parts.some_fit(app):
             return 0.0, n

@@ -1,4 +1,4 @@
-"""The types of nodes of one problem: for which apps they matter, and what each of these apps can have on them.
+"""The types of nodes of one problem: for which apps they matter, and the options of each of these apps.
 
 A choice of such an app is a number of units and the slowest type that it may be on.  It then may be on all types that are as
 fast for it, since a partition works at the pace of the slowest of its nodes.  So a mixture of types is a choice like any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.curves import Paces
 
 MOST_SETS = 64
-"""Sets of types whose room the program sees, beside that of the whole cluster."""
+"""Sets of types whose room the program includes, in addition to that of the whole cluster."""
 LARGEST_WORD = 63
 """Fewer types than this are bits of a machine word, which are much faster."""
 
@@ -80,7 +80,7 @@ class Types:
         return self.paces[app].slowest(sum(row.values()), self.on(row))
 
     def allowed(self, app: int, units: int, pace: str) -> int:
-        """Return the types on which a typed app is as fast with so many units, as bits."""
+        """Return the types on which a typed app is as fast with this many units, as bits."""
         return self.bits(self.paces[app].as_fast(units, pace))
 
     def nodes(self, bits: int) -> Flags:
@@ -90,7 +90,7 @@ class Types:
         return self._nodes[bits]
 
     def inside(self, bits: int) -> Flags:
-        """Return which types these are."""
+        """Return the types of a set."""
         return np.array([bits >> t & 1 for t in range(len(self.names))], np.bool_)
 
     def units(self, rows: Rows) -> Ints:
@@ -122,11 +122,11 @@ class Offers(NamedTuple):
     bits: list[list[int]]
     """The types on which it is as fast."""
     fits: Flags
-    """Whether these types hold so many while they are empty."""
+    """Whether these types hold this many while they are empty."""
 
 
 def types_of(instance: Instance) -> Types | None:
-    """Return the types of a problem; None where they matter to no app."""
+    """Return the types of a problem; None if they matter to no app."""
     names = names_of(instance.node_rooms)
     if len(names) < 2:
         return None

@@ -1,12 +1,17 @@
-"""The worth of containers: finished work, weighed so that short apps go first and no app is forgotten.
+"""The worth of containers: finished work, weighted so that short apps go first and no app starves.
 
     worth = w · (time until the app is done)^-p        time = caution · pause + work / speed(n)
 
 With p = ½ the sum over all apps is Σ w (S(n) / T)^½, with S the speed and T the remaining work.  A change of a running app
 costs its own pause, so it pays if it shortens the app's own remaining time: with a fixed horizon a long pause would never pay,
 and long apps would stay small.  `caution` is how many times its pause a change has to save: apps arrive and end, so the
-next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon.
-Where the pause or the remaining work is only assumed, `MOST_OF_ASSUMED` times are enough.
+next decision may make this one worthless, and an app that is restarted for every small gain is restarted again soon. If the
+pause or the remaining work is only assumed, `MOST_OF_ASSUMED` times are enough.
+
+`rest` bounds how much of its time an app loses to restarts, however often something happens on the cluster.  An app that
+has held its containers for less than `rest` times its measured pause keeps them, unless others need the room for their
+n_min.  From then on, a change has to save `caution` · (1 + rest · pause / held) pauses, because an allocation that has
+lasted long is likely to last longer.  A live app, or another whose pause is a few seconds, may change at any time.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies.integer import MOST_WEIGHT
+from dorm.policies.parameters import RESTS_FROM_S
 from dorm.policies.speed import curves
 
 if TYPE_CHECKING:
@@ -28,10 +34,12 @@ if TYPE_CHECKING:
     from dorm.policies.speed.types import Types
 
 DIGITS = 9
-"""Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
+"""Worths are rounded to this many digits of the largest, so that the last bits of a power decide nothing."""
 MOST_OF_ASSUMED = 2.0
-"""A pause that is only assumed counts at most so many times, and that of an app which does not say how much work it has left:
-both assumptions are cautious themselves, and an app that is never changed is never measured."""
+"""The largest factor for an assumed pause, or for an app with unknown remaining work: both assumptions are already cautious,
+and an app that is never changed is never measured."""
+SHORTEST_S = 1.0
+"""A shorter time since the last change counts as this."""
 MOST_PAUSE_S = 1e12
 """A longer pause is an error of measurement, and clipped."""
 
@@ -42,8 +50,8 @@ class Worth:
     def __init__(
         self, instance: Instance, settings: Mapping[str, float], changed: Flags, types: Types | None = None
     ) -> None:
-        """`changed` apps change in any case, so no count of theirs is free of a pause.  `types` matter to some apps: unless a
-        method knows better, such an app works at the pace of the slowest type that it can use."""
+        """`changed` apps change in any case, so no count of theirs is free of a pause.  `types` matter to some apps: by
+        default, such an app works at the pace of the slowest type that it can use."""
         self.instance, self.types = instance, types
         self.count = np.where(instance.kept & ~changed, instance.count, -1)
         """The count with which an app is not disturbed; -1 where there is none."""
@@ -65,7 +73,14 @@ class Worth:
             ],
             np.bool_,
         )
-        self.caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
+        held = np.array([_held_s(app) for app in instance.apps], np.float64)
+        own = np.array([app.adjust_s is not None for app in instance.apps], np.bool_)
+        self.rest_s = np.where(own & (self.pause >= RESTS_FROM_S), settings["rest"] * self.pause, 0.0)
+        """How long it keeps what it has after a change; 0 while its own pause has not been measured, or is short."""
+        self.rests: Flags = (self.count >= 0) & (held < self.rest_s)
+        """Apps that were changed lately, and keep what they have."""
+        caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
+        self.caution = caution * (1.0 + self.rest_s / np.maximum(held, SHORTEST_S))
         """How many times its pause a change of the app has to save."""
         self.price = self.caution * self.pause
         """Seconds that a change has to save."""
@@ -96,7 +111,7 @@ class Worth:
         return np.asarray(self.weight[app] * time**-self.power)
 
     def on(self, app: int, units: int, pace: str) -> float:
-        """Return the worth of so many units of a typed app, after a pause, at the pace of this type."""
+        """Return the worth of this many units of a typed app, after a pause, at the pace of this type."""
         if units <= 0:
             return 0.0
         time = self.work[app] / self.paces[app].curves[pace].one(units) + float(self.price[app])
@@ -125,10 +140,16 @@ class Worth:
 
 
 def _pause_s(app: AppDemand) -> float | None:
-    """Return what a change of the app costs: as measured, else as usual on this cluster; None where neither is known."""
+    """Return the cost of a change of the app: as measured, or else as usual on this cluster; None if neither is known."""
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
     found = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
     return None if found is None else min(found, MOST_PAUSE_S)
+
+
+def _held_s(app: AppDemand) -> float:
+    """Return for how long it has had its containers; infinite where that is unknown."""
+    held = app.held_s
+    return held if held is not None and 0 <= held < math.inf else math.inf
 
 
 def _weight(weight: float) -> float:

@@ -85,7 +85,7 @@ function Planned({ plan }) {
   const rows = plan.changes, waiting = plan.waiting;
   return html`
     ${plan.assumed.length > 0 && html`<p class="small dim">If ${clean(plan.assumed.join("; "))}:</p>`}
-    ${rows.length === 0 && html`<p class="note">No app would have other containers than now.</p>`}
+    ${rows.length === 0 && html`<p class="note">No app's containers would change.</p>`}
     ${rows.length > 0 && html`<table class="plain"><thead><tr><th>App</th><th class="num">now</th><th class="num">then</th><th>how</th><th class="num">costs</th></tr></thead><tbody>
       ${rows.slice(0, 40).map((app) => html`<tr><td><bdi>${clean(app.name)}</bdi></td><td class="num">${app.before}</td><td class="num"><b>${app.after}</b></td>
         <td><${Chip} tone=${{ start: "start", live: "good", restart: "stop", stop: "bad" }[app.kind] ?? ""}>${app.end || app.kind}<//></td>
@@ -135,7 +135,7 @@ function Restart({ app, checkpoint }) {
   const [reason, write] = useState(""), [fresh, choose] = useState(false);
   const ended = app.phase === "failed" || app.phase === "cancelled";
   return html`<${Form} action="Restart the app" run=${async () => { await store.source.restart(app.id, fresh, reason); done(`${clean(app.name)} starts again.`); }}>
-    <p>${ended ? "It goes on under its name" : app.containers ? "It saves a checkpoint, stops, and starts again" : "It is tried now"}${checkpoint != null && !fresh ? `, from step ${number(checkpoint)} or later` : ""}. Its retries are reset.</p>
+    <p>${ended ? "It continues under its name" : app.containers ? "It saves a checkpoint, stops, and starts again" : "It is tried now"}${checkpoint != null && !fresh ? `, from step ${number(checkpoint)} or later` : ""}. Its retries are reset.</p>
     <label class="small"><input type="checkbox" checked=${fresh} onChange=${(event) => choose(event.target.checked)} /> fresh: without a checkpoint, from the start</label>
     <${Reason} reason=${reason} write=${write} />
   <//>`;
@@ -152,7 +152,7 @@ function Hold({ app, on }) {
 function CancelSweep({ sweep }) {
   const [reason, write] = useState("");
   return html`<${Form} action="Cancel all its apps" tone="danger" run=${async () => { const asked = await store.source.cancelSweep(sweep.tenant ? `${sweep.tenant}//${sweep.name}` : sweep.name, reason); done(`${plural(asked.apps, "app")} of ${clean(sweep.name)} are being cancelled.`); }}>
-    <p>All of its apps that have not ended stop, and none of them starts again.</p>
+    <p>All of its apps that have not ended stop, and do not start again.</p>
     <${Reason} reason=${reason} write=${write} />
   <//>`;
 }
@@ -165,19 +165,19 @@ function Update({ app, idempotency }) {
     <input type="number" min=${least} step=${step} value=${values[name]} onInput=${(event) => write({ ...values, [name]: event.target.valueAsNumber })} /></label>`;
   return html`<${Form} action="Update the app" ready=${some} run=${async () => { await store.source.update(app.id, change, idempotency); done(`${clean(app.name)} is updated.`); }}>
     <div class="fields">${input("n_min", "Fewest containers (n_min)", 1, 1)}${input("n_max", "Most containers (n_max)", 1, 1)}${input("weight", "Weight", 0, "any")}</div>
-    <${Preview} what=${some ? { update: { app: app.id, ...change } } : null} quiet="Change a value to see what would follow." />
+    <${Preview} what=${some ? { update: { app: app.id, ...change } } : null} quiet="Change a value to preview the effect." />
   <//>`;
 }
 
 function Drain({ node, on, idempotency }) {
   return html`<${Form} action=${on ? "Drain the node" : "End the drain"} tone=${on ? "danger" : "primary"} run=${async () => { await store.source.drain(node, on, idempotency); done(on ? `${clean(node)} is being emptied by adjustments.` : `${clean(node)} gets containers again.`); }}>
-    <p>${on ? "Nothing new goes there, and what runs there is moved by the next decisions." : "The node may get containers again."}</p>
+    <p>${on ? "It gets no new containers, and the next decisions move those that it has." : "The node may get containers again."}</p>
     <${Preview} what=${on ? { drain: node } : { undrain: node }} />
   <//>`;
 }
 
 function Plan() {
-  return html`<p>As things are, without doing anything.</p><${Preview} what=${{}} /><div class="actions"><button type="button" onClick=${close}>Close</button></div>`;
+  return html`<p>Without any change.</p><${Preview} what=${{}} /><div class="actions"><button type="button" onClick=${close}>Close</button></div>`;
 }
 
 function Policy({ idempotency }) {
@@ -186,17 +186,17 @@ function Policy({ idempotency }) {
   const asked = found && readSettings(found, choice), ready = Boolean(asked?.some && !asked.wrong);
   return html`<${Form} action="Change the policy" ready=${ready} run=${async () => {
       await store.source.setPolicy(asked.request, idempotency);
-      done("The policy is changed.");
+      done("The policy was changed.");
     }}>
     <${Failed} text=${error} />
     ${found && html`<${Settings} found=${found} choice=${choice} onchange=${choose} />`}
     ${asked?.wrong && html`<p class="note bad" role="alert">${clean(asked.wrong)}</p>`}
-    <${Preview} what=${ready ? { policy: asked.assumed } : null} quiet="Change something to see what would follow." />
+    <${Preview} what=${ready ? { policy: asked.assumed } : null} quiet="Change something to preview the effect." />
   <//>`;
 }
 
 function json(text) {
-  try { return { value: JSON.parse(text || "{}"), error: "" }; } catch (error) { return { value: null, error: `This is no JSON: ${error.message}` }; }
+  try { return { value: JSON.parse(text || "{}"), error: "" }; } catch (error) { return { value: null, error: `This is not JSON: ${error.message}` }; }
 }
 
 // --- submitting -----------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ function Submit({ idempotency }) {
   };
   return html`<${Form} action="Submit the app" ready=${text.trim() !== ""} run=${async () => {
       const answer = await store.source.submit(text, isJson ? "application/json" : "application/yaml", idempotency);
-      done(answer.answered ? `${answer.name} is submitted.` : `${answer.name} is submitted; a master will answer once one leads.`);
+      done(answer.answered ? `${answer.name} was submitted.` : `${answer.name} was submitted; a master will answer once one leads.`);
       visit("app", answer.id);
     }}>
     <div class="editor">
@@ -239,7 +239,7 @@ function Submit({ idempotency }) {
       <div id="hints" class="hints" role="region" aria-label="Fields">
         ${about && html`<p><b>${about.name}</b> <span class="dim">${about.type}</span><br />${clean(about.text)}</p>`}
         <ul>${hints.slice(0, 30).map((one) => html`<li><button type="button" class="quiet" title=${clean(one.text)} onClick=${() => insert(one.name)}>${one.name}</button> <span class="dim">${one.type}</span></li>`)}</ul>
-        ${!schema && html`<p class="note">The fields of a spec are listed here once the server says them.</p>`}
+        ${!schema && html`<p class="note">The fields of a spec appear here once the server has sent them.</p>`}
       </div>
     </div>
     <${Preview} what=${text.trim() ? { submit: isJson && json(text).value ? json(text).value : text } : null} />

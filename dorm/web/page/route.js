@@ -1,4 +1,4 @@
-// The address: which view, of which moment.  `#/app/ID?at=118.2&vs=90&group=rack` restores exactly what somebody saw.
+// The address: which view, of which moment.  `#/app/ID?at=118.2&vs=90&group=rack` restores exactly what someone saw.
 
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");

@@ -19,8 +19,8 @@ export async function loadSettings(at = null) {
   return { policies, now, inForce: Object.fromEntries(now.parameters.map((one) => [one.name, one.value])) };
 }
 
-/** Settings beside the policy's parameters, with how each is read.  How long ended apps are kept decides nothing. */
-const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s")).map((one) => [one, one.name === "weights"
+/** Settings besides the policy's parameters, with how each is read.  How long ended apps are kept, and how many a tenant may have, do not affect decisions. */
+const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s") && one.name !== "tenant_apps").map((one) => [one, one.name === "weights"
   ? { type: "string", choices: ["apps", "tenants"], default: one.default } : { type: one.name.endsWith("_ms") ? "integer" : "number", default: one.default }]);
 
 /** What a choice asks for: `request` changes the settings, `assumed` is the same for plans and forks, `wrong` says what cannot be read. */
@@ -85,7 +85,7 @@ export function Settings({ found, choice, onchange }) {
       <span class="about">${clean(chosen?.gist ?? "")}</span></label>
     ${fields.length > 0 ? html`<div class="params">${fields.map(([key, schema]) => html`<${Parameter} key=${`${name} ${key}`} name=${key} schema=${schema}
         text=${choice.values[key] ?? written(other ? schema.default : found.inForce[key])} write=${(text) => write(key, text)} />`)}</div>` : html`<p class="note">This policy has no parameters.</p>`}
-    <${Group} title="Times, and what weights count against" filled=${Object.keys(timesOf(found, choice)).length > 0}><div class="params">${times(found).map(([one, schema]) => html`<${Parameter} key=${one.name}
+    <${Group} title="Times and weights" filled=${Object.keys(timesOf(found, choice)).length > 0}><div class="params">${times(found).map(([one, schema]) => html`<${Parameter} key=${one.name}
       name=${one.word} unit=${{ integer: "ms", number: "s" }[schema.type]} schema=${{ ...schema, description: one.meaning }} text=${choice.values[one.name] ?? written(one.value)} write=${(text) => write(one.name, text)} />`)}</div><//>`;
 }
 

@@ -19,7 +19,7 @@ async function signIn(proof) {
     return;
   }
   const found = await answer.json().catch(() => ({}));
-  said.textContent = `It did not work: ${found.detail ?? `the server answered ${answer.status}`}.`;
+  said.textContent = `Signing in failed: ${found.detail ?? `the server answered ${answer.status}`}.`;
 }
 
 function signInByAddress() {

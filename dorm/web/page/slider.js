@@ -120,10 +120,10 @@ function Exact() {
     const wanted = (text ?? "").trim();
     write(null);
     if (!wanted) return;
-    if (!/^(\d+(\.\d+)?|-[\d.]+(ms|s|m|h|d)|\d{4}-\d\d-\d\d.*)$/.test(wanted)) { say("Write a sequence (118), a time (2026-11-21T09:00Z) or how long ago (-10m).", "bad"); return; }
+    if (!/^(\d+(\.\d+)?|-[\d.]+(ms|s|m|h|d)|\d{4}-\d\d-\d\d.*)$/.test(wanted)) { say("Enter a sequence (118), a time (2026-11-21T09:00Z) or an age (-10m).", "bad"); return; }
     moveTo(wanted);
   };
   return html`<form class="exact" onSubmit=${enter}><label><span class="sr">Position on the log</span>
     <input value=${text ?? model?.position ?? ""} onInput=${(event) => write(event.target.value)} onFocus=${(event) => event.target.select()} onBlur=${() => write(null)}
-      spellcheck="false" autocomplete="off" title="Position on the log; write a sequence, a time or -10m" size="7" /></label></form>`;
+      spellcheck="false" autocomplete="off" title="Position on the log; enter a sequence, a time or -10m" size="7" /></label></form>`;
 }

@@ -5,7 +5,7 @@
 //   timeline(…)         a span of time for pictures
 //   events(…)           the log, by pages;  neighbor(…): the next or previous event of some kinds
 //   app, story, …       more about one app or node;  sweeps, sweep: apps that were submitted together
-//   whatif(at, …)       the log played on from a moment with a change, beside what happened
+//   whatif(at, …)       the log continued from a moment with a change, next to what happened
 //   usage(node)         what a node's containers use now; null where that is not known
 //   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
 
@@ -201,7 +201,7 @@ export class EmbeddedSource {
     if (at === null || at === undefined) return this.changes.length;
     if (/^\d+(\.\d+)?$/.test(at)) return upper(this.changes, (change) => Number(change.position) <= Math.floor(Number(at)));
     const time = at.startsWith("-") ? this.times.at(-1) - spanOf(at.slice(1)) : msOf(at.endsWith("Z") ? at : `${at}Z`);
-    if (!Number.isFinite(time)) throw new SourceError(`${at} is not a moment: write a sequence (120), a time or -10m.`, "moment.malformed");
+    if (!Number.isFinite(time)) throw new SourceError(`${at} is not a moment: enter a sequence (120), a time or -10m.`, "moment.malformed");
     return upper(this.times, (one) => one <= time);
   }
 
@@ -279,7 +279,7 @@ export class EmbeddedSource {
     throw new SourceError(`${what} is not part of a recording.`, "recording");
   }
 
-  /** What is known beside the view: the last report of progress. */
+  /** What is known besides the view: the last report of progress. */
   async app(id, at) {
     const points = this.recording.progress?.[id]?.points ?? [], time = this.times[this.#count(at) - 1] ?? 0;
     const last = points[upper(points, (point) => point[0] <= time) - 1];

@@ -157,7 +157,7 @@ export async function jump(kinds, direction) {
   try {
     const from = direction > 0 || String(here).includes(".") ? here : `${here}.0`;
     const found = await store.source.neighbor(kinds, from, direction);
-    if (!found) { say(direction > 0 ? "Nothing follows." : "Nothing came before."); return; }
+    if (!found) { say(direction > 0 ? "There is no later one." : "There is no earlier one."); return; }
     if (comparePositions(found.position, here) === 0) return;
     moveTo(String(found.position).split(/[.~]/)[0]);
     say(`${found.kind} at ${clock(msOf(found.at))}: ${short(found.text, 120)}`);

@@ -1,4 +1,4 @@
-// What else a fork assumes beside settings: nodes that join or are gone, apps that end, change or come, and how long to simulate.
+// What else a fork assumes besides settings: nodes that join or are gone, apps that end, change or come, and how long to simulate.
 
 import { html } from "./vendor/preact.js";
 import { Group } from "./parts.js";
@@ -19,36 +19,36 @@ export function readSupposed(form) {
   let wrong = "";
   for (const name of LISTS) if (names(form[name]).length) body[name] = names(form[name]);
   const join = Number(form.join || 0);
-  if (!Number.isInteger(join) || join < 0 || join > 1000) wrong = "Nodes that join: write a number of at most 1,000.";
+  if (!Number.isInteger(join) || join < 0 || join > 1000) wrong = "Nodes that join: enter a number of at most 1,000.";
   else if (join) {
     const capacity = {};
     for (const part of names(form.capacity)) {
       const [name, amount, more] = part.split("=").map((one) => one.trim());
-      if (!name || !amount || more !== undefined) wrong = `“${part}” is not a resource: write cpu=8, memory=64GiB.`;
+      if (!name || !amount || more !== undefined) wrong = `“${part}” is not a resource: enter cpu=8, memory=64GiB.`;
       else capacity[name] = amount;
     }
-    if (!form.like.trim() && !names(form.capacity).length) wrong = "Nodes that join: choose a node that they are like, or write their resources.";
+    if (!form.like.trim() && !names(form.capacity).length) wrong = "Nodes that join: choose a node to copy, or enter their resources.";
     body.nodes = [{ count: join, ...(form.like.trim() ? { like: form.like.trim() } : {}), capacity }];
   }
   const update = Object.fromEntries(BOUNDS.filter((name) => form[name] !== "").map((name) => [name, Number(form[name])]));
-  if (Object.keys(update).length && !form.app.trim()) wrong = "Name the app that has another weight or other bounds.";
-  else if (form.app.trim() && !Object.keys(update).length) wrong = `Write another weight or other bounds for ${form.app.trim()}.`;
+  if (Object.keys(update).length && !form.app.trim()) wrong = "Name the app that gets a new weight or new bounds.";
+  else if (form.app.trim() && !Object.keys(update).length) wrong = `Enter a new weight or new bounds for ${form.app.trim()}.`;
   else if (form.app.trim()) body.update = { app: form.app.trim(), ...update };
   if (form.submit.trim()) body.submit = form.submit;
   const some = Object.keys(body).length > 0;
   const horizon = /^(\d+(?:\.\d+)?)\s*([smhd]?)$/.exec(form.horizon.trim());
   if (horizon) body.horizon_s = Number(horizon[1]) * UNITS[horizon[2] || "s"];
-  else if (form.horizon.trim()) wrong = `“${form.horizon.trim()}” is not a length of time: write 90m, 12h or 2d.`;
+  else if (form.horizon.trim()) wrong = `“${form.horizon.trim()}” is not a duration: enter 90m, 12h or 2d.`;
   return { body, some, wrong };
 }
 
-/** The fields that lead to a body, as an address holds it. */
+/** The fields that lead to a body, as an address holds it, which anybody may have written. */
 export function formOf(body) {
-  const form = { ...NONE }, [joined] = body.nodes ?? [], update = body.update ?? {};
+  const form = { ...NONE }, [joined] = [body.nodes ?? []].flat(), update = body.update ?? {};
   for (const name of LISTS) form[name] = [body[name] ?? []].flat().join(", ");
   if (joined) {
     form.join = String(joined.count ?? 1);
-    form.like = joined.like ?? "";
+    form.like = String(joined.like ?? "");
     form.capacity = Object.entries(joined.capacity ?? {}).map(([name, amount]) => `${name}=${amount}`).join(", ");
   }
   for (const name of ["app", ...BOUNDS]) form[name] = String(update[name] ?? "");
@@ -70,20 +70,20 @@ export function Supposed({ form, model, onchange }) {
     <datalist id="whatif-apps">${apps.slice(0, OFFERED).map((app) => html`<option key=${app.id} value=${app.id}>${app.name}</option>`)}</datalist>
     <${Group} title="Nodes" filled=${filled("join", "like", "capacity", "without", "drain", "undrain")}><div class="params">
       ${count("join", "Nodes that join", { max: 1000, step: 1 })}
-      ${text("like", "They are like", "A node, for its resources and labels", { list: "whatif-nodes" })}
-      ${text("capacity", "Their resources", "Where they differ, such as cpu=8, memory=64GiB")}
-      ${text("without", "Nodes that are gone", "Names, with commas between", { list: "whatif-nodes" })}
-      ${text("drain", "Nodes that are drained", "Names, with commas between", { list: "whatif-nodes" })}
-      ${text("undrain", "Nodes whose drain ends", "Names, with commas between", { list: "whatif-nodes" })}
+      ${text("like", "Copies of", "A node with their resources and labels", { list: "whatif-nodes" })}
+      ${text("capacity", "Their resources", "If they differ, such as cpu=8, memory=64GiB")}
+      ${text("without", "Nodes that are gone", "Names, separated by commas", { list: "whatif-nodes" })}
+      ${text("drain", "Nodes that are drained", "Names, separated by commas", { list: "whatif-nodes" })}
+      ${text("undrain", "Nodes whose drain ends", "Names, separated by commas", { list: "whatif-nodes" })}
     </div><//>
     <${Group} title="Apps" filled=${filled("cancel", "app", ...BOUNDS, "submit")}><div class="params">
-      ${text("cancel", "Apps that are cancelled", "Names or ids, with commas between", { list: "whatif-apps" })}
+      ${text("cancel", "Apps that are cancelled", "Names or ids, separated by commas", { list: "whatif-apps" })}
       ${text("app", "An app that changes", "Name or id", { list: "whatif-apps" })}
       ${count("weight", "Its weight", { step: "any" })}
       ${count("n_min", "Its fewest containers (n_min)", { step: 1 })}
       ${count("n_max", "Its most containers (n_max)", { step: 1 })}
     </div>
-      <label class="field"><span>An app that is submitted (YAML or JSON)</span>
+      <label class="field"><span>An app to submit (YAML or JSON)</span>
         <textarea rows="5" value=${form.submit} onInput=${write("submit")} spellcheck="false" autocapitalize="off" placeholder="name: another"></textarea></label><//>
     <div class="params">${text("horizon", "How long to simulate", "Such as 90m, 12h or 2d; default: twice the log's time after the moment, or a day")}</div>`;
 }

@@ -9,6 +9,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
+from events.archive.files import create, make_folder
 from events.archive.stores.interface import ArchiveMissing, ArchiveStore, Name, StoreError, name_of
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class FolderStore(ArchiveStore):
         target = self._folder / str(name)
         aside = self._folder / f".{name}.{secrets.token_hex(4)}.unfinished"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             try:
-                with file.open("rb") as source, aside.open("xb") as copy:
+                with file.open("rb") as source, create(aside) as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())

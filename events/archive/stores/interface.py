@@ -47,7 +47,7 @@ class Name(NamedTuple):
 
 
 def name_of(text: str) -> Name | None:
-    """Return what a name says, None for a file that is no archive of a rotation."""
+    """Return what a name says, None for a file that is not an archive of a rotation."""
     found = _NAME.fullmatch(text)
     return Name(int(found[1]), int(found[2]), found[3]) if found else None
 

@@ -14,7 +14,7 @@ def servers_of(url: str) -> list[str]:
 
 
 def check_address(url: str, *, encrypted: bool = False) -> None:
-    """Raises LogRefused if this is no address of a server, or one without the encryption that is demanded."""
+    """Raises LogRefused if this is not an address of a server, or one without the encryption that is demanded."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         valid = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0

@@ -1,7 +1,7 @@
 """The store of shipped folders on NATS JetStream: a stream beside the log's, which keeps the last message of each subject.
 
     dorm.<cluster>.file.<tenant>.<hash>    a blob, compressed
-    dorm.<cluster>.file._.limits           what the cluster takes; `_` is no tenant's name
+    dorm.<cluster>.file._.limits           what the cluster takes; `_` is not a tenant's name
 
 A server decides by subject who may write and read (`dorm.security.roles`).  So all questions name their subject: a blob is
 fetched by `DIRECT.GET.<stream>.<subject>`, and a listing is a consumer that is created for the subjects of one tenant.  What

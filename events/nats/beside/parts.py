@@ -224,7 +224,7 @@ class _Whole:
 
 
 def _joined(pieces: Iterable[_Piece]) -> bytes:
-    """Return the whole that the first piece names, b"" where others are not of it."""
+    """Return the whole that the first piece names, b"" if others are not of it."""
     first, *more = pieces
     rest = more[: first.count - 1]
     if len(rest) + 1 < first.count or any(piece.whole != first.whole for piece in rest):

@@ -58,7 +58,7 @@ def progress_config(cluster: str) -> StreamConfig:
 
 
 class JetStreamProgress(Progress):
-    """The progress of one cluster.  Where there is no such stream, as on a cluster that an earlier release made, readers find
+    """The progress of one cluster.  If there is no such stream, as on a cluster that an earlier release made, readers find
     nothing, and `put` raises LogUnavailable."""
 
     def __init__(self, link: Link, cluster: str) -> None:

@@ -99,7 +99,7 @@ class ViewedLog(EventLog):
         raise LogUnavailable("a part of the answer was lost; ask again", code="agent.answer_lost")
 
     def _check_names(self, found: str) -> None:
-        """Raises LogDamaged where others' names are other ones than before, so that states and records do not fit."""
+        """Raises LogDamaged if others' names are other ones than before, so that states and records do not fit."""
         if self._names not in ("", found):
             raise LogDamaged(
                 "the masters' key was replaced, and with it the pseudonyms of others: start this program again",

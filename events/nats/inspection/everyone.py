@@ -29,7 +29,7 @@ class Said(NamedTuple):
 
 async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Said]:
     """Return the answers that come within `wait_s` seconds, at most one of each who answers; those of one piece alone.
-    Raises LogUnavailable, and LogRefused where this identity may not ask."""
+    Raises LogUnavailable, and LogRefused if this identity may not ask."""
     client = link.client
     await link.connected(wait_s)
     inbox = client.new_inbox()

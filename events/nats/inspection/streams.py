@@ -49,7 +49,7 @@ class StreamState(msgspec.Struct, frozen=True):
     size: int = 0
     """Bytes on the leading server."""
     limit: int | None = None
-    """Bytes that it may take; None where only the disk limits it."""
+    """Bytes that it may take; None if only the disk limits it."""
 
     @property
     def heard(self) -> int:

@@ -103,7 +103,7 @@ class Deliveries:
             self._subscription = await manager.pull_subscribe_bind(consumer=name, stream=self._stream)
 
     async def next(self) -> Delivery | None:
-        """Return the next record, None where none came for some seconds.  Raises LogUnavailable, LogDamaged."""
+        """Return the next record, None if none came for some seconds.  Raises LogUnavailable, LogDamaged."""
         assert self._subscription is not None
         with as_log_errors("reading a place in the log"):
             try:

@@ -29,8 +29,8 @@ MOST_READERS = 25_000
 nodes.  Servers since 2.15 allow a thousand unless the stream sets a limit.  It bounds what one hostile reader can cost: a
 consumer takes 40 KB of the server's memory, and time of each append."""
 LARGEST_RECORD = LEAST_MAX_PAYLOAD
-"""Bytes of a record with its headers.  Masters write no larger one, so the server refuses it before it takes any room, even
-where its `max_payload` is more."""
+"""Bytes of a record with its headers.  Masters write no larger one, so the server refuses it before it takes any room, even if
+its `max_payload` is more."""
 LARGEST_REPORT = 512 * 1024
 """Bytes of a heartbeat: one with 4,096 containers has less than half."""
 REPORTS_BYTES = 256 * 1024 * 1024
@@ -68,8 +68,8 @@ class Room(NamedTuple):
 
     taken: int
     limit: int | None
-    """At which its server refuses more: by the stream's limit, or by what is left of the account's.  None where neither has
-    one, and the disk is the limit."""
+    """At which its server refuses more: by the stream's limit, or by what is left of the account's. None if neither has one,
+    and the disk is the limit."""
 
     @property
     def scarce(self) -> bool:
@@ -103,7 +103,7 @@ async def room(link: Link, stream: str, timeout: float) -> Room:
 
 
 async def _limit_of_account(link: Link, taken: int, timeout: float) -> int | None:
-    """Return how large the stream may become by the account's limit; None without one, or where it may not be asked for."""
+    """Return how large the stream may become by the account's limit; None without one, or if it may not be asked for."""
     try:
         account = await api_request(link, "INFO", {}, min(timeout, _ACCOUNT_S))
     except (nats.errors.Error, TimeoutError, LogError):

@@ -44,7 +44,7 @@ class HasWorkdir(Protocol):
 
 
 def shipped(spec: HasWorkdir) -> Workdir | None:
-    """Return the folder that the spec's containers start in; None where it names none."""
+    """Return the folder that the spec's containers start in; None if it names none."""
     return spec.workdir if isinstance(spec.workdir, Workdir) else None
 
 

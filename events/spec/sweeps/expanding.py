@@ -64,7 +64,7 @@ def is_sweep(document: object) -> bool:
 
 
 def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
-    """Return the apps of a document.  Raises SpecError, also where they would be more than `most`."""
+    """Return the apps of a document.  Raises SpecError, also if they would be more than `most`."""
     rows, count = _rows(document, min(most, MOST_APPS))
     base = {field: value for field, value in document.items() if field not in FIELDS}
     name, parallel = _name_of(base), _parallel_of(document)

@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     """Over the whole run."""
     adjustments_per_app: Spread | None
     container_hours: Spread | None
-    """That each app held, on average: GPU hours where a container is a GPU."""
+    """That each app held, on average: GPU hours if a container is a GPU."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     worst_long_finish_ratio: Spread | None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Scenario
 
 BY_TASKS = ("task-level",)
-"""Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
+"""Policies that assign slots to short tasks: adjusting is free, and every task pays."""
 BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "tiresias")
 """Policies whose answer may change though nothing has happened, since they use apps' service, age or remaining work: they
 decide periodically."""
@@ -142,13 +142,13 @@ def parse_timings(text: str) -> Timings:
 
 
 def with_timings(scenario: Scenario, timings: Timings) -> Scenario:
-    """Return the same scenario with these timings for every app, whatever it had."""
+    """Return the same scenario with these timings for every app, instead of its own."""
     apps = tuple(app if app.timings is None else msgspec.structs.replace(app, timings=None) for app in scenario.apps)
     return msgspec.structs.replace(scenario, apps=apps, timings=timings)
 
 
 def _each(text: str) -> list[str]:
-    """Split a text into one for each policy in it."""
+    """Split a text into one text for each policy."""
     found: list[str] = []
     for part in _split(text):
         if "=" in part and found:

@@ -130,7 +130,7 @@ class Measures:
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        del state  # It is the one that this was made for.
+        del state  # The state is the one that was passed to the constructor.
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:
@@ -213,7 +213,7 @@ class Measures:
                 continue
             if not book.count:
                 started += bool(change.placement)
-            elif self._had_to(book):
+            elif self._was_forced(book):
                 forced += 1
             else:
                 changed += 1
@@ -236,7 +236,7 @@ class Measures:
         book.count = count
         self._holdings.put(book.app, count)
 
-    def _had_to(self, book: _Book) -> bool:
+    def _was_forced(self, book: _Book) -> bool:
         """Return whether the app could not stay as it was."""
         app = book.app
         if not app.n_min <= book.count <= app.n_max:

@@ -100,7 +100,7 @@ class Run(msgspec.Struct, frozen=True):
     rejected: int = 0
     """Submissions that were refused."""
     decided_s: tuple[float, ...] = ()
-    """CPU seconds of each decision on the machine that ran it; empty where that was not measured."""
+    """CPU seconds of each decision on the machine that ran it; empty if that was not measured."""
 
     @property
     def completions(self) -> dict[str, float]:

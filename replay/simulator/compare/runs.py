@@ -52,7 +52,7 @@ _TELL_EVERY = 200
 """Records between two checks of whether the caller still wants the run."""
 _POLL_S = 0.2
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables by which users limit the threads of a process; what they say stands."""
+"""Variables by which users limit the threads of a process; they have precedence."""
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
 
 
@@ -154,9 +154,7 @@ def run_all(
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))
     if count <= 1:
-        return _one_after_the_other(
-            scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done
-        )
+        return _sequentially(scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done)
     context = multiprocessing.get_context("spawn")
     ended: ctypes.Array[ctypes.c_longlong] = context.RawArray(ctypes.c_longlong, len(scenarios) + 1)
     jobs = [(index, scenario, every_s, files[index], force, timed) for index, scenario in enumerate(scenarios)]
@@ -170,7 +168,7 @@ def run_all(
     return [results[index] for index in range(len(scenarios))]
 
 
-def _one_after_the_other(
+def _sequentially(
     scenarios: Sequence[Scenario],
     files: Sequence[Path | None],
     total: int,
@@ -205,7 +203,7 @@ def _work_off(
     poll: Callable[[], None],
     told: Done | None,
 ) -> None:
-    """Send no more jobs than there are processes, so scenarios are not copied long before they run."""
+    """Send no more jobs than there are processes, so that scenarios are not copied long before they run."""
     left = iter(jobs)
     running: dict[Future[Run], int] = {}
 
@@ -245,8 +243,8 @@ def _no_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Give processes that start meanwhile one thread for linear algebra: the matrices are small, and on cores that other
-    runs use its threads spend up to a hundred times what they save on waiting for each other."""
+    """Give processes that start meanwhile one thread for linear algebra: the matrices are small, and on cores that other runs
+    use, threads wait for each other for up to a hundred times as long as they save."""
     unset = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, "1"))
     try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from replay.simulator.compare.contenders import BY_TIME
 from replay.simulator.scenario import DecisionTime, Rounds, Scenario
 from replay.simulator.timings import Timings
@@ -33,19 +35,21 @@ DIFFERENCES = (
 """Differences between the two models, each a sentence for a report."""
 ROUND_S = 60.0
 RESTART_S = 30.0
+QUIET_S, QUIET_LIMIT_S = 0.2, 1.0
+"""What `at_events` waits for after something happened, at least and at most, as a master does by default."""
 
 _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
     **dict.fromkeys(("optimus", "pollux", "sia"), "wide"),
 }
-"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
+"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others get it unchanged."""
 
 _ALWAYS = ("dorm-speed", *BY_TIME)
 """Policies whose answer may change though nothing has happened."""
 
 
 def scenario(workload: Workload, contender: Contender) -> Scenario:
-    """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to stand beside Pollux's."""
+    """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to be compared with Pollux's."""
     bounds = _BOUNDS.get(contender.policy)
     apps = workload.apps if bounds is None else tuple(bounded(app, bounds) for app in workload.apps)
     return simulated(apps, workload.nodes, contender)
@@ -65,3 +69,8 @@ def simulated(apps: tuple[SimulatedApp, ...], nodes: tuple[SimulatedNode, ...], 
         progress_s=ROUND_S,
     )
     return contender.of(base)
+
+
+def at_events(one: Scenario) -> Scenario:
+    """Return the same run with decisions when something happens, as a master decides, and not in rounds."""
+    return msgspec.structs.replace(one, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)

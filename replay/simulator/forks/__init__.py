@@ -1,7 +1,7 @@
-"""Plays a real log on in the simulator.
+"""Continues a real log in the simulator.
 
 history    what a log shows of its apps' work;  fitting, fitting_timings, fitting_types: models of it
-fork       a log played on from a moment;  fork_log: kept as an archive
+fork       a log continued from a moment;  fork_log: kept as an archive
 whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start
 recorded   a log simulated again under its own timings;  rehearsal: a real run simulated with models

@@ -1,6 +1,6 @@
 """Measures how far a simulation of what happened is from what happened: the error reported beside every what-if.
 
-A backtest plays the log on from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
+A backtest continues the log from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
 first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by what the
 models know.  With `hindsight`, the fork has a future on the log, and the models know how much work the apps of that time
 turned out to have, so the error is the simulator's alone.  Without it (a fork at the log's end, tested at an earlier moment)
@@ -51,8 +51,8 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     late: int
     """How many of them had not ended in the simulation when it was cut off: their errors are larger than counted."""
     early: int
-    """How many of them ended only in the simulation and really still ran when the log ended.  They count with the least error
-    that they can have: without them the error would be smallest where models are worst."""
+    """How many of them ended only in the simulation and really still ran when the log ended.  They count with the smallest
+    error that they can have: without them, the worst models would have the smallest error."""
     completion_error_s: float | None
     """Mean absolute error of their ends; None without any."""
     completion_error: float | None
@@ -134,7 +134,7 @@ def adjustments(run: Run, window_s: float) -> int:
 
 
 def in_words(found: Backtest | None) -> str:
-    """Describe the error in one line, to stand beside a result."""
+    """Describe the error in one line, to be shown next to a result."""
     if found is None:
         return "none possible: no app ended after a moment at which the log could be forked"
     parts = []

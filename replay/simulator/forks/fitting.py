@@ -47,7 +47,7 @@ NEVER_DONE = 1e6
 """For a cancelled app, all that is known is that its work was not done: assume this many times what it had done."""
 
 ENOUGH_ALIKE = 5
-"""Number of alike apps from which on their range is also taken for the next one."""
+"""With this many similar apps, their range is also used for the next one."""
 
 Bound = Literal["least", "likely", "most"]
 Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
@@ -93,9 +93,9 @@ class Fitted(msgspec.Struct, frozen=True):
     failures: int
     """How many of its model's failures are past."""
     least: float
-    """Least units of its total work, by its history and alike apps; the model's own work if that is known."""
+    """The least total work, in units, by its history and similar apps; the model's own work if that is known."""
     most: float
-    """Most units of its total work, likewise."""
+    """The most total work, in units, likewise."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -188,7 +188,7 @@ class Fitting:
         by_end = (
             course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
         )
-        exact: Basis = "known" if course.tells_its_end or not in_steps else speed_from
+        exact: Basis = "known" if course.reports_its_end or not in_steps else speed_from
         work = self._work(course, _Did(done, by_end, exact), one_type, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,
@@ -216,7 +216,7 @@ class Fitting:
     # --- speed ----------------------------------------------------------------------------------------------------------
 
     def _faster(self, course: Course) -> dict[str, float]:
-        """Return how many times as fast it is on each type of nodes, where that differs."""
+        """Return how many times as fast it is on each type of nodes, if that differs."""
         return self._types.faster(course, lambda: self._on_several(course))
 
     def _on_several(self, course: Course) -> tuple[Measured, ...]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.speed import Speed
 
 LIKE = 8
-"""So many of the latest alike apps are asked how much faster a type is."""
+"""How many of the latest similar apps show how much faster a type is."""
 
 
 class SpeedOnTypes(NamedTuple):
@@ -32,7 +32,7 @@ class SpeedOnTypes(NamedTuple):
 
 
 def pace_on(faster: Mapping[str, float], types: Iterable[str]) -> float:
-    """Return how many times as fast an app is on nodes of these types together; 1 where nothing is known."""
+    """Return how many times as fast an app is on nodes of these types together; 1 if nothing is known."""
     return min((faster.get(name, 1.0) for name in types), default=1.0) if faster else 1.0
 
 
@@ -50,7 +50,7 @@ class TypesSeen:
         """The type for which paces are stated."""
 
     def faster(self, course: Course, alike: Callable[[], tuple[Measured, ...]]) -> dict[str, float]:
-        """Return how many times as fast an app is on each type, where that differs; `alike` returns what apps like it have
+        """Return how many times as fast an app is on each type, if that differs; `alike` returns what apps like it have
         shown (`on_several`)."""
         if len(self.names) < 2:
             return {}
@@ -90,7 +90,7 @@ def _points(speed: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]
 
 
 def _measured(course: Course) -> tuple[Measured, ...]:
-    """Return its paces on types that are known; one on several types has none, as `dorm-speed` takes it."""
+    """Return its paces on known types; like `dorm-speed`, it ignores partitions on several types."""
     return tuple(
         Measured(one.containers, one.rate, one.rated_s, len(one.counts), one.types[0] if len(one.types) == 1 else "")
         for one in course.stretches

@@ -1,8 +1,9 @@
-"""A real log played on in the simulator from one of its moments: as it was, or with something changed.
+"""A real log continued in the simulator from one of its moments: as it was, or with something changed.
 
 A fork starts with the state of that moment and models of its live apps (`fitting`).  Later facts on the log that no master
-decided come again at their times: submissions, with their own ids; requests of clients and operators; nodes that joined, left
-or crashed.  The rest is simulated.  Changes are published at the fork, as clients, operators and agents would publish them.
+decided are repeated at their times: submissions, with their own ids; requests of clients and operators; nodes that joined,
+left or crashed.  The rest is simulated.  Changes are published at the fork, as clients, operators and agents would publish
+them.
 
     make(history, state)                  as it was
     make(history, state, changes=…)       with assumptions, as `dorm plan` takes them
@@ -23,7 +24,7 @@ import msgspec
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
 from dorm.core.query.planning.assumed import Assumed, PlanError
-from dorm.core.query.planning.plans import copy_of, said_for
+from dorm.core.query.planning.plans import assumed_events, copy_of
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec
@@ -160,7 +161,7 @@ class _Making:
         running = self._live() | self._unanswered()
         arrivals = self._arrivals()
         present, arrivals = self._change_arrivals(changes, arrivals)
-        words, events = said_for(self.state, self.at, present)
+        words, events = assumed_events(self.state, self.at, present)
         self._bring_back()
         scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, told)
         first = [(0.0, event, who) for event, who in events if not isinstance(event, k.AppSubmitted)]
@@ -334,14 +335,14 @@ class _Making:
                 if silence.until:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
-    def _told_every_s(self, until_s: float | None, told: int) -> float:
-        """Report as often as on the log, since costs of adjustments are measured by it, but within a bound."""
+    def _report_interval_s(self, until_s: float | None, told: int) -> float:
+        """Report as often as on the log, because costs of adjustments are measured from reports, but within a bound."""
         total_s = 0.0
         for one in self.fitted.values():
             rate = one.model.speed.rate((one.model.spec.n_min,))
             left_s = (one.model.work - one.done) / rate if rate > 0 else 0.0
             total_s += min(left_s, until_s if until_s is not None else left_s)
-        return max(self._history.told_every_s or LEAST_TOLD_S, total_s / told)
+        return max(self._history.reported_every_s or LEAST_TOLD_S, total_s / told)
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
         """Return what the log's master announced, and the policy of the change."""
@@ -360,7 +361,7 @@ class _Making:
             tasks=Tasks() if policy in BY_TASKS else None,
             decision_time=DecisionTime(median(decisions), 0.0) if decisions else DecisionTime(),
             outages=tuple(self._outages(changes)),
-            progress_s=self._told_every_s(until_s, told),
+            progress_s=self._report_interval_s(until_s, told),
             until_s=until_s,
             cluster="whatif",
             plugins=tuple(self._plugins(policy)),

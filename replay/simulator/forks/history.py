@@ -68,12 +68,12 @@ class Stretch:
 
     generation: int
     counts: tuple[int, ...]
-    """Containers on each node, most first."""
+    """Containers on each node, in descending order."""
     begin: int
     end: int = 0
-    """When a decision stopped it, or one of its containers had ended (UTC ns); 0 while it works."""
+    """When a decision stopped it, or its first container ended (UTC ns); 0 while it works."""
     kept: bool = True
-    """Whether its work was kept: not if it ended by itself, unless its work was done."""
+    """Whether its work was kept: yes, unless it ended by itself before its work was done."""
     from_step: int = 0
     """The step that it continued from."""
     pace: Pace | None = None
@@ -81,7 +81,7 @@ class Stretch:
     """For an adjustment before the history starts, only the pace is known: that over this many seconds."""
     told_rate: float = 0.0
     types: tuple[str, ...] = ()
-    """The types of its nodes (the label `type`), sorted; empty where unknown."""
+    """The types of its nodes (the label `type`), sorted; empty if unknown."""
 
     @property
     def containers(self) -> int:
@@ -168,7 +168,7 @@ class Course:
         return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
 
     @property
-    def tells_its_end(self) -> bool:
+    def reports_its_end(self) -> bool:
         """Whether its last stretch has a reported pace; without one, its work until its end is not known but worked out."""
         return bool(self.stretches) and self.stretches[-1].rate > 0
 
@@ -205,7 +205,7 @@ class History:
             self._begin_with(app)
 
     @property
-    def told_every_s(self) -> float | None:
+    def reported_every_s(self) -> float | None:
         """Mean seconds between progress reports of a working app; None if there were none."""
         seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
         return seen_s / self.told if seen_s and self.told else None
@@ -233,7 +233,7 @@ class History:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _begin_with(self, app: App) -> None:
-        """Take over what a state holds of an app that was there before."""
+        """Take over what a state holds of an app that existed before."""
         course = self.courses[app.id] = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
         course.ended, course.ended_at, course.step, course.saved = (
             app.ended,

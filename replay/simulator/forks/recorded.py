@@ -182,7 +182,7 @@ def causes_in(fact: Any) -> list[Cause]:
 
 
 class RecordedMaster(VirtualMaster):
-    """Looks when the log's master looked, and finds out by itself whether an allocation is due then."""
+    """Looks when the log's master looked, and determines by itself whether an allocation is due then."""
 
     def _make_leader(self) -> Leader:
         return Leader(self._state)
@@ -244,7 +244,7 @@ class RecordedRun(Simulation):
     def run(self) -> State:
         """Run to the log's end, or to the first round that comes out differently."""
         for time, record in self._taken.outside:
-            self._tell_at(time, record)
+            self._append_at(time, record)
         self._look()
         while self.agenda and self._found is None:
             self.agenda.step()
@@ -266,11 +266,11 @@ class RecordedRun(Simulation):
         """Let containers do after the simulated facts what they did after the log's."""
         for cause in causes_in(fact):
             for answer in self._open.pop(cause, ()):
-                self._tell_at(self.agenda.now + answer.after, answer.record)
+                self._append_at(self.agenda.now + answer.after, answer.record)
 
     # --- records of the log ---------------------------------------------------------------------------------------------
 
-    def _tell_at(self, time: int, record: Record) -> None:
+    def _append_at(self, time: int, record: Record) -> None:
         """Append a record then; records of one moment come in the log's order."""
         self.agenda.at(time, lambda: self._take(record.subject, record.body, record.msg_id), rank=record.seq)
 
@@ -301,7 +301,7 @@ class RecordedRun(Simulation):
             self._decisions += sum(isinstance(fact, k.Resized) for fact in facts)
         if said.question == "decide" and not unchecked:
             body = encode(msgspec.structs.replace(said.event, events=facts, allocated=allocated))
-        self._tell_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
+        self._append_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
 
     def _verdict(self, said: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
         """Return the error ('' for none), its details, and whether the round could not be checked."""

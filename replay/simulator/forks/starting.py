@@ -1,6 +1,6 @@
-"""Forecasts when a waiting app will start: a few short simulations from now on, and their assumptions.
+"""Forecasts when a waiting app will start: a few short simulations from the present, and their assumptions.
 
-The start depends on the remaining work of other apps, much of which is unknown.  So the present is played on with the likely
+The start depends on the remaining work of other apps, much of which is unknown.  So the present is continued with the likely
 amount of it, and with the least and the most that seem possible (`fitting`): a range instead of a number.  The forecast
 assumes that no app is submitted meanwhile and no node fails.
 
@@ -39,7 +39,7 @@ _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
 """Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
-"""Fewer decisions than this are not worth starting with."""
+"""With fewer decisions than this, a run is not worth starting."""
 _TOLD = 2000
 """Progress reports of a run."""
 _MOST_NAMES = 5

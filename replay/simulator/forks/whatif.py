@@ -1,4 +1,4 @@
-"""What if: a log forked at one of its moments and played on twice, as it was and with something changed.
+"""What if: a log forked at one of its moments and continued twice, as it was and with something changed.
 
     found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
     found = await whatif(log, moment, changes, watching=lambda fork, changed: observer)   # sees each record of a run
@@ -7,7 +7,7 @@ The log is read once to learn how its apps work (`history`, `fitting`); if the f
 what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with what was known
 of live apps then.
 
-    WhatIfError   nothing to play on with
+    WhatIfError   a moment from which the log cannot be continued
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from replay.simulator.simulation import Seen
 
 HORIZON_S = 86_400.0
-"""Default number of seconds that a fork without a future on the log is played on."""
+"""Default number of seconds to simulate for a fork without a future on the log."""
 LEAST_S = 600.0
 _SAMPLES = 2000
 """Samples of a run; its figures are means over them."""
@@ -127,7 +127,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """Log time of the log's last record."""
     horizon_s: float
-    """How far the simulations were played on, from the fork."""
+    """How far the simulations went, from the fork."""
     window_s: float
     """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
     utilization_max: int

@@ -36,7 +36,7 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     """Return the workload that a text names.  With `strict`, rows that would be skipped are refused.  Raises SimulationError.
 
     All kinds have the options `told` (no): whether owners declare the work and the speed of their apps; and `faster`, such as
-    `fast:3:0.5`: a type of nodes, how many times as fast apps are there, and the part of the apps of which that is true."""
+    `fast:3:0.5`: a type of nodes, how many times as fast apps are there, and the part of the apps to which that applies."""
     head, given = split(text)
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
@@ -59,7 +59,7 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
 def _with_types(workload: Workload, name: str, times: float, part: float) -> Workload:
     """Return the workload with apps that are faster on one type of nodes: evenly spread over all of them.
 
-    They have a command of their own: apps learn from each other how fast they are, by image and command."""
+    They have their own command, because apps with the same image and command learn their speed from each other."""
     apps = tuple(
         msgspec.structs.replace(
             app,
@@ -75,7 +75,7 @@ def _with_types(workload: Workload, name: str, times: float, part: float) -> Wor
 
 
 LONGEST_S = 100 * 365.25 * 86400
-"""The longest workload; virtual time is nanoseconds in 64 bits, which hold only some hundred years."""
+"""The longest workload; virtual time is nanoseconds in 64 bits, which span only a few hundred years."""
 
 
 def _refuse_endless(workload: Workload) -> None:

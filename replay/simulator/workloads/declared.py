@@ -1,7 +1,7 @@
 """What owners declare about their apps: nothing, or everything that a simulation knows.
 
-Policies that use remaining work or speed (`optimus`, `dorm-speed`) need both from the spec.  Real owners seldom know them,
-so a workload declares nothing unless asked to; then the declarations are exact, the best case for such a policy.
+Policies that use remaining work or speed (`optimus`, `dorm-speed`) need both from the spec.  Real owners seldom know them, so
+a workload declares nothing by default; then the declarations are exact, the best case for such a policy.
 """
 
 from __future__ import annotations

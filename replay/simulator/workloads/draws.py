@@ -47,7 +47,7 @@ class Draws:
 
 
 class DistributionError(ReplayError, ValueError):
-    """A text is no distribution; the message is one line that says what to write."""
+    """The text is not a distribution; the message is one line that says what to write."""
 
     code = "distribution.malformed"
 
@@ -56,7 +56,7 @@ _OUT_OF_RANGE = "distribution.out_of_range"
 
 
 class Distribution(NamedTuple):
-    """A distribution as people write it; its values are never negative."""
+    """A distribution; its values are never negative."""
 
     kind: str
     values: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Clusters for a simulation: as people write them, sized for a workload, and the apps that fit into them."""
+"""Clusters for a simulation: parsed, sized for a workload, and the apps that fit into them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def sized(workload: Workload, shape: Mapping[str, int], load: float = 0.8) -> tu
 def matched(workload: Workload, nodes: Sequence[SimulatedNode], load: float = 0.8) -> tuple[SimulatedNode, ...]:
     """Return a smaller or larger cluster with the shapes of this one, in its proportions, sized as `sized` does.
 
-    Every shape stays, so an app that a kind of node fits still does.  Raises SimulationError as `sized` does."""
+    Every shape remains, so an app that fits on a kind of node still does.  Raises SimulationError as `sized` does."""
     totals: Counter[str] = Counter()
     shapes: Counter[_Shape] = Counter()
     for node in nodes:

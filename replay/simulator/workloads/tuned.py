@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Course = tuple[tuple[float, float], ...]
-"""Up to how much work, ascending, and how many units per second until then; the last stretch has no end."""
+"""Stretches in ascending order: the work at the end of each, and the units per second until then.  The last one has no end."""
 
 
 class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
@@ -43,7 +43,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
     @cached_property
     def _courses(self) -> dict[tuple[tuple[int, ...], int], Course]:
-        """Those that were asked for already: many jobs share one speed, and sizes and placements recur."""
+        """A cache: many jobs share one speed, and sizes and placements recur."""
         return {}
 
     @property
@@ -53,7 +53,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
     @property
     def most_containers(self) -> int:
-        """Over how many containers its largest batch can be spread."""
+        """The number of containers over which its largest batch can be spread."""
         return min(MOST_GPUS, self.profile.most_gpus(self.profile.last_batch))
 
     def rate(self, placement: Sequence[int]) -> float:
@@ -91,7 +91,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
 
 def after(course: Course, done: float, seconds: float) -> float:
-    """Return how much work is done so many seconds later."""
+    """Return the work that is done this many seconds later."""
     for until, rate in course:
         if done < until:
             takes = (until - done) / rate
@@ -102,7 +102,7 @@ def after(course: Course, done: float, seconds: float) -> float:
 
 
 def seconds_until(course: Course, done: float, until: float) -> float:
-    """Return after how many seconds so much work is done."""
+    """Return the seconds until this much work is done."""
     seconds = 0.0
     for end, rate in course:
         if done < end:
@@ -114,5 +114,5 @@ def seconds_until(course: Course, done: float, until: float) -> float:
 
 
 def rate_at(course: Course, done: float) -> float:
-    """Return the units per second after so much work."""
+    """Return the units per second after this much work."""
     return next((rate for until, rate in course if done < until), 0.0)

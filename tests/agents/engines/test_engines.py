@@ -85,7 +85,7 @@ def test_torchruns_own_rendezvous_is_hosted_by_the_first_container() -> None:
     assert hosts == [True, False, False, False]
 
 
-def test_mpi_has_one_host_for_each_container_though_two_share_a_node() -> None:
+def test_mpi_has_one_host_for_each_container_even_if_two_share_a_node() -> None:
     first, other = prepared(1, "mpi", processes=2), prepared(4, "mpi", processes=2)
     hosts = first.files["dorm-hostfile"].splitlines()
     assert hosts == [f"{launcher.HOST_PREFIX}{rank} slots=2" for rank in range(4)]
@@ -139,8 +139,8 @@ def test_only_the_first_container_runs_the_scheduler_and_only_if_asked() -> None
     assert first[-2:] == ("work", "--hard")
 
 
-def test_the_scheduler_runs_beside_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
-    """Run as a runtime runs it: in a session of its own, which ends with the command."""
+def test_the_scheduler_runs_next_to_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
+    """Run as a runtime runs it: in its own session, which ends with the command."""
     launch = prepared(1, "ps", scheduler=True)
     script = (
         "echo $DMLC_ROLE >> roles; [ $DMLC_ROLE = scheduler ] || while [ $(wc -l < roles) -lt 2 ]; do sleep 0.01; done"

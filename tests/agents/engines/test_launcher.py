@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents.engines import launcher, launching
-from tests.apps.partition import PATIENCE_S, free_ports
+from tests.apps.partition import PATIENCE_S
+from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""Environments: what is built before an app's command runs."""
+"""Environments, which are built before an app's command runs."""

@@ -1,4 +1,4 @@
-"""Runs inside a container, with nothing but the standard library, and prints what it finds there as JSON."""
+"""Runs inside a container, with only the standard library, and prints its surroundings as JSON."""
 
 import getpass
 import json

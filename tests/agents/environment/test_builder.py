@@ -76,7 +76,7 @@ def test_two_containers_at_once_build_once_and_a_third_finds_it(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_a_failure_is_told_to_the_generation_and_tried_again_by_the_next(tmp_path: Path) -> None:
+def test_a_failure_reaches_the_generation_and_the_next_one_retries(tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     environment.mkdir()
     spec = check_spec(document(command=["true"], setup=["echo try >> ../tries; false"]))

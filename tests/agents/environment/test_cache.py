@@ -1,4 +1,4 @@
-"""The environments that a node keeps: what their apps write there harms no other app, and not the agent."""
+"""The environments that a node keeps: files that apps write there harm neither other apps nor the agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_folders_nested_without_end_keep_no_other_app_from_its_environment
 
 
 @pytest.mark.parametrize("lock", ["link", "pipe", "folder"])
-def test_what_an_app_puts_in_place_of_the_lock_keeps_nothing(tmp_path: Path, lock: str) -> None:
+def test_an_app_that_replaces_the_lock_keeps_nothing(tmp_path: Path, lock: str) -> None:
     place = built(tmp_path, "hostile", 1000.0) / "lock"
     place.unlink()
     if lock == "link":
@@ -58,7 +58,7 @@ def test_what_an_app_puts_in_place_of_the_lock_keeps_nothing(tmp_path: Path, loc
     assert Environments(tmp_path, mounted=True, most=0).collect() == ["hostile"]
 
 
-def test_a_time_to_come_is_no_use(tmp_path: Path) -> None:
+def test_a_time_in_the_future_does_not_count_as_use(tmp_path: Path) -> None:
     built(tmp_path, "other", 1000.0)
     built(tmp_path, "hostile", 4e9)
     link = built(tmp_path, "link", 2000.0) / "ready"
@@ -69,7 +69,7 @@ def test_a_time_to_come_is_no_use(tmp_path: Path) -> None:
     assert Environments(tmp_path, mounted=True, most=1).collect() == ["hostile", "link"]
 
 
-async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Path) -> None:
+async def test_an_environment_that_grows_after_its_build_is_measured_again(tmp_path: Path) -> None:
     folder = built(tmp_path, "grows", 2000.0)
     environments = Environments(tmp_path, mounted=True, most_bytes=1 << 20)
     assert environments.collect() == []
@@ -78,8 +78,20 @@ async def test_one_that_grows_after_it_was_built_is_measured_again(tmp_path: Pat
     assert environments.collect() == ["grows"]
 
 
+async def test_an_environment_measured_before_its_build_is_measured_again(tmp_path: Path) -> None:
+    environments = Environments(tmp_path, mounted=True, most_bytes=1 << 20)
+    await have(environments, "first")
+    await have(environments, "second")
+    (tmp_path / "first" / "data").write_bytes(os.urandom(2 << 20))
+    (tmp_path / "first" / "lock").touch()
+    (tmp_path / "first" / "ready").touch()
+    assert "first" in environments.collect()
+
+
 @pytest.mark.parametrize("bound", [{"most": 4}, {"most_bytes": 4 * (1 << 19) + 100_000}])
-def test_who_builds_most_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]) -> None:
+def test_the_largest_user_loses_environments_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
     for number in range(6):
         built(tmp_path, f"greedy-{number}", 3000.0 + number, 1 << 19)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""docs/containers.md says what a container has: one is started on each runtime, and compared with each line."""
+"""docs/containers.md describes a container: one is started on each runtime and compared with each line."""
 
 from __future__ import annotations
 

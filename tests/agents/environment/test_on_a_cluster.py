@@ -1,4 +1,4 @@
-"""Data, variables and packages on a real cluster, in both runtimes: offered, placed, built once, and said where they fail."""
+"""Data, variables and packages on a real cluster, in both runtimes: offered, placed, built once, and clear errors."""
 
 from __future__ import annotations
 

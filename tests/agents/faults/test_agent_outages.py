@@ -1,4 +1,4 @@
-"""Agents whose log, engine, clock or patience fails them: leases end, nobody is silent for long, nothing is told wrongly."""
+"""Agents whose log, engine, clock or patience fails them: leases end, no node is silent for long, no report is wrong."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def kinds(node: Node) -> list[str]:
 # the lease
 
 
-async def test_an_agent_that_was_dead_for_longer_than_the_lease_asks_anew(node: Node) -> None:
+async def test_an_agent_that_was_dead_for_longer_than_the_lease_joins_again(node: Node) -> None:
     """What ran was killed meanwhile, which is not the app's failure, and nothing is started by what was wanted before."""
     await leased(node)
     async with node.working():
@@ -97,7 +97,7 @@ async def test_an_agent_that_was_dead_for_longer_than_the_lease_asks_anew(node: 
     assert kinds(node) == ["NodeJoined", "ContainerStarted", "NodeJoined", "ContainerExited"]
 
 
-async def test_the_lease_counts_from_what_was_stored(node: Node) -> None:
+async def test_the_lease_counts_from_the_stored_heartbeat(node: Node) -> None:
     async with node.agent() as agent:
         await leased(node, 100.0)
         for _ in range(3):
@@ -105,7 +105,7 @@ async def test_the_lease_counts_from_what_was_stored(node: Node) -> None:
         left = await agent._runtime.lease_left()
         assert left is not None
         assert 60 < left < 100
-        await leased(node, 50.0)  # lowered while it runs, which the master is told when it holds here
+        await leased(node, 50.0)  # lowered while it runs; the agent announces it once it is in force here
         told = await node.until(k.NodeJoined, 3)
         assert isinstance(told, k.NodeJoined)
         assert 20 < told.lease_s < 50
@@ -140,7 +140,7 @@ async def test_a_start_that_was_held_up_until_the_lease_was_over_runs_nothing(no
         assert engine.ensured == 1
 
 
-async def test_what_the_log_counts_as_ended_gets_no_grace(node: Node) -> None:
+async def test_containers_that_ended_on_the_log_get_no_grace(node: Node) -> None:
     """Another generation may run by now."""
     async with node.agent() as agent:
         await node.release(
@@ -155,7 +155,7 @@ async def test_what_the_log_counts_as_ended_gets_no_grace(node: Node) -> None:
 # engines
 
 
-async def test_an_engine_that_does_not_tell_figures_silences_no_node(node: Node) -> None:
+async def test_an_engine_without_figures_silences_no_node(node: Node) -> None:
     async with node.agent() as agent:
         engine_of(agent).hangs = True
         await node.release()
@@ -185,7 +185,7 @@ async def test_a_node_whose_engine_is_away_for_longer_than_the_lease_falls_silen
     assert kinds(node)[-2:] == ["NodeJoined", "ContainerExited"]
 
 
-async def test_a_container_that_somebody_removed_is_told_with_its_last_words(node: Node) -> None:
+async def test_a_removed_container_is_reported_with_its_last_output(node: Node) -> None:
     async with node.agent() as agent:
         await node.release('echo "{\\"checkpoint\\": 1}" >> "$DORM_PROGRESS"; ' + UNTIL_TERM)
         await node.until(k.AppCheckpointed)
@@ -203,10 +203,8 @@ async def test_a_container_that_somebody_removed_is_told_with_its_last_words(nod
 # the outbox
 
 
-async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everything is told in order and once when there is room again."""
+async def test_a_full_outbox_delays_reporters_and_not_heartbeats(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is reported once and in order when there is room again."""
     monkeypatch.setattr(outbox, "BOUND", 4)
     go = node.root / "go"
     tell = 'tell() { echo "{\\"checkpoint\\": $1}" >> "$DORM_PROGRESS"; };'
@@ -214,7 +212,7 @@ async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
     def steps() -> list[int]:
         return [fact.step for fact in node.facts() if isinstance(fact, k.AppCheckpointed)]
 
-    # Slower than the agent looks: of what is told between two looks only the newest becomes a fact.
+    # Slower than the agent looks: between two looks, only the newest report becomes a fact.
     many = f"tell 0; while ! [ -e {go} ]; do sleep 0.02; done; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.5; tell $i; done;"
     async with node.agent() as agent:
         await node.release(f"{tell} {many} {UNTIL_TERM}")
@@ -240,7 +238,7 @@ async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
 
 
 async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
-    """By hours, back and forth: nothing is told twice or dropped, logs of ended containers stay."""
+    """By hours, back and forth: no report is repeated or dropped, and logs of ended containers are kept."""
     hour = 3600 * 10**9
     steps = [0]
     node.clock = lambda: time.time_ns() + steps[0]
@@ -260,7 +258,9 @@ async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
     assert kinds(node).count("ContainerExited") == 4
 
 
-async def test_what_the_log_refuses_is_told_when_it_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_facts_that_the_log_refuses_are_published_when_it_accepts_them(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server whose disk is full refuses for a while; the last progress is kept like any other fact."""
     monkeypatch.setattr(outbox, "_REFUSED_S", 0.05)
     refused: list[str] = []

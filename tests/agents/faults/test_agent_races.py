@@ -1,4 +1,4 @@
-"""What an agent makes of a list that is older than what it has just done itself."""
+"""Lists of containers that are older than the agent's own last action."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 20.0
 
 
 class SlowLister(ProcessRuntime):
-    """Its second list begins before a container is made and is told only after the agent has reported its start."""
+    """Its second list begins before a container is created, and returns only after the agent has reported its start."""
 
     def __init__(self, node: str, root: Path) -> None:
         super().__init__(node, root)

@@ -1,4 +1,4 @@
-"""What an agent remembers over its own end, and what it makes of logs that are not the one it knew."""
+"""An agent's memory across restarts, and its reaction to another log than the one it knew."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def lived(node: Node) -> Desired:
         return agent.desired
 
 
-async def test_a_restart_folds_only_what_came_after(node: Node) -> None:
+async def test_a_restart_folds_only_later_records(node: Node) -> None:
     before = await lived(node)
     async with node.agent() as agent:
         assert node.log.read_after == [0, before.seq]
@@ -83,7 +83,7 @@ def flipped(kept: bytes) -> bytes:
     ],
     ids=["a bit", "cut", "empty", "another node's", "other sources", "another log's"],
 )  # fmt: skip
-async def test_a_file_that_is_not_what_it_should_be_is_not_believed(node: Node, doctored: object) -> None:
+async def test_an_invalid_file_is_not_used(node: Node, doctored: object) -> None:
     await lived(node)
     file = node.root / "agent" / "desired"
     assert callable(doctored)
@@ -93,8 +93,8 @@ async def test_a_file_that_is_not_what_it_should_be_is_not_believed(node: Node, 
         assert agent.desired.started == {KEY}
 
 
-async def test_what_was_not_stored_is_not_remembered_as_told(node: Node) -> None:
-    """An agent that ends while facts wait in its outbox tells them when it is back."""
+async def test_unstored_facts_are_not_remembered_as_published(node: Node) -> None:
+    """An agent that ends while facts wait in its outbox publishes them when it is back."""
     async with node.working() as agent:
         node.log.away = True
         await node.release("exit 3", app="app-2")
@@ -160,7 +160,7 @@ async def test_a_server_that_is_behind_is_asked_again(node: Node) -> None:
     assert not doubts
 
 
-async def test_a_cluster_made_anew_on_a_node_where_nothing_runs_is_joined(node: Node) -> None:
+async def test_an_idle_node_joins_a_recreated_cluster(node: Node) -> None:
     await lived(node)
     await node.clean()
     anew = Node(node.root)
@@ -171,8 +171,8 @@ async def test_a_cluster_made_anew_on_a_node_where_nothing_runs_is_joined(node: 
 # progress
 
 
-async def test_checkpoints_of_an_outage_are_told_once_though_the_agent_ends_in_it(node: Node) -> None:
-    """Those that were told are not told again, those that were not are not lost, in the order of their lines."""
+async def test_checkpoints_during_an_outage_are_reported_once_even_if_the_agent_ends_in_it(node: Node) -> None:
+    """Reported ones are not repeated, others are not lost, in the order of their lines."""
     go = node.root / "go"
     tell = 'tell() { echo "{\\"$1\\": $2}" >> "$DORM_PROGRESS"; };'
     three = "for i in 1 2 3; do tell step $i; tell checkpoint $i; done;"
@@ -217,7 +217,7 @@ async def halted(node: Node, script: str) -> k.ContainerExited:
     [(POLITE, 0, False), (STUBBORN, 137, True)],
     ids=["polite", "stubborn"],
 )
-async def test_whether_it_had_to_be_killed_is_told(node: Node, script: str, code: int, killed: bool) -> None:
+async def test_whether_it_was_killed_is_reported(node: Node, script: str, code: int, killed: bool) -> None:
     exit_ = await halted(node, script)
     assert (exit_.exit_code, exit_.asked, exit_.killed) == (code, True, killed)
 

@@ -43,7 +43,7 @@ async def runtime(process_harness: Harness) -> AsyncIterator[ProcessRuntime]:
 
 
 def family(harness: Harness, number: str) -> ContainerSpec:
-    """A program that ignores SIGTERM, with a child and a child in a session of its own."""
+    """A program that ignores SIGTERM, with a child and a child in a separate session."""
     return harness.shell(f"sleep {number} & setsid sleep {number} & {STUBBORN}")
 
 
@@ -95,7 +95,7 @@ async def test_a_program_runs_on_without_its_guardian_and_still_ends_with_the_le
 async def test_a_container_whose_folder_is_removed_is_killed_and_listed_until_then(
     process_harness: Harness, runtime: ProcessRuntime, unused_number: str
 ) -> None:
-    """An agent that no longer sees it would say that it is lost, and its app would start again beside it."""
+    """An agent that no longer sees it would report it as lost, and its app would start again next to it."""
     spec = family(process_harness, unused_number)
     all_of_them = await started(runtime, spec, unused_number)
     supervisor = found(runtime, spec.key).supervisor
@@ -142,7 +142,7 @@ async def test_a_folder_that_was_made_again_is_not_the_agent_s(runtime: ProcessR
     await newcomer.close()
 
 
-async def test_a_lease_whose_record_is_removed_ends_when_it_was_to_end(
+async def test_a_lease_whose_record_is_removed_still_ends_on_time(
     process_harness: Harness, runtime: ProcessRuntime, tmp_path: Path, unused_number: str
 ) -> None:
     ends_at = lease.after(4.0)
@@ -181,7 +181,7 @@ async def test_an_agent_whose_folder_is_removed_ends_and_calls_nothing_lost(tmp_
 
 @pytest.mark.docker
 @pytest.mark.soak
-async def test_the_guard_kills_with_the_lease_though_the_folder_is_gone(
+async def test_the_guard_kills_with_the_lease_even_if_the_folder_is_gone(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path, unused_number: str
 ) -> None:
     runtime = docker_node()

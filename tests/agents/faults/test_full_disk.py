@@ -49,7 +49,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-async def test_what_runs_goes_on_and_its_end_is_recorded(disk: Disk, tmp_path: Path) -> None:
+async def test_running_containers_continue_and_their_ends_are_recorded(disk: Disk, tmp_path: Path) -> None:
     harness = Harness(lambda: ProcessRuntime("node", disk.path / "node"), "", tmp_path, "")
     async with harness.opened() as runtime:
         running, later = harness.shell(POLITE), harness.shell("exit 0")
@@ -98,5 +98,5 @@ async def test_a_log_that_no_room_is_left_to_move_aside_ends_no_watch(disk: Disk
         ("could not select device driver \"nvidia\"", False),
     ],
 )  # fmt: skip
-def test_an_engines_own_trouble_is_told_from_what_it_was_asked(message: str, own: bool) -> None:
+def test_an_engines_own_failure_is_distinguished_from_a_bad_request(message: str, own: bool) -> None:
     assert config.trouble(message) is own

@@ -67,7 +67,7 @@ async def test_errors_are_the_callers() -> None:
         await LongWork("test").run("alice", failing)
 
 
-async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
+async def test_the_lease_does_not_depend_on_removing_files(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.runtime.run_dirs.delete", lambda folder: never.wait())
@@ -86,7 +86,7 @@ async def test_the_lease_needs_no_thread_that_removes_what_apps_wrote(
         await runtime.close()
 
 
-async def test_what_goes_wrong_with_one_app_ends_no_other(tmp_path: Path) -> None:
+async def test_a_failure_of_one_app_ends_no_other(tmp_path: Path) -> None:
     class Broken(ProcessRuntime):
         tries = 0
 
@@ -112,7 +112,7 @@ async def test_what_goes_wrong_with_one_app_ends_no_other(tmp_path: Path) -> Non
         await node.clean()
 
 
-def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:
+def test_leftovers_are_removed_one_at_a_time(tmp_path: Path) -> None:
     removed: list[str] = []
     ended = threading.Event()
 
@@ -121,10 +121,33 @@ def test_what_remains_is_removed_one_after_the_other(tmp_path: Path) -> None:
         if folder.name == "b":
             raise PermissionError
         if folder.name == "c":
+            raise ValueError
+        if folder.name == "d":
             ended.set()
 
     remains = Remains(delete)
-    for name in "abc":
+    for name in "abcd":
         remains.put(tmp_path / name)
     assert ended.wait(30)
-    assert removed == ["a", "b", "c"]
+    assert removed == ["a", "b", "c", "d"]
+
+
+async def test_a_machine_without_threads_takes_no_turn_and_leaves_nothing_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    work, removed = LongWork("test", of_one=1), threading.Semaphore(0)
+    remains = Remains(lambda folder: removed.release())
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", start)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await work.run("alice", lambda: 1)
+        remains.put(tmp_path / "a")
+    async with asyncio.timeout(60):
+        assert await work.run("alice", lambda: 2) == 2
+    remains.put(tmp_path / "b")
+    for _ in range(2):
+        assert removed.acquire(timeout=30)

@@ -1,4 +1,5 @@
-"""An agent that follows its part: what it takes and refuses, what it waits for, and the way from rounds to parts and back."""
+"""An agent that follows its part: what it accepts and refuses, what it waits for, and switching from rounds to parts and
+back."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ async def writing(node: Node, key: SealKey | None = None) -> AsyncIterator[None]
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_it_runs_what_its_part_names_and_reads_only_its_own_facts(node: Node) -> None:
+async def test_it_runs_the_containers_of_its_part_and_reads_only_its_own_facts(node: Node) -> None:
     async with writing(node), node.working() as agent:
         assert agent.desired.by_part
         await holds(lambda: agent.desired.started == {KEY})
@@ -142,7 +143,7 @@ async def lived(node: Node) -> NodePart:
     return derived(node)
 
 
-async def test_what_is_older_or_of_others_changes_nothing(node: Node) -> None:
+async def test_older_and_foreign_parts_change_nothing(node: Node) -> None:
     part = await lived(node)
     desired = Desired(NODE, by_part=True)
     assert install(desired, msgspec.structs.replace(part, epoch=2))
@@ -182,7 +183,7 @@ async def test_own_facts_after_a_part_are_applied_on_top(node: Node) -> None:
     assert desired.time <= last.time + SECOND
 
 
-async def test_whose_output_it_has_is_known_after_the_end_of_the_app(node: Node) -> None:
+async def test_the_owner_of_output_is_known_after_the_end_of_the_app(node: Node) -> None:
     async with writing(node), node.agent() as agent:
         await node.release("echo done")
         await node.until(k.ContainerExited)

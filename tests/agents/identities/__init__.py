@@ -1,1 +1,1 @@
-"""Who a node is, and whom its agent believes."""
+"""Identities of nodes, and which records agents believe."""

@@ -1,4 +1,4 @@
-"""Which machine an agent is, and what it does where another one holds its node's name."""
+"""The identity of an agent's machine, and conflicts with another machine over the node's name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identity(folder: Path, machine: str = "one", root: str = "root") -> str:
     return made.value
 
 
-def test_it_stays_with_the_folder(tmp_path: Path) -> None:
+def test_the_identity_belongs_to_the_folder(tmp_path: Path) -> None:
     first = identity(tmp_path / "a")
     assert len(first) == 32
     assert identity(tmp_path / "a") == first
@@ -63,7 +63,7 @@ async def test_an_agent_whose_containers_were_removed_waits_out_the_lease(tmp_pa
         assert exits(node) == []
 
 
-def test_a_machine_without_an_id_keeps_what_is_there(tmp_path: Path) -> None:
+def test_a_machine_without_an_id_keeps_existing_containers(tmp_path: Path) -> None:
     first = identity(tmp_path / "a", "")
     assert identity(tmp_path / "a", "") == identity(tmp_path / "a", "one") == first
 
@@ -106,7 +106,7 @@ async def waits(agent: Agent, node: Node) -> None:
     await holds(lambda: agent.identity.value in joins(node) and agent._cut_off)
 
 
-async def test_a_newcomer_waits_and_says_nothing_of_the_other_s_containers(
+async def test_a_newcomer_waits_and_reports_nothing_about_the_others_containers(
     two: tuple[Node, Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = two
@@ -128,7 +128,7 @@ async def test_a_newcomer_waits_and_says_nothing_of_the_other_s_containers(
         assert not any(isinstance(fact, k.NodeDrainRequested | k.NodeLeft) for fact in old.facts())
 
 
-async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(two: tuple[Node, Node]) -> None:
+async def test_a_newcomer_takes_over_and_the_old_agent_stops_its_containers(two: tuple[Node, Node]) -> None:
     old, new = two
     async with old.working() as first:
         async with new.agent(joined=False) as second:
@@ -148,7 +148,7 @@ async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(
         assert [one.identity for one in exits(old) if one.generation == 2] == []
 
 
-async def test_a_list_from_before_another_machine_took_over_says_nothing_of_what_runs_there(
+async def test_a_list_from_before_a_takeover_does_not_describe_the_new_machine(
     two: tuple[Node, Node],
 ) -> None:
     old, new = two
@@ -182,7 +182,7 @@ async def test_a_list_from_before_another_machine_took_over_says_nothing_of_what
             assert exits(old) == []
 
 
-async def test_the_same_folder_is_the_same_machine_and_adopts_what_runs(two: tuple[Node, Node]) -> None:
+async def test_the_same_folder_is_the_same_machine_and_adopts_containers(two: tuple[Node, Node]) -> None:
     old, new = two
     async with old.working() as first:
         pass

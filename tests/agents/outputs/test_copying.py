@@ -65,7 +65,7 @@ class _App:
 
 
 class Torn(MemoryBus):
-    """Loses the connection after so many pieces, as often as it is told."""
+    """Loses the connection after a number of pieces, a number of times."""
 
     pieces, outages = 3, 0
 
@@ -80,7 +80,7 @@ class Torn(MemoryBus):
 
 
 class Side:
-    """A client, and an agent beside it."""
+    """A client and an agent."""
 
     def __init__(self, tmp: Path) -> None:
         self.folder = CheckpointFolder(tmp / "shared")
@@ -148,7 +148,7 @@ class Counted(Progress):
         self.skipped[path] = why
 
 
-async def test_a_folder_comes_as_it_is_and_a_second_copy_takes_nothing(side: Side) -> None:
+async def test_a_folder_is_copied_unchanged_and_a_second_copy_transfers_nothing(side: Side) -> None:
     (side.outputs / "run" / "deep" / "empty").mkdir(parents=True)
     (side.outputs / "run" / "model.pt").write_bytes(os.urandom(3 * BLOCK + 17))
     (side.outputs / "run" / "deep" / "nothing").touch()
@@ -193,7 +193,7 @@ async def test_a_container_s_own_folder_shows_no_secret(side: Side, tmp_path: Pa
             await side.get(name, area="work")
 
 
-async def test_the_copy_of_a_shipped_folder_is_what_a_container_works_in(side: Side, tmp_path: Path) -> None:
+async def test_a_container_works_in_the_copy_of_a_shipped_folder(side: Side, tmp_path: Path) -> None:
     (tmp_path / "runs" / "app-1-2-0").mkdir(parents=True)
     (tmp_path / "runs" / "work").mkdir()
     (tmp_path / "runs" / "work" / "train.py").write_text("pass")
@@ -232,7 +232,7 @@ async def test_no_link_leads_out(side: Side, tmp_path: Path) -> None:
         await side.get("pipe")
 
 
-async def test_a_copy_that_is_torn_goes_on(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_copy_continues(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.client.files.download._PAUSE_S", 0.01)
     model = os.urandom(20 * BLOCK + 5)
     (side.outputs / "model").write_bytes(model)
@@ -243,7 +243,7 @@ async def test_a_copy_that_is_torn_goes_on(side: Side, monkeypatch: pytest.Monke
     assert [path.name for path in side.here.iterdir()] == ["model"]
 
 
-async def test_another_process_goes_on_where_one_was_and_notices_what_is_wrong(side: Side) -> None:
+async def test_another_process_continues_and_notices_errors(side: Side) -> None:
     model = os.urandom(5 * BLOCK)
     (side.outputs / "model").write_bytes(model)
     status = (side.outputs / "model").stat()
@@ -302,7 +302,7 @@ async def test_a_file_that_changes_is_not_mixed(side: Side) -> None:
     assert rest[-1].code == "files.changed"
 
 
-async def test_files_of_one_tenant_that_take_hours_delay_nobody_elses(side: Side) -> None:
+async def test_slow_files_of_one_tenant_delay_no_other_tenant(side: Side) -> None:
     pool, never = _Pool(), threading.Event()
     asked = encode(ListFiles(Place("app-1", "outputs")))
 
@@ -396,7 +396,7 @@ async def test_an_upload_follows_no_link(side: Side, tmp_path: Path) -> None:
     assert not (tmp_path / "f").exists()
 
 
-async def test_a_step_of_an_upload_may_come_twice_and_a_wrong_one_changes_nothing(side: Side) -> None:
+async def test_a_step_of_an_upload_may_repeat_and_a_wrong_one_changes_nothing(side: Side) -> None:
     async with side.serving():
         files, where = side.files, side.where()
         digest, place = FileDigest(), where.place("model")

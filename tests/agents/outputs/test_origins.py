@@ -1,4 +1,4 @@
-"""A checkpoint of another app: what of its folder belongs to a step, and a copy that is there whole or not at all."""
+"""Checkpoints of another app: the files of a step, and copies that exist completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = ["config", "step-10.pt", "step-20.pt", "step-030.pt", "logs-10-a", "mode
         ("a@30", FILES),
     ],
 )
-def test_what_belongs_to_a_step(text: str, kept: list[str]) -> None:
+def test_files_that_belong_to_a_step(text: str, kept: list[str]) -> None:
     origin = origin_of(text)
     assert origin is not None
     found = chosen([FileEntry("", "folder"), *(FileEntry(name, "file") for name in FILES)], origin)
@@ -42,7 +42,7 @@ def test_what_belongs_to_a_step(text: str, kept: list[str]) -> None:
         chosen([FileEntry("torch.pt", "file")], Origin("a", 20, False))
 
 
-def test_what_a_text_names() -> None:
+def test_parsing_of_origins() -> None:
     assert origin_of("digits-mlp") == Origin("digits-mlp", None, True)
     assert origin_of("digits-mlp@120") == Origin("digits-mlp", 120, False)
     assert origin_of("digits-mlp@120+") == Origin("digits-mlp", 120, True)
@@ -82,7 +82,7 @@ def test_one_copy_is_made_and_no_link_is_followed(tmp_path: Path) -> None:
         bring(shared.path, "other", "gone-abcdef@10")
 
 
-def test_a_copy_takes_no_more_room_than_what_it_is_of_and_ends(tmp_path: Path) -> None:
+def test_a_copy_takes_no_more_room_than_its_source_and_ends(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.mkdir()
     copy.mkdir()

@@ -1,4 +1,4 @@
-"""The failure of a container says what it wrote last, in one short line."""
+"""A container's failure includes its last output, in one short line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_end_of_a_long_line_counts() -> None:
     assert (len(line), line[0], line[-6:]) == (400, "…", " cause")
 
 
-async def test_a_failure_says_it_and_an_end_in_good_order_does_not(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_and_a_clean_end_is_not(tmp_path: Path) -> None:
     node = Node(tmp_path)
     try:
         async with node.agent():

@@ -1,4 +1,4 @@
-"""What an agent says of progress files, one container beside the other."""
+"""An agent's reports from progress files of several containers."""
 
 from __future__ import annotations
 
@@ -166,5 +166,43 @@ async def test_progress_is_looked_at_while_a_container_runs_and_at_no_other_time
             node.reporter.look([Seen(key=Key("app", 1, 0), state="exited", spec_hash="")])
             await asyncio.sleep(0)  # A look that had begun ends.
             await asyncio.sleep(0)
+    finally:
+        watching.cancel()
+
+
+async def test_a_new_container_does_not_wait_for_the_next_look_at_old_ones(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Key] = []
+    seen = asyncio.Event()
+    reporter = node.reporter
+
+    async def progress(key: Key, *, final: bool) -> None:
+        looked.append(key)
+        watched = Watched(ProgressFile(key, tmp_file, 1.0), Watermarks())
+        watched.note(reporter._membership(key), asyncio.get_running_loop().time())
+        reporter._progress[key] = watched
+        seen.set()
+
+    tmp_file = reporter._runtime.run_dir(Key("old", 1, 0)) / PROGRESS_FILE
+    monkeypatch.setattr(reporter, "_pause_s", lambda: 1e6)
+    monkeypatch.setattr(reporter, "progress", progress)
+    memberships = {"old": 0, "new": 0}
+    monkeypatch.setattr(reporter, "_membership", lambda key: memberships[key.app])
+    running = [Seen(key=Key(app, 1, 0), state="running", spec_hash="") for app in ("old", "new")]
+    watching = asyncio.create_task(reporter.watch_progress())
+    try:
+        async with asyncio.timeout(60):
+            for listed, wanted in ((running[:1], ["old"]), (running, ["old", "new"])):
+                looked.clear()
+                while {key.app for key in looked} != set(wanted):
+                    reporter.look(listed)
+                    await seen.wait()
+                    seen.clear()
+            looked.clear()
+            memberships["old"] = 1  # It is announced, and what the container says of it ends a live resize.
+            reporter.look(running)
+            await seen.wait()
+        assert looked
     finally:
         watching.cancel()

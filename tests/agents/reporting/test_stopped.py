@@ -1,4 +1,4 @@
-"""What a node reports of containers that were stopped: by a round, which is its own request, and by somebody's hand."""
+"""A node's reports of stopped containers: by a round, by its own request, and by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def node(tmp_path: Path, docker_node: Callable[..., DockerRuntime]) -> Asy
     await runtime.close()
 
 
-async def test_an_engine_that_was_told_by_the_agent_is_no_news(
+async def test_an_engines_hint_about_the_agents_own_action_is_no_news(
     node: Node, docker_image: str, docker_host: str, tmp_path: Path
 ) -> None:
     # Its first generation ends with the code of a signal, as most programs do; the next one ends well when it is stopped.
@@ -56,4 +56,4 @@ async def test_an_engine_that_was_told_by_the_agent_is_no_news(
         by_hand = await node.until(k.ContainerExited, 2)
         assert isinstance(by_hand, k.ContainerExited)
         assert (by_hand.generation, by_hand.asked) == (2, True)
-        assert by_hand.message == "its engine was told to stop it, or was restarted, or the machine was"
+        assert by_hand.message == "its engine was asked to stop it, or the engine or the machine was restarted"

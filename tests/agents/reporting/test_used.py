@@ -1,4 +1,4 @@
-"""What containers have used, from heartbeats' looks at them, and who asks for it."""
+"""The use of containers, as measured for heartbeats, and requests for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_clock_that_goes_back_and_a_container_that_is_gone() -> None:
     assert usage.of(other) is None
 
 
-async def test_last_uses_are_those_of_the_machines_that_hold_the_names() -> None:
+async def test_last_uses_come_from_the_holders_of_the_names() -> None:
     bench, bus = Bench(n1=2, n2=2), MemoryBus(time.time_ns)
     for name, identity in (("n1", bench.state.nodes["n1"].identity), ("n2", "another machine")):
         report = k.NodeReported(node=name, containers=[use(Key(name, 1, 0), 1.0, 2)], identity=identity)

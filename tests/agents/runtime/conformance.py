@@ -1,4 +1,4 @@
-"""What every runtime keeps, as tests: `class TestX(RuntimeConformance)` runs them with the fixture `harness` it sees.
+"""The contract of every runtime, as tests: `class TestX(RuntimeConformance)` runs them with the fixture `harness` it sees.
 
 Programs are shell scripts that every image has; they say on stdout when they are ready, and tests wait for that.
 """
@@ -35,12 +35,12 @@ def starts(runtime: Runtime, key: Key) -> int:
 
 
 def lines(written: bytes) -> list[bytes]:
-    """Without what some shells say of their own when SIGTERM ends a child of theirs."""
+    """Without the messages of some shells when SIGTERM ends their child."""
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
 class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance):
-    """The suite; subclasses add nothing but marks and tests of their own."""
+    """The suite; subclasses add only marks and further tests."""
 
     # starting and ending
 
@@ -183,7 +183,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (seen.state, seen.exit_code) == ("exited", 7)
         assert lines(await output(runtime, spec.key)) == [b"ready", b"bye"]
 
-    async def test_who_ignores_sigterm_is_killed(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_a_process_that_ignores_sigterm_is_killed(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(STUBBORN)
         await runtime.ensure(spec)
         await says(runtime, spec.key, b"ready")
@@ -319,7 +319,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (runtime.run_dir(spec.key) / "dorm-hosts").read_text() == "mine\n"
 
     @pytest.mark.parametrize("name", ["../out", "/etc/motd", "", ".hidden", "a/b", PROGRESS_FILE, "a\0", "a\n"])
-    async def test_a_file_lies_in_the_containers_folder_or_nowhere(
+    async def test_a_file_is_in_the_containers_folder_or_nowhere(
         self, harness: Harness, runtime: Runtime, name: str
     ) -> None:
         spec = msgspec.structs.replace(harness.shell("true"), files={name: "x"})
@@ -414,7 +414,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in runtime.logs(spec.key, follow=True, tail=None):
                 got += chunk
-                (runtime.run_dir(spec.key) / "go").touch()  # only now may it go on
+                (runtime.run_dir(spec.key) / "go").touch()  # only now may it continue
         assert got == b"one\ntwo\n"
 
     async def test_logs_are_bytes(self, harness: Harness, runtime: Runtime) -> None:

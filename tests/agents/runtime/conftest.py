@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
-    """The node of Docker containers, open.  Tests of another runtime have a fixture of this name of their own."""
+    """The node of Docker containers, open.  Tests of another runtime define their own fixture of this name."""
     async with docker_harness.opened() as runtime:
         assert isinstance(runtime, DockerRuntime)
         yield runtime
@@ -25,7 +25,7 @@ async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
 
 @pytest.fixture
 async def engine(docker_host: str) -> AsyncIterator[Engine]:
-    """Another client of the same engine, to see and to make what the runtime does not."""
+    """Another client of the same engine, for checks and actions that the runtime does not offer."""
     engine = Engine(docker_host)
     await engine.open()
     yield engine

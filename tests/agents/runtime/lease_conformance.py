@@ -28,7 +28,7 @@ class LeaseConformance:
             yield runtime
 
     @pytest.mark.slow
-    async def test_what_runs_ends_with_the_lease_though_the_agent_is_dead(
+    async def test_containers_end_with_the_lease_even_if_the_agent_is_dead(
         self, harness: Harness, unused_number: str
     ) -> None:
         spec = harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")

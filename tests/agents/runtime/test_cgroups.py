@@ -32,14 +32,14 @@ def test_version_2() -> None:
     assert cgroups.locate(V2_MEMBER, cgroups.parse_mounts(V2_MOUNTS)) == cgroups.Place(folder, folder)
 
 
-def test_a_hierarchy_of_which_a_part_is_mounted() -> None:
+def test_a_partly_mounted_hierarchy() -> None:
     mounts = cgroups.parse_mounts("30 23 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     folder = Path("/sys/fs/cgroup/docker/ID")
     assert cgroups.locate("0::/outer/docker/ID\n", mounts) == cgroups.Place(folder, folder)
 
 
 @pytest.mark.parametrize("member", ["", "0::/../../other\n", "5:memory:/x\n"])
-def test_what_is_out_of_sight(member: str) -> None:
+def test_cgroups_that_are_not_visible(member: str) -> None:
     assert cgroups.locate(member, cgroups.parse_mounts(V1_MOUNTS)) is None
 
 

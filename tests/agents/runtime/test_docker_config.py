@@ -1,4 +1,4 @@
-"""The pure part of the Docker runtime: what is asked of the engine and how its answers are read."""
+"""The pure part of the Docker runtime: requests to the engine, and its answers."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_freedom_is_for_one_tenant_or_for_all() -> None:
         ("", False),
     ],
 )
-def test_what_an_operator_may_allow(text: str, fine: bool) -> None:
+def test_valid_allowances_for_operators(text: str, fine: bool) -> None:
     assert is_allowance(text) == fine
 
 
@@ -289,7 +289,7 @@ def test_where_a_command_is_looked_for() -> None:
     assert config.candidates("/bin/sh", [], "/work") == ("/bin/sh",)
 
 
-def test_a_hash_names_what_is_asked_and_not_its_order() -> None:
+def test_a_hash_depends_on_the_content_and_not_on_the_order() -> None:
     turned = msgspec.structs.replace(SPEC, env=dict(reversed(SPEC.env.items())))
     assert spec_hash(turned) == spec_hash(SPEC)
     changes: list[dict[str, Any]] = [
@@ -319,7 +319,7 @@ def test_names_and_keys_are_one_to_one() -> None:
         key_name(Key("..", 1, 0))
 
 
-def test_frames_come_together_however_they_are_cut() -> None:
+def test_frames_are_joined_regardless_of_cuts() -> None:
     rng = random.Random(1)
     payloads = [rng.randbytes(rng.randrange(1, 300)) for _ in range(50)]
     stream = b"".join(bytes([1 + i % 2, 0, 0, 0]) + len(p).to_bytes(4, "big") + p for i, p in enumerate(payloads))

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 POLITE_AND_DONE = 'trap "exit 0" TERM; echo ready; while :; do sleep 0.05; done'
 
 
-async def test_one_that_somebody_stopped_by_hand_is_not_done(docker_harness: Harness, docker_host: str) -> None:
+async def test_a_manually_stopped_container_is_not_completed(docker_harness: Harness, docker_host: str) -> None:
     async with docker_harness.opened() as runtime:
         assert isinstance(runtime, DockerRuntime)
         spec, other = docker_harness.shell(POLITE_AND_DONE), docker_harness.shell("exit 0")
@@ -44,7 +44,7 @@ async def test_one_that_somebody_stopped_by_hand_is_not_done(docker_harness: Har
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
-async def test_one_that_is_done_is_so_whatever_the_clock_of_the_node_says(
+async def test_a_completed_app_stays_completed_regardless_of_the_nodes_clock(
     docker_harness: Harness, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     engines = time.time

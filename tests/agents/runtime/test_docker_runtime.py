@@ -15,7 +15,7 @@ pytestmark = pytest.mark.docker
 
 
 class TestDockerRuntime(RuntimeConformance):
-    """All of it; what is Docker's own is in the test_docker_*.py files beside."""
+    """The whole suite; tests specific to Docker are in test_docker_*.py."""
 
     long_line = 12_000
     """Docker's log driver `local` cuts longer ones at 16 KiB, and loses their newlines in 20.10."""

@@ -34,7 +34,7 @@ async def inspected(engine: Engine, runtime: DockerRuntime, spec: ContainerSpec)
     return info
 
 
-async def test_limits_and_confinement_are_what_the_engine_has(
+async def test_limits_and_confinement_are_in_force_in_the_engine(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     assert runtime.limits
@@ -58,7 +58,7 @@ async def test_limits_and_confinement_are_what_the_engine_has(
     assert info["Config"]["User"] not in ("", "0", "0:0")
 
 
-async def test_it_is_nobody_and_can_nothing(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_it_has_no_user_and_no_rights(docker_harness: Harness, runtime: DockerRuntime) -> None:
     spec = docker_harness.shell("grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status")
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
@@ -130,7 +130,7 @@ async def test_out_of_memory_is_seen(docker_harness: Harness, runtime: DockerRun
     ],
     ids=repr,
 )
-async def test_what_cannot_be_is_refused_and_leaves_nothing(
+async def test_impossible_containers_are_refused_and_leave_nothing(
     docker_harness: Harness, runtime: DockerRuntime, fields: dict[str, Any], cause: str
 ) -> None:
     spec = docker_harness.shell(POLITE, **fields)
@@ -245,7 +245,7 @@ async def test_a_container_prepared_under_another_configuration_is_made_again(
     await runtime.close()
 
 
-async def test_a_shell_in_the_name_stays_a_name(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_shell_syntax_in_a_name_is_not_executed(docker_harness: Harness, runtime: DockerRuntime) -> None:
     """Words of a command are words, whatever is in them."""
     spec = docker_harness.spec("echo", "$(id)", ";", "`reboot`", "--help me", "")
     await runtime.ensure(spec)

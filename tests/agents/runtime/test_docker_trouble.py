@@ -27,7 +27,7 @@ pytestmark = pytest.mark.docker
 
 
 async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec) -> str:
-    """Leave a container as an agent does that dies right after its creation; gives its name."""
+    """Leave a container as an agent does that dies right after its creation; return its name."""
     name = config.container_name(runtime._host, spec.key)
     assert runtime._dirs.make(spec.key, owner=runtime._host.profile.user_of(spec.tenant))
     await engine.create(name, config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None))
@@ -37,7 +37,7 @@ async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec)
 # half made
 
 
-async def test_one_that_was_created_and_never_started_is_started(
+async def test_a_container_that_was_created_but_not_started_is_started(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(COUNT_ME + POLITE)
@@ -58,7 +58,7 @@ async def test_a_created_one_can_be_removed(docker_harness: Harness, runtime: Do
     assert await runtime.list() == []
 
 
-async def test_one_that_another_agent_is_just_starting_is_waited_for(
+async def test_a_container_that_another_agent_starts_is_waited_for(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     """The dead agent's request takes effect after the new one has looked, and the program is quick to end."""
@@ -141,7 +141,7 @@ async def test_nodes_and_clusters_share_an_engine(
 async def test_two_clusters_of_one_name_share_an_engine(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path
 ) -> None:
-    """Equal names of cluster, node and app: the root alone tells them apart."""
+    """Equal names of cluster, node and app: only the root distinguishes them."""
     spec = docker_harness.shell(COUNT_ME + POLITE)
     roots = [tmp_path / "one", tmp_path / "two"]
     one, two = [docker_node("node", root=root) for root in roots]

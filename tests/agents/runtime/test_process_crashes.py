@@ -63,7 +63,7 @@ UNTIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); os.exe
 
 
 async def orphan(runtime: ProcessRuntime, spec: ContainerSpec) -> ContainerSpec:
-    """Start it untied, then kill -9 its guardian and its supervisor; gives what was started."""
+    """Start it untied, then kill -9 its guardian and its supervisor; return what was started."""
     spec = msgspec.structs.replace(spec, command=(sys.executable, "-c", UNTIED, *spec.command))
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
@@ -73,7 +73,7 @@ async def orphan(runtime: ProcessRuntime, spec: ContainerSpec) -> ContainerSpec:
     return spec
 
 
-async def test_it_says_that_it_limits_nothing(runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_it_states_that_it_limits_nothing(runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]) -> None:
     assert runtime.limits is False
     await runtime.close()
     await runtime.open()
@@ -146,7 +146,7 @@ async def test_a_supervisor_killed_anywhere_never_starts_it_twice(
 ) -> None:
     spec = process_harness.shell(COUNT_ME + POLITE)
     starting = asyncio.create_task(asyncio.to_thread(_kill_when_it_locks, folder(runtime, spec.key), after_ms / 1000))
-    with contextlib.suppress(Exception):  # it may see its supervisor fail; then the next call goes on
+    with contextlib.suppress(Exception):  # it may see its supervisor fail; then the next call continues
         await runtime.ensure(spec)
     assert await starting, "no supervisor was there to be killed"
     seen = await runtime.ensure(spec)
@@ -178,7 +178,7 @@ async def test_a_second_supervisor_leaves_it_alone(process_harness: Harness, run
     spec = process_harness.shell(COUNT_ME + POLITE)
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
-    for _ in range(2):  # beside the first one, and after its end
+    for _ in range(2):  # next to the first one, and after its end
         second = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -224,7 +224,7 @@ async def test_a_log_beyond_its_cap_moves_aside(process_harness: Harness, tmp_pa
         async for _ in chunks:
             if aside.exists():
                 break
-        assert lines(await anext(chunks))[-1].startswith(b"line")  # following goes on in the emptied file
+        assert lines(await anext(chunks))[-1].startswith(b"line")  # following continues in the emptied file
         await chunks.aclose()
     await small.stop(spec.key, 0)
     assert aside.stat().st_size <= 10_000

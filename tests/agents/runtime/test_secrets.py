@@ -68,7 +68,7 @@ async def test_a_container_reads_its_users_secret_and_the_copy_does_not_outlive_
     assert not [path for path in (node.root / "agent").rglob("*") if path.is_file() and SECRET in path.read_bytes()]
 
 
-async def test_a_node_without_it_says_where_to_put_it(node: Node) -> None:
+async def test_a_node_without_the_secret_reports_where_to_put_it(node: Node) -> None:
     async with node.agent():
         await node.release("true", user="ann", secrets={"KEY_FILE": "key"})
         ended = await node.until(k.ContainerExited)
@@ -83,7 +83,7 @@ def test_an_agent_without_a_folder_has_no_secrets() -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "link", "folder", "pipe", "large"])
-def test_what_is_no_file_of_the_user_is_not_read(tmp_path: Path, what: str) -> None:
+def test_only_files_of_the_user_are_read(tmp_path: Path, what: str) -> None:
     other, path = put(tmp_path, "bob", "key"), tmp_path / "ann" / "key"
     path.parent.mkdir()
     match what:

@@ -1,1 +1,1 @@
-"""Who may enter the containers of a node, and what a session is."""
+"""Sessions in the containers of a node, and who may open them."""

@@ -21,7 +21,7 @@ class _Listens:
         return Listener("127.0.0.1", 1)
 
 
-async def test_a_program_that_takes_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_reads_nothing_blocks_no_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     """One loop ends the sessions of all silent clients of a node: it must not wait for one user's program."""
     monkeypatch.setattr(forwarding, "_CLOSE_S", 0.05)
     never = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Sessions on a node of processes, asked for by whatever a client may send."""
+"""Sessions on a node of processes, with every kind of request."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_command_is_on_the_log_before_it_runs_and_when_it_has_ended(node
     assert (ended.session, ended.exit_code, ended.received, ended.sent) == (started.session, 4, 8, 16)
 
 
-async def test_what_does_not_run_is_not_entered(node: Node) -> None:
+async def test_only_running_containers_are_entered(node: Node) -> None:
     for more in ({"slot": 5}, {"generation": 7}, {"app": "other-1"}):
         assert refused(await all_of(ask(node, opening("true", **more)))) == "session.container.not_running"
     assert refused(await all_of(ask(node, opening("true"), tenant="mallory"))) == "session.container.not_running"
@@ -124,7 +124,7 @@ async def test_what_does_not_run_is_not_entered(node: Node) -> None:
     assert (ended.exit_code, "no-such-program" in ended.reason) == (127, True)
 
 
-async def test_nobody_adds_to_anothers_session_and_no_input_counts_twice(node: Node) -> None:
+async def test_no_one_else_adds_input_to_a_session_and_none_counts_twice(node: Node) -> None:
     asked = opening("cat")
     answers = ask(node, asked)
     async with asyncio.timeout(PATIENCE_S):
@@ -175,7 +175,7 @@ async def all_of_two(node: Node, asked: Open) -> list[k.Event]:
     ],
     ids=range(15),
 )
-async def test_what_is_no_request_is_refused(node: Node, body: bytes) -> None:
+async def test_invalid_requests_are_refused(node: Node, body: bytes) -> None:
     assert refused(await all_of(ask(node, body))) == "session.message.malformed"
     with raises(LogRefused, "agent.refused"):
         await tell(node, body + b" ")
@@ -186,7 +186,7 @@ async def test_input_larger_than_a_chunk_is_refused(node: Node) -> None:
         await tell(node, Input("0" * 16, 1, b"x" * (CHUNK + 1)))
 
 
-async def test_without_its_record_a_session_does_not_begin(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_record_a_session_does_not_start(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_RECORD_S", 0.2)
     node.log.away = True
     mark = node.root / "mark"
@@ -231,7 +231,7 @@ async def test_a_silent_clients_session_ends(node: Node, monkeypatch: pytest.Mon
     assert (last.exit_code, last.code) == (None, "session.silent")
 
 
-async def test_the_end_of_the_container_is_said(node: Node) -> None:
+async def test_the_end_of_the_container_is_reported(node: Node) -> None:
     answers = ask(node, opening("sleep", "600"))
     assert await anext(answers) == Begun()
     await node.resize("app-1", 2, 1)

@@ -52,7 +52,7 @@ def test_a_name_is_offered_once() -> None:
         parse_volumes(["data=/a", "data=/b"])
 
 
-def test_a_settings_file_says_the_same() -> None:
+def test_a_settings_file_has_the_same_effect() -> None:
     settings = VolumeSettings("/data", read_only=False, tenants=["vision"])
     assert settings.offered("data") == OfferedVolume(Path("/data"), writable=True, tenants=("vision",))
     with raises(WrongVolume, "config.volume.malformed", "data"):

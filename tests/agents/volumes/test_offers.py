@@ -1,4 +1,4 @@
-"""What a node offers follows from what is there, and its own configuration has the last word."""
+"""A node's offers follow from its folders, and its configuration has the last word."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wanting(volumes: Any) -> Any:
     return check_spec(document(volumes=volumes))
 
 
-async def test_a_folder_that_goes_and_comes_back_is_announced(tmp_path: Path) -> None:
+async def test_a_folder_that_disappears_and_returns_is_announced(tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     for folder in (data, scratch):
         folder.mkdir()

@@ -21,23 +21,23 @@ _RUN = (
 _WORDS = b"shipped\n"
 
 
-def kept(runtime: Runtime) -> str:
-    """Put a folder among the parts that the node has; return its hash."""
+def kept(runtime: Runtime, tenant: str = "") -> str:
+    """Put a tenant's folder among the parts that the node has; return its hash."""
     blob = _RUN + _WORDS
     entries: list[File | Link | Folder] = [
         File("data/words", False, [Part(0, len(_RUN), len(_WORDS))]), Link("latest", "data/words"),
         File("run.sh", True, [Part(0, 0, len(_RUN))]),
     ]  # fmt: skip
     name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], entries))
-    runtime.blobs.put(name, seal_blob(content))
-    runtime.blobs.put(hash_of(blob), seal_blob(blob))
+    runtime.blobs.of(tenant).put(name, seal_blob(content))
+    runtime.blobs.of(tenant).put(hash_of(blob), seal_blob(blob))
     return name
 
 
 class Workdirs:
     async def test_each_container_starts_in_a_copy_of_its_own(self, harness: Harness) -> None:
         async with harness.opened() as runtime:
-            workdir = kept(runtime)
+            workdir = kept(runtime, "alice")
             for _ in range(2):
                 spec = harness.spec("./run.sh", workdir=workdir, tenant="alice")
                 await runtime.prepare(spec)
@@ -48,7 +48,7 @@ class Workdirs:
                 await runtime.remove(spec.key)
                 assert not runtime.run_dir(spec.key).parent.exists()
 
-    async def test_without_all_parts_it_is_not_started_and_leaves_nothing(self, harness: Harness) -> None:
+    async def test_a_container_without_all_parts_is_not_started_and_leaves_nothing(self, harness: Harness) -> None:
         async with harness.opened() as runtime:
             spec = harness.spec("./run.sh", workdir=kept(runtime))
             (runtime.run_dir(spec.key).parent.parent / "workdirs").rename(harness.checkpoint_root / "elsewhere")

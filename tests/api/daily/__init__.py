@@ -1,1 +1,1 @@
-"""What people do every day with apps, over HTTP: edits, restarts, sweeps, their past."""
+"""Daily work with apps over HTTP: edits, restarts, sweeps, their past."""

@@ -30,7 +30,7 @@ time.sleep(1000)
 """
 
 
-async def test_whose_checkpoints_are_listed_and_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_own_checkpoints_are_listed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, *TRUSTING, agents=1, api=True, known=True) as cluster:
         tokens = {}
         for name, role in (("alice", "user"), ("mallory", "user"), ("rita", "reader")):

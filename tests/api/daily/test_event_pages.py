@@ -1,4 +1,4 @@
-"""Pages of events hold the progress beside the log, and neither lose nor repeat any of it, in either direction."""
+"""Pages of events include the progress beside the log, and neither lose nor repeat events, in either direction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def places(found: list[list[dict[str, Any]]]) -> list[str]:
     return [one["position"] for page in found for one in page]
 
 
-async def test_pages_hold_the_progress_beside_the_log(nats_server: NatsServer) -> None:
+async def test_pages_contain_the_progress_beside_the_log(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection:
         await grown(connection, 0, 120)
         async with served(connection) as api:

@@ -28,7 +28,7 @@ async def test_history_and_comparison(nats_server: NatsServer, monkeypatch: pyte
             expected = in_order(select(rows, conditions=[parse_condition("lr<0.5")]), "-lr")
             page = await api.get("/v1/history?metric=lr<0.5&sort=-lr&limit=2")
             assert page["items"] == msgspec.to_builtins(expected[:2])
-            # The log goes on, and the next page is of the same moment.
+            # The log grows, and the next page still shows the same moment.
             await api.reach(await say(connection.log, connection.cluster, joined("late"), "late"))
             items = page["items"]
             while page["next"] is not None:

@@ -1,4 +1,4 @@
-"""`dorm explain` and `dorm plan`: what they print, their exit codes, on exported logs and on a cluster that runs."""
+"""`dorm explain` and `dorm plan`: output and exit codes, on exported logs and on a running cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def log_file(tmp_path: Path) -> Path:
 
 
 async def written(log: ReadableLog, after: int) -> list[str]:
-    """Kinds of what came after a sequence, without the master's seals: those come by the clock, whoever asks what."""
+    """Kinds of what came after a sequence, without the master's seals, which come by the clock."""
     records = await read_all(log, after)
     return [
         type(one.event).__name__ for record in records for one in logged(record) if not isinstance(one.event, LogSealed)
@@ -91,7 +91,7 @@ def test_explain_for_programs(here: Dorm, log_file: Path) -> None:
     assert yaml.safe_load(out) == found
 
 
-def test_explain_what_an_adjustment_cost(here: Dorm, tmp_path: Path) -> None:
+def test_explain_shows_the_cost_of_an_adjustment(here: Dorm, tmp_path: Path) -> None:
     bench = Bench(n1=4)
     bench.add(PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)
@@ -124,7 +124,7 @@ def test_explain_at_any_moment(here: Dorm, tmp_path: Path) -> None:
     assert out.startswith(f"as it was at sequence {len(records)}, ")
 
 
-def test_explain_what_never_ran(here: Dorm, log_file: Path) -> None:
+def test_explain_an_app_that_never_ran(here: Dorm, log_file: Path) -> None:
     code, out, _ = here("explain", "big", "--file", log_file)
     assert code == 0
     assert "big was refused at " in out
@@ -166,7 +166,7 @@ def test_plan_with_an_app_and_without_another(here: Dorm, log_file: Path, tmp_pa
     assert (apps["full"]["kind"], apps["full"]["end"]) == ("stop", "cancelled")
     assert (apps["new"]["kind"], apps["new"]["after"]) == ("start", 1)
     assert apps["late"]["end"] == "cancelled"
-    # Without room it waits, and that changes nothing for anybody.
+    # Without room it waits, and nothing changes for the others.
     code, out, _ = here("plan", spec_file(tmp_path, "more", n_min=4), "--file", log_file)
     assert code == 0
     assert "more submitted" in out
@@ -261,7 +261,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
         state = await until(client, lambda s: named(s, "first").settled, "the first app runs")
         second = write_spec(folder, talker("second", demand={"cpu": 1}))
         end = await client.log.end()
-        # Plans of every kind, none of which leaves anything on the log.
+        # Plans of every kind, none of which writes to the log.
         code, out, err = await dorm(home, "plan", second)
         assert (code, err) == (0, ""), out
         assert "second submitted" in out
@@ -275,7 +275,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
             assert err == ""
         assert "[spec.name.taken]" in await refused(home, "plan", first, code=1)
         assert await written(client.log, end) == []
-        # What is said of an app that waits, now and before it was there.
+        # The messages for a waiting app, now and before it was submitted.
         await done(home, "submit", second)
         state = await until(client, lambda s: named(s, "second").waiting is not None, "the second waits, and why")
         waiting = named(state, "second").waiting

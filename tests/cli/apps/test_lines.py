@@ -29,7 +29,7 @@ async def test_lines_are_put_together_and_one_without_an_end_is_cut() -> None:
     assert b"".join(cut) == b"x" * 100_000 + b"y" * 100_000
 
 
-async def test_of_all_ranks_what_can_be_read_is_printed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+async def test_the_readable_output_of_all_ranks_is_printed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     good, bad = lines(chunks(b"10%\r90%\r\nloss 1\n")), lines(chunks(b"loss 2\n", fails=True))
     await print_all(Printer(11), [good, bad], follow=False)
     out, err = capfdbinary.readouterr()
@@ -44,7 +44,7 @@ async def pieces(*stretches: tuple[int, bytes]) -> AsyncIterator[LogPiece]:
         yield LogPiece([LogStretch(time, data)], "")
 
 
-async def test_a_line_has_the_time_at_which_it_begins() -> None:
+async def test_a_line_has_the_time_of_its_start() -> None:
     found = [one async for one in timed_lines(pieces((1, b"a\nb"), (2, b"b\nc\n"), (3, b"d\n"), (0, b"\ne")))]
     assert found == [Line(b"a", 1), Line(b"bb", 1), Line(b"c", 2), Line(b"d", 3), Line(b"", 0), Line(b"e", 0)]
     cut = [one async for one in timed_lines(pieces((1, b"x" * 70_000), (2, b"x\ny")))]
@@ -80,7 +80,7 @@ async def timed_lines_fail() -> AsyncIterator[LogPiece]:
     yield LogPiece([], "")
 
 
-async def test_a_reader_that_has_gone_ends_it_as_it_ends_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_pipe_ends_it_as_it_ends_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
         def write(self, _: bytes) -> None:
             raise BrokenPipeError

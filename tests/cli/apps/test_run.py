@@ -89,7 +89,7 @@ async def test_of_several_containers_each_line_is_printed_with_its_rank(cluster:
     assert sorted(out.splitlines()) == ["rank 0 | loss 0", "rank 0 | one of 2", "rank 1 | loss 1", "rank 1 | one of 2"]
 
 
-async def test_it_ends_with_the_exit_code_of_the_script_and_says_what_it_wrote_last(cluster: Up, project: Path) -> None:
+async def test_it_ends_with_the_exit_code_of_the_script_and_shows_its_last_output(cluster: Up, project: Path) -> None:
     code, out, err = await dorm_in(project, cluster.home, "run", "--", "python3", "fail.py")
     assert (code, out) == (7, "the loss is gone\n"), err
     assert err.splitlines()[-1].startswith("error: fail failed: ")
@@ -105,7 +105,7 @@ async def test_after_a_retry_it_ends_with_the_last_exit_code(cluster: Up, projec
     assert "worse: retrying: " in err
 
 
-async def test_a_folder_that_is_not_there_fails_at_once_and_says_which(cluster: Up, project: Path) -> None:
+async def test_a_missing_folder_fails_at_once_by_name(cluster: Up, project: Path) -> None:
     command = ("run", "--retries", "3", "--folder", "/no/such/folder", "--", "python3", "train.py")
     code, _, err = await dorm_in(project, cluster.home, *command)
     assert code == 125, err
@@ -125,7 +125,7 @@ async def test_a_mistyped_script_is_refused_and_the_right_one_named(cluster: Up,
     assert "[run.script.not_found]" in err
 
 
-async def test_a_spec_beside_a_script_that_nobody_ships_is_submitted_with_a_hint(cluster: Up, project: Path) -> None:
+async def test_a_spec_next_to_an_unshipped_script_is_submitted_with_a_hint(cluster: Up, project: Path) -> None:
     (project / "beside.yaml").write_text(
         "{name: beside, command: [python3, fail.py], demand: {cpu: 250m}, retries: {limit: 0}}"
     )
@@ -171,7 +171,7 @@ async def test_variables_of_a_file_an_environment_and_settings_need_no_spec_file
     assert (spec.weight, spec.max_runtime, spec.command) == (2, "1h", ["python3", "found.py"])
 
 
-async def test_what_nodes_do_not_offer_and_settings_that_are_none_are_refused(cluster: Up, project: Path) -> None:
+async def test_missing_offers_and_invalid_settings_are_refused(cluster: Up, project: Path) -> None:
     for options, error in (
         (("--volume", "datasets:/data"), "[spec.volumes.not_offered]"),
         (("--set", "weigt=2"), "[spec.unknown_field]"),
@@ -208,7 +208,7 @@ async def test_detached_it_runs_on_and_an_interruption_without_a_terminal_cancel
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, master: int, process: Process) -> None:
         self._master = master
@@ -264,7 +264,7 @@ async def on_a_terminal(folder: Path, home: Path, *words: str) -> AsyncIterator[
         os.close(master)
 
 
-async def test_on_a_terminal_ctrl_c_asks_and_the_output_goes_on_through_a_resize(cluster: Up, project: Path) -> None:
+async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resize(cluster: Up, project: Path) -> None:
     run = ("run", "--name", "seen", "--cpu", "250m", "--", "python3", "loop.py")
     async with on_a_terminal(project, cluster.home, *run) as terminal:
         await terminal.until("works as one of 1")

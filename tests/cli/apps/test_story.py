@@ -1,4 +1,4 @@
-"""`dorm story`, and the story in `dorm explain`: what they print and their exit codes, of files and of a NATS server."""
+"""`dorm story`, and the story in `dorm explain`: output and exit codes, for files and for a NATS server."""
 
 from __future__ import annotations
 

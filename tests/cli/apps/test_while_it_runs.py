@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.e2e.commands import done, dorm, refused, running, until_said
+from tests.e2e.commands import done, dorm, refused, running, until_printed
 from tests.e2e.local_up import Up, leaving_nothing, talker, up, write_spec
 from tests.e2e.story import until
 
@@ -28,7 +28,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
         yield running_cluster
 
 
-async def test_the_output_of_ranks_stays_through_a_change_of_scale(cluster: Up, tmp_path: Path) -> None:
+async def test_the_output_of_ranks_survives_a_change_of_scale(cluster: Up, tmp_path: Path) -> None:
     home = cluster.home
     await done(home, "submit", write_spec(tmp_path, talker("own", n_max=2)))
     assert await done(home, "wait", "own", "--for", "running", "--timeout", "60s") == "own runs\n"
@@ -66,7 +66,7 @@ async def test_the_output_of_ranks_stays_through_a_change_of_scale(cluster: Up, 
 
     log = tmp_path / "followed"
     async with running(home, log, "logs", "-f", "--all", "own", "--grep", "I am") as process:
-        await until_said(log, f"rank 0 | I am {id} 0 of 1\n", process)
+        await until_printed(log, f"rank 0 | I am {id} 0 of 1\n", process)
         await done(home, "cancel", "own", "--wait")
         assert await asyncio.wait_for(process.wait(), 30) == 0
 

@@ -1,4 +1,4 @@
-"""`dorm spec init`: what it writes is a spec, whatever was answered."""
+"""`dorm spec init` writes a valid spec for any answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_answer_is_read_back(kind: str, command: tuple[str, ...]) -> None:
     }[kind]  # fmt: skip
 
 
-def test_what_stands_in_comments_is_right_too() -> None:
+def test_names_in_comments_are_correct_too() -> None:
     for kind in KINDS:
         text = written(Answers(kind=kind, name="app", command=("python", "train.py")))
         for line in text.splitlines():

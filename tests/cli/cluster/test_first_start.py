@@ -1,4 +1,4 @@
-"""Masters and agents that start before their servers, what ends them at once, and a terminal that is closed."""
+"""Masters and agents that start before their servers, errors that end them at once, and a closed terminal."""
 # ruff: noqa: ASYNC110 - only the log knows who leads
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import pty
 import shutil
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,9 @@ import pytest
 from events.log.records import LogError
 from events.nats.connection import Connection
 from events.nats.streams import log_stream
-from tests.e2e.commands import DORM, dorm, environment, running, until_said
+from tests.e2e.commands import DORM, dorm, environment, running, until_printed
 from tests.lab.machines.nats_server import NatsCluster, NatsServer
+from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,12 +63,12 @@ async def test_two_masters_and_an_agent_that_start_first_wait_for_three_fresh_se
             for log, command in zip(logs, commands, strict=True)
         ]
         for log, process in zip(logs, processes, strict=True):
-            assert servers.url in await until_said(log, "waiting for the log", process)
+            assert servers.url in await until_printed(log, "waiting for the log", process)
         stack.push_async_callback(servers.stop)
         await asyncio.gather(*(server.start() for server in servers.servers))
         async with asyncio.timeout(60):
             assert (await leads(servers.url, "lab"))[0] in "ab"
-        await until_said(logs[2], "joined", processes[2])
+        await until_printed(logs[2], "joined", processes[2])
         assert [process.returncode for process in processes] == [None] * 3
         async with servers.owner() as jetstream:
             assert (await jetstream.stream_info(log_stream("lab"))).config.num_replicas == 3
@@ -80,8 +80,7 @@ async def test_two_masters_and_an_agent_that_start_first_wait_for_three_fresh_se
 @contextlib.asynccontextmanager
 async def guarded(home: Path) -> AsyncIterator[int]:
     """The port of a server at which `app` may not use JetStream."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     users = [{"user": "app", "password": "secret", "permissions": {"publish": {"deny": ["$JS.>"]}}}]
     config = {"port": port, "jetstream": {"store_dir": str(home / "data")}, "authorization": {"users": users}}
     home.mkdir()
@@ -95,7 +94,7 @@ async def guarded(home: Path) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def test_what_is_configured_wrongly_ends_them_at_once_with_one_line_of_json(tmp_path: Path) -> None:
+async def test_a_wrong_configuration_ends_them_at_once_with_one_line_of_json(tmp_path: Path) -> None:
     async with guarded(tmp_path / "nats") as port:
         async with asyncio.timeout(20):
             while True:
@@ -126,10 +125,14 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     cluster = f"hangup-{tmp_path.name[-30:]}"
     command = ["master", "--url", nats_server.url, "--cluster", cluster, "--key", str(tmp_path / "m.nk"), "--name"]
     log = tmp_path / "log"
-    async with running(tmp_path / "home", log, *command, "plain") as process:
-        await until_said(log, '"leading"', process)
-        process.send_signal(signal.SIGHUP)
-        assert await asyncio.wait_for(process.wait(), 20.0) == 0
+    given = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # These tests may run under nohup themselves.
+    try:
+        async with running(tmp_path / "home", log, *command, "plain") as process:
+            await until_printed(log, '"leading"', process)
+            process.send_signal(signal.SIGHUP)
+            assert await asyncio.wait_for(process.wait(), 60.0) == 0
+    finally:
+        signal.signal(signal.SIGHUP, given)
     connection = await Connection.open(nats_server.url, cluster)
     held = await connection.leadership.look()
     assert held is not None
@@ -137,7 +140,7 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does, which is inherited.
     try:
         async with running(tmp_path / "home", log, *command, "nohup") as process:
-            await until_said(log, '"leading"', process)
+            await until_printed(log, '"leading"', process)
             process.send_signal(signal.SIGHUP)
             revision = (await connection.leadership.look() or held).revision
             async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""`dorm masters`: the lease says who leads now, the log since when; and what is said by commands that wait for one."""
+"""`dorm masters`: the lease says who leads, the log since when; and the messages of commands that wait for a master."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def lab(tmp_path: Path, nats_server: NatsServer) -> AsyncIterator[Lab]:
     await connection.close()
 
 
-async def test_who_has_the_lease_leads_and_nobody_else(lab: Lab) -> None:
+async def test_only_the_holder_of_the_lease_leads(lab: Lab) -> None:
     never = await lab.shown()
     assert (never["leader"], never["condition"], never["last"]) == ("", "unknown", "")
     async with lab.master("m1"):
@@ -109,7 +109,7 @@ async def test_who_has_the_lease_leads_and_nobody_else(lab: Lab) -> None:
     assert (silent["leader"], silent["condition"], silent["last"]) == ("", "silent", "m1")
 
 
-async def test_who_waits_is_told_that_nobody_decides(lab: Lab) -> None:
+async def test_waiting_apps_show_that_scheduling_is_paused(lab: Lab) -> None:
     log, name = lab.connection.log, lab.connection.cluster
     client = Client(log, lab.connection.bus, name, user="ann")
     await log.append(subjects.fact(name, "NodeJoined", "n1"), encode(joined("n1")))

@@ -51,6 +51,8 @@ class TestWords:
             (["quiet=default"], {"quiet_ms": 200}),
             (["weights=tenants"], {"weights": "tenants"}),
             (["weights=default"], {"weights": "apps"}),
+            (["tenant_apps=500"], {"tenant_apps": 500}),
+            (["tenant_apps=default"], {"tenant_apps": 10_000}),
             (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
             (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
             (["policy=dorm", "theta1=0.3"], {"set_params": {"theta1": 0.3}}),
@@ -78,6 +80,8 @@ class TestWords:
             (["quiet_ms=nan"], "settings.quiet.out_of_range", "nan"),
             (["idle=500ms"], "settings.idle.out_of_range", "500ms"),
             (["weights=users"], "settings.weights.unknown", "'users'"),
+            (["tenant_apps=0"], "settings.tenant_apps.malformed", "from 1 to 1,000,000"),
+            (["tenant_apps=many"], "settings.tenant_apps.malformed", "'many'"),
             (["theta1=0.1", "theta1=0.2"], "settings.given_twice", ""),
             (["quiet=1s", "quiet_ms=200"], "settings.given_twice", "quiet"),
         ],
@@ -107,6 +111,7 @@ class TestWords:
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
             Settings(tenant_retention_s={"alice": 60.0, "bob@x+y": 0.0}),
             Settings(weights="tenants"),
+            Settings(tenant_apps=20_000),
         ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]
@@ -175,7 +180,7 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_a_shorter_lease_says_from_when_it_holds(lab: Lab) -> None:
+async def test_a_shorter_lease_states_when_it_takes_effect(lab: Lab) -> None:
     first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
     assert first == "node_lease: 5m -> 30s"
     assert second.startswith(
@@ -278,7 +283,7 @@ async def test_settings_that_would_destroy_are_refused_at_every_entry(lab: Lab) 
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_a_dry_run_says_which_constraint_fails_and_whom_a_change_would_touch(lab: Lab) -> None:
+async def test_a_dry_run_shows_the_failed_constraint_and_the_affected_apps(lab: Lab) -> None:
     for node in ("a", "b"):
         body = encode(joined(node))
         await lab.connection.log.append(f"dorm.{lab.client.cluster}.NodeJoined.{node}", body)

@@ -1,4 +1,4 @@
-"""`dorm master` and `dorm agent` as processes of their own, against a NATS server of one's own."""
+"""`dorm master` and `dorm agent` as separate processes, with your own NATS server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dorm.core.query.views import sizes
 from dorm.elastic import ledger
 from events.nats.connection import Connection
 from tests.cli.cluster.service_manager import Manager
-from tests.e2e.commands import done, dorm, processes_of, refused, running, until_said
+from tests.e2e.commands import done, dorm, processes_of, refused, running, until_printed
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
@@ -48,7 +48,7 @@ class Lab:
     ) -> AsyncIterator[tuple[Process, Path]]:
         log = self.folder / f"{name}.log"
         async with running(self.home, log, "master", *self.common, *more, env=env) as process:
-            await until_said(log, says, process)
+            await until_printed(log, says, process)
             yield process, log
 
     @contextlib.asynccontextmanager
@@ -61,7 +61,7 @@ class Lab:
             "--checkpoints", str(self.folder / "checkpoints"), "--data", str(self.folder / f"data-{number}"),
             "--report-every", "0.5", "--label", "rack=a",
         ) as process:  # fmt: skip
-            await until_said(log, "joined", process)
+            await until_printed(log, "joined", process)
             yield process, log
 
 
@@ -98,7 +98,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
             assert {("lease", "node-1"), ("engine", "node-2"), ("masters", shown["leader"])} <= looked
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 10.0) == 0
-            await until_said(second_log, "leading", second)
+            await until_printed(second_log, "leading", second)
             await until(client, lambda s: bool(named(s, "app").ended), "the second sees it to its end")
             state = await client.state()
             assert named(state, "app").ended == "completed"
@@ -111,7 +111,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
 
 
 @pytest.mark.soak
-async def test_a_node_is_maintained_forgotten_and_comes_back(lab: Lab) -> None:
+async def test_a_node_is_in_maintenance_then_forgotten_and_returns(lab: Lab) -> None:
     """On real agents: what is refused as long as it may run something, and that a forgotten machine is a new node."""
     client = lab.client
     async with lab.agent(1), lab.master("first"):

@@ -1,4 +1,4 @@
-"""`dorm serve`, and the one that `dorm up` starts, as processes of their own."""
+"""`dorm serve`, and the API that `dorm up` starts, as separate processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yarl import URL
 
 from dorm.remote.aio import AsyncClient
 from tests.cli.cluster.service_manager import Manager
-from tests.e2e.commands import done, refused, running, until_said
+from tests.e2e.commands import done, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, talker, up
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
@@ -127,13 +127,13 @@ def serving(parent: int) -> psutil.Process:
     return found
 
 
-async def test_serve_says_when_it_is_ready_and_what_it_means_to_listen_for_others(tmp_path: Path) -> None:
+async def test_serve_reports_readiness_and_warns_about_a_public_address(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, agents=1) as cluster:
         log = folder / "serve.log"
         manager, env = Manager(folder / "notify"), {"NOTIFY_SOCKET": str(folder / "notify")}
         serve = running(cluster.home, log, "serve", "--listen", "0.0.0.0:0", env=env)
         async with manager, serve as process:
-            said = await until_said(log, "warning", process)
+            said = await until_printed(log, "warning", process)
             assert "beyond this machine" in said
             assert "STATUS=up to record" in await manager.said("READY=1")
             process.send_signal(signal.SIGINT)

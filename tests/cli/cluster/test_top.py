@@ -21,7 +21,7 @@ from events.quantities import SECOND
 from tests.cli.terminals import Terminal
 from tests.e2e import commands
 from tests.e2e.local_up import leaving_nothing, talker, up, write_spec
-from tests.replay.made_log import two_apps
+from tests.replay.made_log import Story, two_apps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,15 @@ def test_the_picture_has_nodes_apps_and_events(story: Any) -> None:
         assert any(name in line for line in lines), name
     assert any("NodeLost" in line for line in lines)
     assert not any("AppProgressed" in line for line in lines)
+
+
+def test_one_of_each_is_named_in_the_singular() -> None:
+    story = Story(nodes=1)
+    story.submit("only")
+    story.settle()
+    heading = drawn(story, Look())[0]
+    for part in ("1 of 1 node ", "1 app ", "1 decision "):
+        assert part in heading
 
 
 @pytest.mark.parametrize("page", ["cluster", "app", "help"])

@@ -1,4 +1,4 @@
-"""What `dorm up` makes of a folder: a new cluster knows its users, and any other stays what it is."""
+"""`dorm up` on a folder: a new cluster knows its users, and an existing one keeps its kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTERRUPTED = ("security",)
         (INTERRUPTED, False, True, "data.known_cluster"),
     ],
 )
-def test_a_folder_stays_what_it_is(
+def test_a_folder_keeps_its_kind(
     tmp_path: Path, there: tuple[str, ...], trust: bool, open_to_all: bool, expected: tuple[bool, bool] | str
 ) -> None:
     for name in there:

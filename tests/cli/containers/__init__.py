@@ -1,1 +1,1 @@
-"""Commands that go into containers."""
+"""Commands that enter containers."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.containers.test_sessions import LISTEN
 from tests.cli.terminals import Terminal
-from tests.e2e.commands import DORM, done, dorm, refused, running, until_said
+from tests.e2e.commands import DORM, done, dorm, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, named, up, write_spec
 from tests.e2e.story import until
 
@@ -46,7 +46,7 @@ async def test_containers_of_an_engine_are_entered(tmp_path: Path, docker_host: 
         log = tmp_path / "interrupted"
         trap = 'trap "echo got it; exit 5" INT; echo ready; while :; do sleep 0.05; done'
         async with running(home, log, "exec", "train", "--", "sh", "-c", trap) as process:
-            await until_said(log, "ready", process)
+            await until_printed(log, "ready", process)
             process.send_signal(signal.SIGINT)
             assert await asyncio.wait_for(process.wait(), 20) == 5
         terminal = Terminal(*DORM, "shell", "train/1", home=home, columns="")
@@ -60,19 +60,19 @@ async def test_containers_of_an_engine_are_entered(tmp_path: Path, docker_host: 
         port = (await done(home, "logs", "train")).split()[0]
         forwarded = tmp_path / "forwarded"
         async with running(home, forwarded, "port-forward", "train", f"0:{port}") as forwarding:
-            local = (await until_said(forwarded, " -> ", forwarding)).split(" ")[0].rpartition(":")[2]
+            local = (await until_printed(forwarded, " -> ", forwarding)).split(" ")[0].rpartition(":")[2]
             reader, writer = await asyncio.open_connection("127.0.0.1", int(local))
             writer.write(b"hello")
             writer.write_eof()
             assert await asyncio.wait_for(reader.read(), 20) == b"HELLO"
             writer.close()
             async with running(home, tmp_path / "other", "port-forward", "train/1", f"0:{port}") as other:
-                local = (await until_said(tmp_path / "other", " -> ", other)).split(" ")[0].rpartition(":")[2]
+                local = (await until_printed(tmp_path / "other", " -> ", other)).split(" ")[0].rpartition(":")[2]
                 reader, _ = await asyncio.open_connection("127.0.0.1", int(local))
                 assert await asyncio.wait_for(reader.read(), 20) == b"", "rank 0 listens there, and not rank 1"
-                await until_said(tmp_path / "other", "session.port.not_listening", other)
+                await until_printed(tmp_path / "other", "session.port.not_listening", other)
         async with running(home, log, "exec", "train", "--", "sh", "-c", "echo inside; sleep 600") as process:
-            await until_said(log, "inside", process)
+            await until_printed(log, "inside", process)
             await done(home, "cancel", "train", "--wait")
             assert await asyncio.wait_for(process.wait(), 20) == 1
         assert "[session.container.ended]" in log.read_text()

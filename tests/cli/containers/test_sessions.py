@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.cli.terminals import Terminal
-from tests.e2e.commands import DORM, done, dorm, refused, running, until_said
+from tests.e2e.commands import DORM, done, dorm, refused, running, until_printed
 from tests.e2e.local_up import Up, leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
 
@@ -58,7 +58,7 @@ async def test_a_commands_streams_and_status_are_this_programs(cluster: Up) -> N
     assert "[session.timed_out]" in await refused(home, "exec", "--timeout", "300ms", "train", "sleep", "600", code=124)
 
 
-async def test_what_cannot_be_entered_is_said_in_one_line(cluster: Up) -> None:
+async def test_a_container_that_cannot_be_entered_is_reported_in_one_line(cluster: Up) -> None:
     home = cluster.home
     for arguments, exit_code, code in (
         (("exec", "train/7", "true"), 1, "rank.not_found"),
@@ -80,7 +80,7 @@ async def test_what_cannot_be_entered_is_said_in_one_line(cluster: Up) -> None:
 async def test_signals_reach_the_command(cluster: Up, tmp_path: Path) -> None:
     script = 'trap "echo got it; exit 5" INT; echo ready; while :; do sleep 0.05; done'
     async with running(cluster.home, tmp_path / "log", "exec", "train", "--", "sh", "-c", script) as process:
-        await until_said(tmp_path / "log", "ready", process)
+        await until_printed(tmp_path / "log", "ready", process)
         process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(process.wait(), 20) == 5
     assert (tmp_path / "log").read_text() == "ready\ngot it\n"
@@ -112,9 +112,9 @@ async def test_many_connections_reach_a_port_of_the_container(cluster: Up, tmp_p
     home, server, log = cluster.home, tmp_path / "server", tmp_path / "log"
     (tmp_path / "listen.py").write_text(LISTEN)
     async with running(home, server, "exec", "-n", "train", "--", "python3", str(tmp_path / "listen.py")) as listening:
-        port = (await until_said(server, "\n", listening)).strip()
+        port = (await until_printed(server, "\n", listening)).strip()
         async with running(home, log, "port-forward", "train", f"0:{port}") as forwarding:
-            said = await until_said(log, " -> ", forwarding)
+            said = await until_printed(log, " -> ", forwarding)
             local = int(said.split(" ")[0].rpartition(":")[2])
 
             async def echoed(number: int) -> bytes:
@@ -129,7 +129,7 @@ async def test_many_connections_reach_a_port_of_the_container(cluster: Up, tmp_p
             assert await asyncio.wait_for(forwarding.wait(), 20) == 0
 
 
-async def test_a_stranger_enters_nothing_and_the_log_has_who_did(cluster: Up, tmp_path: Path) -> None:
+async def test_a_stranger_enters_nothing_and_the_log_names_who_did(cluster: Up, tmp_path: Path) -> None:
     home = cluster.home
     for name, role in (("mallory", "user"), ("rita", "reader"), ("olga", "operator")):
         await done(home, "user", "add", name, "--role", role, "--to", str(tmp_path / f"{name}.json"))
@@ -164,7 +164,7 @@ async def test_the_end_of_a_container_ends_its_sessions(cluster: Up, tmp_path: P
     async with cluster.client() as client:
         await until(client, lambda state: named(state, "short").phase == "running", "it runs")
     async with running(home, log, "exec", "short", "--", "sh", "-c", "echo ready; sleep 600") as process:
-        await until_said(log, "ready", process)
+        await until_printed(log, "ready", process)
         await done(home, "cancel", "short", "--wait")
         assert await asyncio.wait_for(process.wait(), 20) == 1
     assert "[session.container.ended]" in log.read_text()

@@ -1,4 +1,4 @@
-"""Holds and limits on Docker: containers of a held app are gone, and it goes on from its checkpoint."""
+"""Holds and limits on Docker: containers of a held app end, and it resumes from its checkpoint."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def keys(cluster: Up, who: str) -> tuple[str, str]:
     return "--credentials", str(cluster.home.parent / f"{who}.json")
 
 
-async def test_a_plain_user_holds_what_is_hers_and_it_goes_on_from_its_checkpoint(cluster: Up, tmp_path: Path) -> None:
+async def test_a_plain_user_holds_an_own_app_which_continues_from_its_checkpoint(cluster: Up, tmp_path: Path) -> None:
     home, ann, bob = cluster.home, keys(cluster, "ann"), keys(cluster, "bob")
     file = write_spec(tmp_path, trainer("digits", 120))
     said = await done(home, "submit", file, "--hold", *ann)

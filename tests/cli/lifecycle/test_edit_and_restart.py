@@ -37,7 +37,7 @@ def app_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Users:
-    """A cluster, and people with credentials of their own."""
+    """A cluster, and people with their own credentials."""
 
     def __init__(self, cluster: Up, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -49,7 +49,7 @@ class Users:
         return await done(self.cluster.home, *words, env={**self.env(of), **more})
 
     async def ships(self, *words: str) -> str:
-        """As `done`, of a command that says on stderr what it has sent."""
+        """As `done`, for a command that reports on stderr what it has sent."""
         code, out, err = await dorm(self.cluster.home, *words, env=self.env("ann"))
         assert code == 0, err
         return out
@@ -129,7 +129,9 @@ async def test_an_edit_is_shown_and_made_and_runs(users: Users, tmp_path: Path) 
     assert [one["state"] for one in stopped] == ["exited", "exited"]
 
 
-async def test_what_can_never_start_fails_at_once_and_goes_on_once_it_can(users: Users, tmp_path: Path) -> None:
+async def test_an_app_that_can_never_start_fails_at_once_and_continues_once_it_can(
+    users: Users, tmp_path: Path
+) -> None:
     program = tmp_path / "program"
     await users.done("submit", write_spec(tmp_path, app_of("late", command=[str(program)], n_max=1)), of="ben")
     failed = await users.refused("wait", "late", of="ben")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.nats
 @pytest.mark.docker
 @pytest.mark.soak
-async def test_an_edited_app_goes_on_with_its_new_environment(
+async def test_an_edited_app_continues_with_its_new_environment(
     tmp_path: Path, docker_host: str, docker_image: str
 ) -> None:
     cluster = LocalCluster(options(tmp_path, "docker", docker_host, agents=1))

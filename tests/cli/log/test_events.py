@@ -1,4 +1,4 @@
-"""`dorm events`: what it prints, of files and of a cluster, and how it goes on where it was interrupted."""
+"""`dorm events`: its output for files and for a cluster, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from events.nats.connection import Connection
 from replay.export.export import export
 from tests.core.query.test_concerns import log, naive
 from tests.e2e.commands import dorm as dorm_process
-from tests.e2e.commands import running, until_said
+from tests.e2e.commands import running, until_printed
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_filters_and_bounds(events: Dorm) -> None:
         (["--after", 52], ""),
     ],
 )
-def test_nothing_found_is_said(events: Dorm, words: list[object], said: str) -> None:
+def test_an_empty_result_is_reported(events: Dorm, words: list[object], said: str) -> None:
     code, out, err = events(*words)
     assert (code, out) == (0, "")
     assert said in err
@@ -178,13 +178,13 @@ def test_kinds_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().out.split() == ["AppCancelRequested", "AppCancelled", "AppCheckpointed", "AppCompleted"]
 
 
-def test_what_strangers_write_moves_no_cursor() -> None:
+def test_foreign_text_moves_no_cursor() -> None:
     assert in_words(AppCancelRequested(app="x", reason="a\x1b[2Jb\nc")) == r"app=x reason=a\x1b[2Jb\nc"
 
 
 @pytest.mark.nats
 @pytest.mark.timeout(60)
-async def test_ctrl_c_says_where_to_go_on(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_ctrl_c_shows_how_to_continue(nats_server: NatsServer, tmp_path: Path) -> None:
     cluster = "ctrlc"
     connection = await Connection.open(nats_server.url, cluster, create=True)
     records = log("users")
@@ -199,7 +199,7 @@ async def test_ctrl_c_says_where_to_go_on(nats_server: NatsServer, tmp_path: Pat
     before = [one for one in expected if int(one.split(".")[0]) <= 30]
     out = tmp_path / "out"
     async with running(tmp_path, out, "events", "-f", *words) as following:
-        await until_said(out, f'"{before[-1]}"', following)
+        await until_printed(out, f'"{before[-1]}"', following)
         following.send_signal(signal.SIGINT)
         assert await following.wait() == 130
     *lines, last = out.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""`dorm log` as people use it, on files: what it prints and its exit codes."""
+"""`dorm log` on files: output and exit codes."""
 
 from __future__ import annotations
 

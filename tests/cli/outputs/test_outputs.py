@@ -136,7 +136,7 @@ async def leaves(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
             await client.submit({**spec(image), "name": "none", "from": origin})
 
 
-def test_what_a_word_names() -> None:
+def test_arguments_are_resolved() -> None:
     words = {
         "app:model.pt": Named("app", None, "outputs", "model.pt"),
         "app:": Named("app", None, "outputs", ""),

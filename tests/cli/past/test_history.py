@@ -42,6 +42,14 @@ def test_a_table_and_documents(here: Dorm, file: Path) -> None:
     assert here("history", "--file", file, "-m", "loss<0")[1].startswith("no apps that match among 13 apps")
 
 
+def test_missing_progress_is_not_shown_as_step_0(here: Dorm, file: Path) -> None:
+    steps = []
+    for words in (("--state", "live"), ("app-00",)):
+        _, row = here("history", "--file", file, *words)[1].splitlines()
+        steps.append(row.split()[2:4])
+    assert steps == [["-", "-"], ["0", "1"]]
+
+
 def test_several_side_by_side(here: Dorm, file: Path) -> None:
     code, out, err = here("history", "app-00", "app-01", "app-03", "--compare", "--file", file)
     assert (code, err) == (0, "")
@@ -66,7 +74,7 @@ def test_several_side_by_side(here: Dorm, file: Path) -> None:
         (["--since", "99999"], "moment.after_end"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(here: Dorm, file: Path, words: list[str], code: str) -> None:
+def test_ambiguous_requests_are_refused(here: Dorm, file: Path, words: list[str], code: str) -> None:
     exit_code, out, err = here("history", *words, "--file", file)
     assert (exit_code in (1, 2), out, len(err.splitlines())) == (True, "", 1)
     assert f"[{code}]" in err

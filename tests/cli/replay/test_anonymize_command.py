@@ -63,7 +63,7 @@ def test_an_incident_leaves_the_building(dorm: Dorm, source: Path, tmp_path: Pat
     assert (code, "--force" in err) == (1, True)
 
 
-def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path: Path) -> None:
+def test_selections_use_the_original_names(dorm: Dorm, source: Path, tmp_path: Path) -> None:
     code, _, err = dorm("replay", "export", "--file", source, "one.dorm", "--anonymize", "--app", "one")
     assert code == 0, err
     code, out, _ = dorm("events", "--file", "one.dorm")
@@ -77,7 +77,7 @@ def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path:
     assert "[log.sparse]" in err
 
 
-def test_a_part_of_it_is_audited_too(dorm: Dorm, source: Path) -> None:
+def test_a_part_of_the_log_is_audited_too(dorm: Dorm, source: Path) -> None:
     code, _, err = dorm(
         "replay",
         "export",

@@ -1,4 +1,4 @@
-"""`dorm state` and `dorm diff` as people use them: what they print and their exit codes."""
+"""`dorm state` and `dorm diff`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def dorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_state_is_what_replay_state_is(dorm: Dorm) -> None:
+def test_state_equals_replay_state(dorm: Dorm) -> None:
     code, out, err = dorm("state", "--at", "100")
     assert (code, err) == (0, "")
     assert out.startswith("sequence 100, ")
     assert dorm("replay", "state", "--at", "100") == (code, out, err)
 
 
-def test_what_changed_in_words(dorm: Dorm) -> None:
+def test_changes_in_words(dorm: Dorm) -> None:
     code, out, err = dorm("diff", "5", "116")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -63,7 +63,7 @@ def test_what_changed_in_words(dorm: Dorm) -> None:
 
 
 @pytest.mark.parametrize("span", ["-10s", "-1h", "-2m", "-3d"])
-def test_how_long_before_the_end_stands_alone(dorm: Dorm, span: str) -> None:
+def test_a_duration_before_the_end_may_stand_alone(dorm: Dorm, span: str) -> None:
     code, out, err = dorm("diff", span)
     assert (code, err) == (0, "")
     assert "settings" in out

@@ -1,4 +1,4 @@
-"""`dorm replay step` by its keys: what it shows, on a screen of its own and in a real terminal."""
+"""`dorm replay step` by its keys: what it shows, on a simulated screen and in a real terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def incident() -> Story:
-    """Two apps, of which one fails, and a node that is lost."""
+    """Two apps, one of which fails, and a node that is lost."""
     story = Story()
     story.submit("first", n_max=3)
     story.settle()
@@ -128,7 +128,7 @@ async def test_walking_to_and_fro(records: list[Record]) -> None:
         assert driver.place == ten
 
 
-async def test_what_an_event_changed_stands_out(records: list[Record]) -> None:
+async def test_changes_by_an_event_are_highlighted(records: list[Record]) -> None:
     async with screen(records, "1") as driver:
         await driver.press("d")
         assert "Resized" in next(line for line in driver.lines if line.startswith("▶"))

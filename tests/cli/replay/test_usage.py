@@ -1,4 +1,4 @@
-"""`dorm usage` as people use it: what it prints and writes, its exit codes."""
+"""`dorm usage`: output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_table_with_totals(dorm: Dorm, log_file: Path) -> None:
     assert len(out.splitlines()) == 5
 
 
-def test_files_hold_what_json_says(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+def test_files_agree_with_json(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     table, columns, picture = tmp_path / "a.csv", tmp_path / "a.parquet", tmp_path / "a.png"
     words = ("--file", log_file, "--by", "user,app", "--every", "10m")
     code, out, err = dorm(*words, "-o", "json", "--save", table, "--save", columns, "--save", picture)

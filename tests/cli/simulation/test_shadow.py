@@ -1,4 +1,4 @@
-"""`dorm shadow` on a real NATS server: it shows what differs, and writes nothing but its own stream."""
+"""`dorm shadow` on a real NATS server: it shows differences, and writes only to its own stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -17,6 +16,7 @@ import nats
 import pytest
 import pytest_asyncio
 
+from dorm.cli.simulation.shadow import _hour_in_words
 from dorm.client.client import Client
 from dorm.master.master import Master
 from events import subjects
@@ -29,6 +29,7 @@ from events.nats.streams import log_stream, stream_configs
 from tests.core.records import document, joined
 from tests.e2e.commands import DORM, done, dorm, environment, refused
 from tests.golden.made import FOLDER
+from tests.lab.machines.ports import free_port
 from tests.master.leading import running
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ async def line(process: Process) -> dict[str, Any]:
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_it_follows_each_decision_and_publishes_what_differs(lab: Lab) -> None:
+async def test_it_follows_each_decision_and_publishes_differences(lab: Lab) -> None:
     async with lab.master(), lab.shadow("--policy", "static", "--set", "count=1", "--what-if", "0s") as process:
         await lab.client.change_policy(PolicyChanged(quiet_ms=0, params={"theta2": 1.0}))
         await asyncio.wait_for(has_stream(lab), 60)
@@ -136,6 +137,15 @@ async def decided(lab: Lab) -> None:
             for event in map(decode, batch):
                 if isinstance(event, Round) and any(isinstance(fact, Resized) for fact in event.events):
                     return
+
+
+@pytest.mark.parametrize(("window_s", "short"), [(79.0, True), (3600.0, False)])
+def test_figures_per_hour_of_a_short_window_say_that_it_is_short(window_s: float, short: bool) -> None:
+    figures = {"completed": 45.7, "adjustments": 0.0}
+    words = _hour_in_words(
+        {"failed": "", "unchanged": figures, "changed": None, "completion_difference_s": None, "window_s": window_s}
+    )
+    assert ("too short for reliable figures per hour" in words) == short
 
 
 def lab_user() -> str:
@@ -225,8 +235,7 @@ def permitted(cluster: str) -> dict[str, list[str]]:
 async def test_a_user_who_may_publish_nothing_else_can_run_it(tmp_path: Path) -> None:
     """A server that enforces it: a shadow needs no right to say anything on a cluster's own subjects."""
     home, cluster = tmp_path / "nats", "guarded"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     home.mkdir()
     users = [
         {"user": "all", "password": "x"},

@@ -1,4 +1,4 @@
-"""`dorm simulate`: the comparison in every form, the log that a run leaves, and what is said of bad input."""
+"""`dorm simulate`: the comparison in every form, the log of a run, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = "parametric,apps=5,arrival=exponential:2m,work=lognormal:10m:0.5,n_max=4
 CLUSTER = ("--nodes", "2x cpu=4,memory=32GiB", "--workers", "1")
 
 
-def test_policies_beside_each_other(here: Dorm) -> None:
+def test_policies_side_by_side(here: Dorm) -> None:
     code, out, err = here("simulate", SMALL, *CLUSTER, "-p", "dorm,static,app-level", "-p", "many:static,count=4")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -91,7 +91,7 @@ def test_each_of_several_runs_has_a_log_of_its_own(here: Dorm, tmp_path: Path) -
     assert log_file(None, "a", 1, alone=False) is None
 
 
-def test_what_cannot_run_and_what_had_not_ended_is_said(here: Dorm) -> None:
+def test_apps_that_cannot_run_and_unfinished_ones_are_reported(here: Dorm) -> None:
     mixed = "parametric,apps=9,arrival=exponential:2m,work=lognormal:10m:0.5,n_max=4,cpu=3,n_min=1:2:3"
     code, _, err = here("simulate", mixed, *CLUSTER, "-p", "static")
     assert code == 0
@@ -117,7 +117,7 @@ def test_rounds_timings_and_crashes_make_it_slower(here: Dorm) -> None:
     assert best < completion_s("--timings", "free", "--mtbf", "10m", "--repair", "2m")
 
 
-def test_optimus_without_what_it_goes_by_is_warned_of(here: Dorm) -> None:
+def test_optimus_without_declared_speeds_gives_a_warning(here: Dorm) -> None:
     assert "told=yes" in here("simulate", SMALL, *CLUSTER, "-p", "optimus")[2]
     assert here("simulate", f"{SMALL},told=yes", *CLUSTER, "-p", "optimus")[2] == ""
 
@@ -129,7 +129,7 @@ def test_the_paper_has_its_own_cluster_and_static_counts(here: Dorm) -> None:
     assert json.loads(out)["settings"]["nodes"] == 20
 
 
-def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
+def test_fixed_counts_of_a_trace_are_those_of_its_jobs(here: Dorm) -> None:
     trace = f"philly:{SAMPLES / 'philly.csv'}"
     shape = ("--nodes", "2x gpu=8,cpu=64,memory=512GiB", "--workers", "1", "-p", "static")
     code, out, err = here("simulate", trace, *shape, "-o", "json")

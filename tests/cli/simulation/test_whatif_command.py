@@ -1,4 +1,4 @@
-"""`dorm whatif`, and `dorm explain` of an app that waits: what they print, on logs of simulations."""
+"""`dorm whatif`, and `dorm explain` for a waiting app: their output on logs of simulations."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_for_people(here: Dorm, log_file: Path, records: list[Record]) -> None:
     assert "CHANGED  " not in out.replace("UNCHANGED", "")
 
 
-def test_differences_are_told_beside_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
-    """More weight for one of two that are as large as they may be changes nothing; a node for the one that waits does."""
+def test_differences_are_shown_with_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
+    """More weight for one of two apps at n_max changes nothing; a node for the waiting one does."""
     begin = ("--file", log_file, "--from", seq_at(records, 200))
     code, out, _ = here("whatif", *begin, "--edit", "first:weight=2")
     assert code == 0
@@ -131,7 +131,7 @@ def test_its_log_is_a_log(here: Dorm, log_file: Path, records: list[Record], tmp
     assert "first cancelled" in out
 
 
-def test_a_fork_at_the_end_says_what_is_guessed(here: Dorm, records: list[Record], tmp_path: Path) -> None:
+def test_a_fork_at_the_end_lists_its_guesses(here: Dorm, records: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "part.dorm"
     asyncio.run(export(log_of(records[: seq_at(records, 320)]), path))
     code, out, _ = here("whatif", "--file", path, "--horizon", "2h")
@@ -159,7 +159,7 @@ def test_a_fork_at_the_end_says_what_is_guessed(here: Dorm, records: list[Record
         ((), 1, "fork the log earlier"),
     ],
 )
-def test_what_is_refused_in_a_line(here: Dorm, log_file: Path, words: tuple[str, ...], code: int, said: str) -> None:
+def test_refusals_in_one_line(here: Dorm, log_file: Path, words: tuple[str, ...], code: int, said: str) -> None:
     begin = () if "--from" in words or not words else ("--from", "20")
     got, out, err = here("whatif", "--file", log_file, *begin, *words)
     assert (got, out) == (code, "")
@@ -167,7 +167,7 @@ def test_what_is_refused_in_a_line(here: Dorm, log_file: Path, words: tuple[str,
     assert said in err
 
 
-def test_explain_says_when_an_app_will_start(here: Dorm, log_file: Path, records: list[Record]) -> None:
+def test_explain_forecasts_when_an_app_will_start(here: Dorm, log_file: Path, records: list[Record]) -> None:
     at = seq_at(records, 320)
     code, out, _ = here("explain", "waits", "--at", at, "--file", log_file)
     assert code == 0

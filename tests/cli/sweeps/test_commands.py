@@ -1,4 +1,4 @@
-"""`dorm sweep`, and what other commands make of sweeps, on a cluster of processes that knows its users."""
+"""`dorm sweep`, and sweeps in other commands, on a cluster of processes that knows its users."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_million_apps_are_refused_before_anything_is_sent(here: Dorm, tmp_path
     assert "[sweep.too_many]" in here("sweep", "run", "--array", "1001", "--", "true")[2]
 
 
-def test_what_would_be_submitted_is_shown(here: Dorm, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_specs(here: Dorm, tmp_path: Path) -> None:
     file = sweep_file(tmp_path, sweep={"lr": [0.1, 0.01]}, command=["train", "{lr}"], parallel=1)
     code, out, _ = here("sweep", "run", file, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "naps: 2 apps, at most 1 at once")
@@ -182,7 +182,7 @@ def test_what_would_be_submitted_is_shown(here: Dorm, tmp_path: Path) -> None:
         (["FILE"], "usage.nothing_to_do"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(here: Dorm, tmp_path: Path, words: list[str], code: str) -> None:
+def test_ambiguous_requests_are_refused(here: Dorm, tmp_path: Path, words: list[str], code: str) -> None:
     file = sweep_file(tmp_path)
     exit_code, out, err = here("sweep", "run", *[file if word == "FILE" else word for word in words])
     assert (exit_code, out) == (2, "")

@@ -1,4 +1,4 @@
-"""A sweep in containers of Docker: what its apps find there, and the limit."""
+"""A sweep in Docker containers: the variables of its apps, and the limit."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def mine(tmp_path: Path) -> str:
     return str(file)
 
 
-async def test_a_command_goes_where_flags_then_environment_then_contexts_say(tmp_path: Path, mine: str) -> None:
+async def test_flags_precede_environment_precedes_contexts(tmp_path: Path, mine: str) -> None:
     home = tmp_path / "home"
 
     async def goes_to(*arguments: str, **env: str) -> str:
@@ -76,7 +76,7 @@ async def test_credentials_of_another_cluster_are_refused_before_anything_is_sen
     assert "credentials.other_cluster" in reason
 
 
-async def test_a_user_key_stays_at_home(tmp_path: Path) -> None:
+async def test_a_user_key_is_never_sent(tmp_path: Path) -> None:
     public = (await done(tmp_path, "user", "key", str(tmp_path / "alice.nk"))).strip()
     assert public.startswith("U")
     assert len(public) == 56

@@ -1,4 +1,4 @@
-"""A sweep gets onto a cluster once, whatever interrupts it; a real master answers on a log in memory."""
+"""A sweep is submitted once, even after interruptions; a real master answers on a log in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.client.sweeps.finding import find_sweep, free_name, is_sweep
-from dorm.client.sweeps.submitting import submit
+from dorm.client.sweeps.submitting import Outcome, submit
 from dorm.core.query.sweeps import sweeps
 from events import kinds as k
 from events import subjects
@@ -54,7 +54,7 @@ def submissions(log: MemoryLog) -> list[str]:
     return [event.id for event in map(decode, log.records) if isinstance(event, k.AppSubmitted)]
 
 
-async def test_what_was_interrupted_is_gone_on_with() -> None:
+async def test_interrupted_work_is_continued() -> None:
     log, key = await cluster()
     sweep = array(60, parallel=2)
     async with leading(log, "m1", key):
@@ -76,7 +76,7 @@ async def test_what_was_interrupted_is_gone_on_with() -> None:
         assert (again.new, again.before) == (0, 60)
 
 
-async def test_what_was_refused_is_asked_for_again() -> None:
+async def test_refused_apps_are_submitted_again() -> None:
     log, key = await cluster()
     big = array(3, demand={"cpu": 8})
     async with leading(log, "m1", key):
@@ -110,7 +110,7 @@ async def test_a_stranger_joins_nothing_and_cancels_nothing() -> None:
         assert len(find_sweep(await bob.state(), "ann//lr", "bob")) == 4
 
 
-async def test_names_are_those_of_one_sweep() -> None:
+async def test_names_belong_to_one_sweep() -> None:
     log, key = await cluster()
     async with leading(log, "m1", key):
         ann = client(log)
@@ -132,7 +132,7 @@ async def test_names_are_those_of_one_sweep() -> None:
             find_sweep(state, "lrs", "ann")
 
 
-async def test_one_that_is_cancelled_or_over_is_not_gone_on_with() -> None:
+async def test_a_cancelled_or_completed_sweep_is_not_continued() -> None:
     log, key = await cluster()
     async with leading(log, "m1", key):
         ann = client(log)
@@ -146,7 +146,20 @@ async def test_one_that_is_cancelled_or_over_is_not_gone_on_with() -> None:
             await submit(ann, short)
 
 
-async def test_without_a_master_it_gives_up_and_the_same_goes_on() -> None:
+async def test_a_sweep_that_is_being_cancelled_is_not_continued() -> None:
+    """The requests are on the log, and no master has answered them yet."""
+    log, key = await cluster()
+    ann, sweep = client(log), array(2)
+    async with leading(log, "m1", key):
+        await submit(ann, sweep)
+    await ann.cancel("lr-0000")
+    assert await submit(ann, sweep) == Outcome(new=0, before=2), "the other app goes on"
+    await ann.cancel("lr-0001")
+    with raises(Refused, "sweep.cancelled"):
+        await submit(ann, sweep)
+
+
+async def test_without_a_master_it_gives_up_and_the_same_call_continues() -> None:
     log, key = await cluster(users=False)
     with raises(NoAnswer, "master.no_answer"):
         await submit(client(log), array(5), answer_s=0.1)

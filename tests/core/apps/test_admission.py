@@ -1,4 +1,4 @@
-"""The gate: what is refused, and the words that say why."""
+"""Admission: what is refused, and the messages."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_too_large() -> None:
     assert f"at most {LARGEST_SPEC:,}" in said.reason
 
 
-def test_many_large_ones_come_in_several_rounds_and_in_order() -> None:
+def test_many_large_submissions_take_several_rounds_in_order() -> None:
     bench = Bench(a=4)
     for number in range(40):
         bench.submit(f"app{number}", env={"A": "x" * 120_000})
@@ -224,7 +224,7 @@ def test_many_large_ones_come_in_several_rounds_and_in_order() -> None:
     assert [app.name for app in bench.state.live_apps()] == [f"app{number}" for number in range(40)]
 
 
-def test_the_owner_is_whom_the_spec_names_else_the_sender() -> None:
+def test_the_owner_is_named_in_the_spec_or_the_sender() -> None:
     bench = Bench(a=4)
     bench.add(k.AppSubmitted(spec=document("one")), "ann")
     bench.add(k.AppSubmitted(spec=document("two", user="bob")), "ann")

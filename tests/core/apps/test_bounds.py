@@ -1,4 +1,4 @@
-"""Apps that show what they can't do have less until they have shown that they can."""
+"""Apps that failed at a size are limited until they have worked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stop(bench: Bench, name: str = "app") -> None:
 
 
 def crash(bench: Bench, name: str = "app", code: int = 1) -> list[Any]:
-    """A container fails, the others are stopped, the pause passes, and it is placed and started again where it can be."""
+    """A container fails, the others are stopped, the pause passes, and the app is placed and started again if possible."""
     app = bench.app(name)
     bench.exited(name, min(app.generations[app.generation].containers), code)
     said = bench.decide()
@@ -47,7 +47,7 @@ def crash(bench: Bench, name: str = "app", code: int = 1) -> list[Any]:
 
 
 class TestTrial:
-    def test_one_that_never_worked_has_n_min_only_until_it_does(self) -> None:
+    def test_an_app_that_never_worked_gets_n_min_until_it_works(self) -> None:
         bench = Bench(a=8)
         app = bench.running(n_min=2, n_max=6)
         assert size(bench) == 6
@@ -60,7 +60,7 @@ class TestTrial:
         bench.settle()
         assert size(bench) == 6
 
-    def test_one_that_tells_nothing_has_worked_once_it_has_run_for_a_while(self) -> None:
+    def test_an_app_without_reports_has_worked_once_it_has_run_for_a_while(self) -> None:
         bench = Bench(a=8)
         bench.add(k.PolicyChanged(idle_s=86_400))
         bench.running(n_min=2, n_max=6)
@@ -72,7 +72,7 @@ class TestTrial:
         assert said.trigger == "deadline"
         assert size(bench) == 6
 
-    def test_one_that_is_watched_has_not(self) -> None:
+    def test_running_without_progress_is_not_working_under_a_deadline(self) -> None:
         bench = Bench(a=8)
         bench.running(n_min=2, n_max=6, deadlines={"progress": "5m"})
         crash(bench)
@@ -80,7 +80,7 @@ class TestTrial:
         bench.settle()
         assert size(bench) == 2
 
-    def test_one_that_worked_once_may_fail_once(self) -> None:
+    def test_an_app_that_worked_may_fail_once(self) -> None:
         bench = Bench(a=8)
         bench.running(n_min=2, n_max=6)
         works(bench)
@@ -154,13 +154,13 @@ class TestFallback:
         bench.settle()
         assert size(bench) == 6
 
-    def test_what_worked_is_no_failed_adjustment(self) -> None:
+    def test_a_size_that_worked_is_no_failed_adjustment(self) -> None:
         bench = self.grown()
         works(bench)
         crash(bench)
         assert size(bench) == 6
 
-    def test_one_that_hangs_is_taken_back_too(self) -> None:
+    def test_a_hanging_app_is_reverted_too(self) -> None:
         bench = self.grown(deadlines={"progress": "5m"})
         bench.wait(1000)
         (said,) = bench.decide()
@@ -185,7 +185,7 @@ class TestFallback:
         crash(bench)
         return bench
 
-    def test_one_that_shrank_waits_for_what_it_had_and_says_so(self) -> None:
+    def test_an_app_that_shrank_waits_for_its_former_containers_with_that_reason(self) -> None:
         bench = self.shrunk()
         app = bench.app()
         assert (size(bench), app.phase) == (0, "waiting")
@@ -195,7 +195,7 @@ class TestFallback:
         bench.settle()
         assert size(bench) == 4
 
-    def test_but_not_for_ever(self) -> None:
+    def test_only_for_a_limited_time(self) -> None:
         bench = self.shrunk(retries={"reset": "10m"})
         due = next_deadline(bench.state, bench.now)
         assert due is not None
@@ -233,7 +233,7 @@ class TestFallback:
 
 class TestCrashLoop:
     def loop(self) -> Bench:
-        """One that has failed twice and waits, beside one that has the whole cluster."""
+        """An app that has failed twice and waits, next to one that has the whole cluster."""
         bench = Bench(a=4)
         # Its pauses are so long that its room is given to others meanwhile.
         bench.running("loop", n_min=1, n_max=4, retries={"backoff": "10m", "longest": "10m"})
@@ -246,7 +246,7 @@ class TestCrashLoop:
         assert (size(bench, "good"), size(bench, "loop")) == (4, 0)
         return bench
 
-    def test_nobody_is_resized_for_it_for_a_while(self) -> None:
+    def test_no_app_is_resized_for_it_for_a_while(self) -> None:
         bench = self.loop()
         waiting = bench.app("loop").waiting
         assert waiting is not None

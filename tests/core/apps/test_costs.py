@@ -1,4 +1,4 @@
-"""What adjusting an app costs, as the log says: pause and lost work, in seconds."""
+"""The cost of adjusting an app, measured on the log: pause and lost work, in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def works(bench: Bench, app: App, *, steps: int, seconds: float, since: int = 0) -> None:
-    """It tells of the first and the last of these steps."""
+    """It reports the first and the last of these steps."""
     bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since))
     bench.wait(seconds)
     bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since + steps))
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_a_sign_of_work_too() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 3), (2, 1), (1, 4)])
-def test_who_tells_seldom_seems_no_dearer(before: int, after: int) -> None:
+def test_an_app_that_reports_rarely_does_not_seem_more_expensive(before: int, after: int) -> None:
     """The first sign of work comes a minute later, with a minute's steps of that many containers."""
     bench = Bench(a=4)
     app = bench.running(n_max=before)
@@ -122,7 +122,7 @@ def test_who_tells_seldom_seems_no_dearer(before: int, after: int) -> None:
     assert adjust_s(app) == 3
 
 
-def test_a_pace_that_was_never_seen_says_nothing_of_a_pause() -> None:
+def test_without_a_pace_the_pause_is_unknown() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     bench.add(k.AppProgressed(app=app.id, generation=1, step=100))
@@ -133,7 +133,7 @@ def test_a_pace_that_was_never_seen_says_nothing_of_a_pause() -> None:
     assert adjust_s(app) is None
 
 
-def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
+def test_an_app_runs_once_all_of_it_has_started() -> None:
     """A larger partition works faster than before, so the steps it has done may seem to take longer than it is up."""
     bench = Bench(a=4)
     app = bench.running(n_max=1)
@@ -145,7 +145,7 @@ def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
     assert adjust_s(app) == 7
 
 
-def test_an_app_that_tells_nothing_runs_when_it_has_started() -> None:
+def test_an_app_without_reports_runs_when_it_has_started() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     resize(bench, app, 2, stop_s=1.25, start_s=2)
@@ -154,7 +154,7 @@ def test_an_app_that_tells_nothing_runs_when_it_has_started() -> None:
     assert adjust_s(app) == round((3.25 + 2) / 2, 3)
 
 
-def test_what_is_usual_is_the_median_of_restarts() -> None:
+def test_the_usual_cost_is_the_median_of_restarts() -> None:
     bench = Bench(a=16)
     assert usual_adjust_s(bench.state) is None
     for name, seconds in (("one", 1), ("two", 2), ("three", 600)):
@@ -176,7 +176,7 @@ def test_only_the_latest_few_count() -> None:
     assert len(app.history) == LATEST + 3 <= HISTORY
 
 
-def test_the_pace_is_that_from_first_to_last_whatever_lies_between() -> None:
+def test_the_pace_is_that_from_the_first_to_the_last_report() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     for wait, step in ((0, 100), (1, 101), (0, 150), (0, 120), (5, 150), (5, 180)):

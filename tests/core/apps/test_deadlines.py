@@ -1,4 +1,4 @@
-"""Apps that hang are failed, and what can't be heard is not."""
+"""Hanging apps fail, but not those of silent nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def due_s(bench: Bench) -> float | None:
 
 
 def released(**fields: Any) -> Bench:
-    """An app of two containers on two nodes that is released, and of which nothing has started."""
+    """A released app of two containers on two nodes, none of which has started."""
     bench = Bench(a=1, b=1)
     bench.add(k.PolicyChanged(idle_s=86_400))
     bench.submit(n_min=2, n_max=2, **fields)
@@ -34,7 +34,7 @@ def released(**fields: Any) -> Bench:
     return bench
 
 
-def test_what_has_not_started_in_time_has_failed() -> None:
+def test_late_starts_fail() -> None:
     bench = released(deadlines={"start": "1m"})
     assert due_s(bench) == 60 + GRACE_S
     bench.wait(30)
@@ -116,18 +116,18 @@ def test_unknown_is_not_failed() -> None:
     assert bench.decide() == []
     assert due_s(bench) == 60 + GRACE_S
     bench.wait(40)
-    bench.add(joined("b", 1))  # Its agent began anew.
+    bench.add(joined("b", 1))  # Its agent started over.
     assert due_s(bench) == 60 + GRACE_S
 
 
-def test_a_new_master_gives_everybody_time() -> None:
+def test_a_new_master_gives_all_nodes_time() -> None:
     bench = released(deadlines={"start": "1m"})
     bench.wait(500)
     bench.say(k.MasterElected(epoch=2), epoch=2)
     assert due_s(bench) == 60 + GRACE_S
 
 
-def test_what_is_being_stopped_anyway_misses_nothing() -> None:
+def test_stopping_apps_miss_no_deadline() -> None:
     bench = released(deadlines={"start": "1m", "progress": "1m"})
     bench.started()
     bench.settle()
@@ -139,7 +139,7 @@ def test_what_is_being_stopped_anyway_misses_nothing() -> None:
     assert bench.settle() == []
 
 
-def test_one_that_is_done_waits_for_the_others_and_is_not_late() -> None:
+def test_a_finished_container_that_waits_is_not_late() -> None:
     bench = released(deadlines={"start": "1m", "progress": "5m"})
     bench.started(slots=[0])
     bench.exited(slot=0, code=0)

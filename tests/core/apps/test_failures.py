@@ -1,4 +1,4 @@
-"""Retries by cause: what counts against which limit, when counting begins anew, and how the pauses grow."""
+"""Retries by cause: what counts against which limit, when counting starts over, and how the pauses grow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_limit_of_0_fails_at_once() -> None:
 @pytest.mark.parametrize(
     ("limit", "used_up"), [(0, ""), (1, " (1 of 1 retry used up)"), (2, " (2 of 2 retries used up)")]
 )
-def test_the_end_says_how_many_retries_there_were(limit: int, used_up: str) -> None:
+def test_the_end_states_the_number_of_retries(limit: int, used_up: str) -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": limit})
     *earlier, end = [fails(bench) for _ in range(limit + 1)]
@@ -82,7 +82,7 @@ def test_how_it_ended_in_words(how: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.parametrize("cause", ["command", "spec"])
-def test_what_no_retry_changes_fails_at_once(cause: str) -> None:
+def test_failures_that_no_retry_fixes_are_final(cause: str) -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": 9})
     said = fails(bench, None, reason=cause, message="/nope: No such file or directory")
@@ -100,7 +100,7 @@ def test_what_no_retry_changes_fails_at_once(cause: str) -> None:
         ({"code": 1}, 1),
     ],
 )
-def test_what_a_retry_hardly_changes_is_retried_slowly(how: dict[str, Any], pause: float) -> None:
+def test_failures_that_a_retry_rarely_fixes_are_retried_slowly(how: dict[str, Any], pause: float) -> None:
     """The app has worked before, so another node may have what this one lacks."""
     bench = Bench(a=4)
     app = bench.running(n_max=1, retries={"limit": 9})
@@ -181,7 +181,7 @@ def test_waiting_is_no_good_running() -> None:
     assert app.ended == "failed"
 
 
-def test_lost_nodes_cost_no_retry_but_the_pause_grows() -> None:
+def test_lost_nodes_cost_no_retry_and_lengthen_the_pause() -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": 0, "backoff": "2s", "longest": "9s"})
     pauses = []
@@ -196,7 +196,7 @@ def test_lost_nodes_cost_no_retry_but_the_pause_grows() -> None:
     assert pauses == [2, 4, 8, 9]
 
 
-def test_the_room_of_one_that_pauses_is_free_for_others() -> None:
+def test_the_room_of_a_pausing_app_is_free_for_others() -> None:
     bench = Bench(a=4)
     bench.running("crashing", n_min=4, n_max=4, retries={"limit": 9, "backoff": "60s"})
     bench.submit("other", n_min=2, n_max=2)
@@ -209,7 +209,7 @@ def test_the_room_of_one_that_pauses_is_free_for_others() -> None:
     assert bench.app("other").generations[1].released
 
 
-def test_containers_that_had_to_be_killed_are_counted_and_told() -> None:
+def test_killed_containers_are_counted_and_reported() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=2))

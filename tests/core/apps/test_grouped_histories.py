@@ -1,4 +1,4 @@
-"""Histories with faults in which most apps belong to groups: the limit is kept, and everybody still gets a turn."""
+"""Histories with faults in which most apps belong to groups: the limit is kept, and every app still gets a turn."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class Grouped(World):
 
 
 @pytest.mark.parametrize("seed", range(tries(4, 400)))
-def test_limits_hold_and_nobody_is_stuck(seed: int) -> None:
+def test_limits_hold_and_no_one_is_stuck(seed: int) -> None:
     world = Grouped(seed).run()
     assert any(app.spec.group is not None for app in world.whole.apps.values()) or len(world.whole.apps) < 4

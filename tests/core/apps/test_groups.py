@@ -1,4 +1,4 @@
-"""At most so many apps of a group have a place at once."""
+"""A limited number of a group's apps have a place at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_patience_counts_from_ones_turn() -> None:
     assert second.waiting_since == bench.now
 
 
-def test_one_that_stops_or_pauses_still_counts() -> None:
+def test_stopping_and_pausing_apps_still_count() -> None:
     bench = Bench(a=8)
     submit(bench, 3, 1, retries={"limit": 3, "backoff": "60s"})
     bench.settle()
@@ -94,7 +94,7 @@ def test_one_that_stops_or_pauses_still_counts() -> None:
     assert placed(bench) == ["lr-0001"]
 
 
-def test_those_that_wait_are_cancelled_without_a_trace() -> None:
+def test_waiting_apps_are_cancelled_without_a_trace() -> None:
     bench = Bench(a=8)
     submit(bench, 4, 1)
     bench.settle()
@@ -118,7 +118,7 @@ def test_one_with_a_closed_gate_takes_no_turn_and_all_open_at_once_within_the_li
     assert reasons(bench) == {f"lr-{index:04}": CODE for index in (1, 2, 3)}
 
 
-def test_one_that_is_held_keeps_its_turn() -> None:
+def test_a_held_app_keeps_its_turn() -> None:
     bench = Bench(a=8)
     submit(bench, 3, 1)
     bench.settle()
@@ -192,7 +192,7 @@ def test_whatever_happens_the_limit_holds_and_all_get_their_turn(seed: int) -> N
     assert not list(bench.state.live_apps()), f"seed {seed}: somebody never gets a turn"
 
 
-def test_a_log_without_groups_folds_to_what_it_did() -> None:
+def test_a_log_without_groups_folds_as_before() -> None:
     one, other = Bench(a=2), Bench(a=2)
     for bench in (one, other):
         bench.running("app")
@@ -230,7 +230,7 @@ def test_a_sweep_is_a_line_and_a_table() -> None:
     assert end_one.ended_at - end_one.submitted_at == 10 * SECOND
 
 
-def test_a_sweep_that_waits_says_for_what() -> None:
+def test_a_waiting_sweep_shows_the_reason() -> None:
     bench = Bench(a=8)
     bench.submit("prep")
     bench.settle()

@@ -54,7 +54,7 @@ def test_an_apps_own_requirement_still_counts() -> None:
         ({"data": "/data", "models": "/models"}, "spec.volumes.not_together", "all of data, models"),
     ],
 )
-def test_what_no_node_offers_is_refused(volumes: Any, code: str, names: str) -> None:
+def test_volumes_that_no_node_offers_are_refused(volumes: Any, code: str, names: str) -> None:
     bench = Bench(plain=4)
     bench.add(offering("one", data=DATA, private=VolumeOffer(tenants=["vision"])))
     bench.add(offering("two", models=DATA))
@@ -81,7 +81,7 @@ def test_before_any_node_has_joined_an_app_waits() -> None:
     assert isinstance(said, k.AppAccepted)
 
 
-def test_a_volume_for_some_is_for_nobody_else() -> None:
+def test_a_restricted_volume_is_refused_to_others() -> None:
     bench = Bench()
     bench.add(offering("one", private=VolumeOffer(tenants=["vision", "a@b"])))
     bench.add(offering("open", private=VolumeOffer(tenants=["other"])))
@@ -99,7 +99,7 @@ def test_writing_needs_a_volume_that_may_be_written() -> None:
     assert placed(bench) == {"writing": 2}
 
 
-def test_a_missing_folder_gets_nothing_new_and_what_runs_there_stays() -> None:
+def test_a_missing_folder_gets_nothing_new_and_keeps_running_containers() -> None:
     bench = Bench()
     bench.add(offering("one", 2, data=DATA))
     bench.submit("first", volumes={"data": "/data"}, n_max=2)

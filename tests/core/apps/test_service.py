@@ -1,4 +1,4 @@
-"""What an app has got, what is left of its work, and how fast it says it is, as policies are told."""
+"""An app's service so far, remaining work and declared speed, as policies receive them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_app_is_as_old_as_its_submission_and_holds_what_was_decided_last() ->
     assert times() == (40, 3)
 
 
-def test_what_is_left_and_how_fast_as_far_as_its_owner_says() -> None:
+def test_remaining_work_and_speed_as_declared() -> None:
     bench = Bench(a=4)
     app = bench.running(steps=100, speed=[[1, 2.0], [4, 7]])
     bench.add(k.AppProgressed(app=app.id, generation=1, step=30))

@@ -48,7 +48,7 @@ def running(**fields: Any) -> Bench:
     return bench
 
 
-def test_it_gets_what_it_asked_for_and_others_get_the_room() -> None:
+def test_it_gets_the_requested_size_and_others_get_the_room() -> None:
     bench = running()
     bench.submit("other", n_max=4)
     ask(bench, 1, "the gap grows with workers")
@@ -63,7 +63,7 @@ def test_it_gets_what_it_asked_for_and_others_get_the_room() -> None:
     assert size(bench) == 1, "it outlives the resize"
 
 
-def test_it_stays_within_what_the_owner_said() -> None:
+def test_a_request_is_limited_by_the_owners_bounds() -> None:
     bench = running(n_min=2)
     ask(bench, 1)
     bench.settle()
@@ -110,7 +110,7 @@ def test_asking_back_and_forth_changes_nothing_within_that_time() -> None:
     assert bounds(bench.app(), bench.now).n_max == 3, "and asking for the same does not start the time again"
 
 
-def test_repeats_change_nothing_and_wake_nobody() -> None:
+def test_repeats_change_nothing_and_wake_no_reader() -> None:
     bench = running()
     ask(bench, 2, "why")
     bench.settle()

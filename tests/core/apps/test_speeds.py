@@ -1,4 +1,4 @@
-"""How fast an app has worked with each of its partitions, as the log says."""
+"""The speed of an app with each of its partitions, measured on the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_partition_has_a_speed() -> None:
     assert asked(bench).measured == (Measured(2, 1.0, 60.0), Measured(4, 2.0, 40.0))
 
 
-def test_one_report_says_nothing_and_neither_does_a_step_back() -> None:
+def test_one_report_and_a_step_back_give_no_pace() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     bench.add(k.AppProgressed(app=app.id, generation=1, step=100))
@@ -61,7 +61,7 @@ def test_members_that_change_live_are_measured_apart() -> None:
     assert {one.containers: one.steps_per_s for one in asked(bench).measured} == {4: 4.0, left: 3.0}
 
 
-def test_an_app_like_it_stands_in_for_one_that_has_shown_nothing() -> None:
+def test_a_similar_app_represents_one_without_measurements() -> None:
     """The same user, image and command; another user's app says nothing."""
     bench = Bench(a=8)
     first = bench.running("first", n_max=2)
@@ -75,7 +75,7 @@ def test_an_app_like_it_stands_in_for_one_that_has_shown_nothing() -> None:
     assert asked(bench, "foreign").alike == ()
 
 
-def test_apps_like_it_tell_how_much_faster_a_type_of_node_is() -> None:
+def test_similar_apps_show_how_much_faster_a_type_of_node_is() -> None:
     """Two apps of the same command, each on a node of another type, and a third that has worked nowhere."""
     bench = Bench()
     for name, kind in (("a", "fast"), ("b", "slow"), ("c", "slow")):
@@ -94,7 +94,7 @@ def test_apps_like_it_tell_how_much_faster_a_type_of_node_is() -> None:
     assert asked(bench, "other").alike_by_type == ()
 
 
-def test_what_its_owner_declares_by_type_is_known_to_the_policy() -> None:
+def test_declared_speeds_by_type_reach_the_policy() -> None:
     bench = Bench(a=4)
     bench.running("first", n_max=2, speed=[[1, 1.0]], speed_on={"fast": [[1, 3.0], [2, 5.0]]})
     assert asked(bench, "first").speed_on == {"fast": ((1, 3.0), (2, 5.0))}

@@ -1,4 +1,4 @@
-"""Apps in the middle of an adjustment stay as they were decided."""
+"""Apps in the middle of an adjustment are not decided again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from events import kinds as k
 from tests.core.records import Bench, joined
 
 
-def test_nobody_is_moved_in_the_middle_of_an_adjustment() -> None:
+def test_no_app_is_moved_during_an_adjustment() -> None:
     bench = Bench(n1=4)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)

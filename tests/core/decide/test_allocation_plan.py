@@ -22,7 +22,7 @@ def test_slots_stay_with_their_nodes_and_new_ones_are_the_lowest_free() -> None:
     assert sorted(set(after.values())) == ["b", "c"]
 
 
-def test_ports_are_fresh_for_each_generation_and_come_round() -> None:
+def test_ports_are_fresh_for_each_generation_and_are_reused_last() -> None:
     bench = Bench()
     bench.add(joined("a", 4, ports=(20000, 20004)))
     bench.submit(n_max=1, retries={"limit": 9, "backoff": "0s"})
@@ -52,7 +52,7 @@ def test_ports_in_use_are_skipped_also_on_a_shared_address() -> None:
     assert sorted(ports) == [20000, 20001, 20002, 20003]
 
 
-def test_without_a_free_port_an_app_waits_and_says_so() -> None:
+def test_without_a_free_port_an_app_waits_with_that_reason() -> None:
     bench = Bench()
     bench.add(joined("a", 4, ports=(20000, 20002)))
     bench.running("one", n_max=1)
@@ -66,7 +66,7 @@ def test_without_a_free_port_an_app_waits_and_says_so() -> None:
     assert bench.app("two").generations[1].released, "ports of an ended app are free again, though it is still shown"
 
 
-def test_who_is_part_of_the_problem() -> None:
+def test_the_apps_of_the_problem() -> None:
     bench = Bench(a=4, b=4, c=4)
     bench.running("still", n_max=1)
     bench.submit("starting", n_max=1)
@@ -83,7 +83,7 @@ def test_who_is_part_of_the_problem() -> None:
     assert [(node.id, node.drained) for node in problem.nodes] == [("a", False), ("b", False), ("c", True)]
 
 
-def test_what_the_policy_is_told_of_nodes_and_apps() -> None:
+def test_the_policys_input_about_nodes_and_apps() -> None:
     bench = Bench(a=4)
     bench.add(joined("gpu", 8, labels={"zone": "east"}))
     bench.conclude(a=20)

@@ -1,4 +1,4 @@
-"""Batch sizes on the log: what apps declare and report, what a decision tells them, and what agents make of it."""
+"""Batch sizes on the log: declarations and reports of apps, decisions, and agents' actions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_policy_learns_of_the_range_once_the_noise_was_reported() -> None:
 
 
 @pytest.mark.parametrize("noise", [-1.0, float("nan"), float("inf"), None])
-def test_what_is_no_noise_changes_nothing(noise: float | None) -> None:
+def test_an_invalid_noise_changes_nothing(noise: float | None) -> None:
     made = bench()
     report(made, 7.0)
     report(made, noise)
@@ -66,7 +66,7 @@ def test_nor_does_the_noise_of_an_app_without_a_range() -> None:
 
 
 @pytest.mark.parametrize("policy", ["pollux", "sia", "dorm-speed"])
-def test_an_app_that_keeps_its_containers_is_told_another_batch_size(policy: str) -> None:
+def test_an_app_that_keeps_its_containers_gets_another_batch_size(policy: str) -> None:
     made = bench(policy)
     before = made.app().generation
     report(made, 100_000.0)
@@ -79,7 +79,7 @@ def test_an_app_that_keeps_its_containers_is_told_another_batch_size(policy: str
     assert batches(made.decide(allocate=True)) == {}, "it has it already"
 
 
-def test_one_that_hardly_differs_is_not_worth_telling() -> None:
+def test_a_hardly_different_batch_size_is_not_announced() -> None:
     made = bench()
     report(made, 100_000.0)
     made.wait(60)
@@ -91,7 +91,7 @@ def test_one_that_hardly_differs_is_not_worth_telling() -> None:
     assert batches(made.decided(allocate=True)) == {made.app().id: size}
 
 
-def test_under_a_policy_that_chooses_none_it_keeps_what_it_has() -> None:
+def test_without_a_choice_by_the_policy_the_batch_size_stays() -> None:
     made = bench("dorm")
     report(made, 100_000.0)
     made.wait(60)
@@ -99,7 +99,7 @@ def test_under_a_policy_that_chooses_none_it_keeps_what_it_has() -> None:
     assert made.app().batch == 0
 
 
-def test_one_that_is_resized_gets_its_batch_size_with_the_decision() -> None:
+def test_a_resized_app_gets_its_batch_size_with_the_decision() -> None:
     made = bench()
     report(made, 100_000.0)
     made.wait(10_000)
@@ -168,7 +168,7 @@ class TestAgents:
         assert env["DORM_BATCH"] == "/run/x/batch"
 
 
-def test_a_description_says_which_batch_size_an_app_has_and_why() -> None:
+def test_a_description_shows_the_batch_size_and_its_reason() -> None:
     made = bench()
     now = batch_now(made.app(), made.state)
     assert now is not None
@@ -185,7 +185,7 @@ def test_a_description_says_which_batch_size_an_app_has_and_why() -> None:
     assert describe(made.app(), made.now, made.state)["batch"]["now"] == size
 
 
-def test_it_says_where_no_policy_chooses_and_where_no_speed_is_declared() -> None:
+def test_it_explains_a_missing_policy_choice_and_a_missing_speed() -> None:
     made = bench("drf")
     report(made, 1000.0)
     now = batch_now(made.app(), made.state)

@@ -79,7 +79,7 @@ class TestFailure:
             ({"code": None, "reason": "lost", "message": "it is gone"}, "slot 0 on a: it is gone", False),
         ],
     )
-    def test_whose_fault_it_was(self, how: dict[str, str], reason: str, counted: bool) -> None:
+    def test_whether_the_app_failed_by_itself(self, how: dict[str, str], reason: str, counted: bool) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1, retries={"limit": 0} if not counted else {"limit": 1})
         bench.exited(**how)  # type: ignore[arg-type]  # fields of ContainerExited
@@ -88,7 +88,7 @@ class TestFailure:
         assert (said.reason, said.counted) == (reason, counted)
         assert bench.app().failures == int(counted)
 
-    def test_the_first_that_ended_decides_whose_fault_it_was(self) -> None:
+    def test_the_first_ended_container_decides_the_cause(self) -> None:
         bench = Bench(a=4)
         bench.running(n_min=3, n_max=3, retries={"limit": 0})
         bench.exited(slot=0, code=None, reason="lost", message="it is gone")
@@ -129,7 +129,7 @@ class TestFailure:
         bench.settle()
         assert bench.app().generation == 2
 
-    def test_one_that_waits_for_room_after_its_pause_says_so(self) -> None:
+    def test_an_app_that_waits_for_room_after_its_pause_has_that_reason(self) -> None:
         bench = Bench(a=4)
         bench.running(n_min=4, n_max=4)
         bench.exited(slot=0, code=1)
@@ -162,7 +162,7 @@ class TestBarrier:
         assert list(app.generations) == [2]
         assert app.adjustments == 1
 
-    def test_a_container_that_was_never_started_counts_until_its_agent_says_so(self) -> None:
+    def test_a_container_that_was_never_started_counts_until_its_agent_reports_it(self) -> None:
         bench = Bench(a=4)
         bench.submit(n_min=2, n_max=2)
         bench.settle()
@@ -288,8 +288,8 @@ class TestRest:
         bench.settle()
         assert node not in bench.app().generations[2].by_node()
 
-    def test_what_has_to_move_moves_though_nothing_may_change(self) -> None:
-        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start anew."""
+    def test_forced_moves_happen_even_if_nothing_may_change(self) -> None:
+        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start again."""
         bench = Bench(a=2, b=2, c=4)
         bench.add(k.PolicyChanged(params={"theta2": 0.0}))
         for name in ("one", "two", "three"):
@@ -304,7 +304,7 @@ class TestRest:
         assert (decision.overhead, decision.overhead_budget) == (0, 0)
         assert all(placed.node != drained for change in decision.changes for placed in change.placement)
 
-    def test_without_leave_to_change_anything_nobody_else_moves(self) -> None:
+    def test_if_nothing_may_change_no_other_app_moves(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(params={"theta2": 0.0}))
         bench.running("one", n_max=4)
@@ -327,7 +327,7 @@ class TestRest:
             assert digest(bench.state) == before
             bench.decide() or bench.decide(allocate=True)
 
-    def test_the_allocation_waits_until_the_rest_has_been_said(self) -> None:
+    def test_the_allocation_waits_until_the_rest_is_published(self) -> None:
         bench = Bench(a=4)
         bench.submit()
         assert [type(fact) for fact in bench.decided(allocate=True)] == [k.AppAccepted]

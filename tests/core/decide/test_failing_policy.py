@@ -1,4 +1,4 @@
-"""A policy that fails changes nothing: the log says so once, and it is asked again, less and less often."""
+"""A policy that fails changes nothing: the log says so once, and the policy is asked again at growing intervals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def bench() -> Bench:
         (too_slow, "policy.too_slow", "longer than 1 s"),
     ],
 )
-def test_the_round_keeps_the_allocation_and_says_so(
+def test_the_round_keeps_the_allocation_and_reports_it(
     fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch, how: Callable[[Allocation], Any], code: str, text: str
 ) -> None:
     made = bench()
@@ -153,7 +153,7 @@ def test_idle_ticks_ask_again_after_twice_the_time_each(
     assert next_deadline(made.state, made.now) is None, "it works, so an idle log does not grow"
 
 
-def test_one_that_took_too_long_is_asked_by_ticks_alone(
+def test_a_policy_that_took_too_long_is_asked_on_ticks_only(
     fragile: type[Fragile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it computes nothing else is published, so it must not be asked after each event; and events put no tick off."""
@@ -202,7 +202,7 @@ def test_a_plug_in_is_accepted_only_if_the_leading_master_announced_it() -> None
     assert made.state.settings.params == {"speed": 3}
 
 
-def test_a_state_without_plug_ins_has_the_digest_that_it_always_had() -> None:
+def test_a_state_without_plug_ins_keeps_its_digest() -> None:
     fields = msgspec.to_builtins(State())
     assert "plugins" not in fields
     assert "policy_failure" not in fields

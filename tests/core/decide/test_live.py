@@ -1,4 +1,4 @@
-"""Live resizing: what is decided, what each fact changes, and what becomes of members that fail."""
+"""Live resizing: the decisions, the effect of each fact, and members that fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bench_of(*capacities: int) -> Bench:
-    """Nodes a, b, … with so many cores."""
+    """Nodes a, b, … with these cores."""
     return Bench(**dict(zip("abcd", capacities, strict=False)))
 
 
@@ -73,7 +73,7 @@ def shrinking(bench: Bench) -> list[Any]:
     return bench.settle()
 
 
-def test_it_shrinks_in_place_and_its_room_is_given_away_when_it_is_left() -> None:
+def test_it_shrinks_in_place_and_releases_its_room_afterwards() -> None:
     bench = bench_of(2, 2)
     said = shrinking(bench)
     change = next(change for change in only(said, k.Resized).changes if change.app == bench.app().id)
@@ -222,7 +222,7 @@ def test_nothing_is_missed_while_a_node_is_not_heard() -> None:
     assert "LiveResizeFailed" not in kinds(bench.decide())
 
 
-def test_where_no_member_would_stay_it_is_restarted() -> None:
+def test_it_is_restarted_if_no_member_would_stay() -> None:
     bench = bench_of(2, 2)
     live_app(bench, n_max=1)
     (node,) = current(bench).by_node()
@@ -245,7 +245,7 @@ def test_a_drained_node_is_left_live() -> None:
     assert only(said, k.MembersReleased).newcomers
 
 
-def test_an_overtaken_live_adjustment_leaves_nobody_waiting_for_its_room() -> None:
+def test_an_overtaken_live_adjustment_leaves_no_app_waiting_for_its_room() -> None:
     """The app stays as it is, so what was planned in its room is placed again."""
     bench = bench_of(2, 2)
     live_app(bench)
@@ -285,7 +285,7 @@ def test_the_price_of_a_live_resize_is_its_pause() -> None:
     assert adjust_s(bench.app()) == 0.25
 
 
-def test_all_members_done_completes_it_though_newcomers_never_joined() -> None:
+def test_all_members_done_completes_it_even_if_newcomers_never_joined() -> None:
     bench = bench_of(2, 2)
     live_app(bench, n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=4))

@@ -15,7 +15,7 @@ def names(facts: list[k.Event]) -> list[str]:
     return [f"{type(fact).__name__}:{getattr(fact, 'node', '')}" for fact in facts]
 
 
-def test_each_fact_is_said_once_in_order_of_nodes() -> None:
+def test_each_fact_is_published_once_in_order_of_nodes() -> None:
     bench = Bench(b=1, a=1, c=1)
     assert bench.conclude(a=15, b=15, c=15) == []
     assert names(bench.conclude(a=16, b=16, c=1)) == ["NodeLost:a", "NodeLost:b"]
@@ -26,7 +26,7 @@ def test_each_fact_is_said_once_in_order_of_nodes() -> None:
     assert names(bench.conclude(a=0, b=2, c=1)) == ["NodeRecovered:a"]
 
 
-def test_a_node_of_which_nothing_is_known_is_left_alone() -> None:
+def test_an_unknown_node_is_left_alone() -> None:
     assert Bench(a=1).conclude() == []
 
 
@@ -70,7 +70,7 @@ def test_the_longest_lease_that_the_agent_may_believe_in_counts(first: float, th
     assert names(bench.conclude(a=then + 1 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:a"]
 
 
-def test_an_agent_may_say_that_what_runs_goes_by_a_longer_lease_still() -> None:
+def test_an_agent_may_report_that_running_containers_still_have_a_longer_lease() -> None:
     """Its record is from before the lease was lowered, and it may die before it has written another one."""
     bench = Bench()
     bench.add(k.PolicyChanged(node_lease_s=30))
@@ -91,7 +91,7 @@ def test_a_lease_that_ended_while_the_agent_came_back_ends_nothing() -> None:
     assert bench.app().generations[1].containers[0].state == "running"
 
 
-def test_a_new_master_does_not_bring_back_what_it_has_not_heard() -> None:
+def test_a_new_master_does_not_bring_back_silent_nodes() -> None:
     bench = Bench(a=1)
     bench.conclude(a=16)
     bench.wait(60)

@@ -1,4 +1,4 @@
-"""What the failures of one app cost the others: at most two restarts until it has run stably, whatever it does."""
+"""The cost of one app's failures for the others: at most two restarts until it has run stably."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Street:
         self.bench.now = end
 
     def fail(self, code: int | None = 1, **how: Any) -> None:
-        """`loop` fails, where it runs."""
+        """`loop` fails on its node."""
         app = self.app("loop")
         if app.current is not None and app.current.started_at and not app.ended:
             self.bench.exited("loop", min(app.current.containers), code, **how)
@@ -102,7 +102,7 @@ class Street:
 
 
 def street(policy: str = "dorm", **loop: Any) -> Street:
-    """The issue's: two nodes of two cores, of which one app has all and another one begins to fail."""
+    """Two nodes of two cores, all of which one app has, while another one begins to fail."""
     found = Street(policy)
     found.submit("victim", n_min=1, n_max=4)
     retries = {"limit": 1000, "backoff": "1s", "longest": "1s", **loop.pop("retries", {})}
@@ -111,7 +111,7 @@ def street(policy: str = "dorm", **loop: Any) -> Street:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_crash_loop_that_works_a_little_restarts_nobody(policy: str) -> None:
+def test_a_crash_loop_that_works_a_little_restarts_no_other_app(policy: str) -> None:
     found = street(policy)
     found.works = True
     found.wait(60)
@@ -125,7 +125,7 @@ def test_a_crash_loop_that_works_a_little_restarts_nobody(policy: str) -> None:
     assert found.app("victim").generation == before
 
 
-def test_the_room_of_one_that_pauses_for_long_is_used() -> None:
+def test_the_room_of_an_app_in_a_long_pause_is_used() -> None:
     found = street(retries={"backoff": "1h", "longest": "1h"})
     assert (found.size("victim"), found.size("loop")) == (3, 1)
     found.fail()
@@ -211,7 +211,7 @@ def test_it_does_not_take_room_that_is_being_cleared_for_another() -> None:
     assert {name: found.app(name).generation - number for name, number in before.items()} == {"left": 1, "right": 1}
 
 
-def test_one_that_waits_starts_where_it_pauses_and_restarts_nobody() -> None:
+def test_a_waiting_app_starts_in_the_place_of_a_pausing_one_and_restarts_no_other() -> None:
     found = street()
     found.wait(60)
     before = found.app("victim").generation
@@ -222,7 +222,7 @@ def test_one_that_waits_starts_where_it_pauses_and_restarts_nobody() -> None:
     assert found.app("victim").generation == before + (third == 1)
 
 
-def test_room_that_is_kept_is_said_to_be() -> None:
+def test_reserved_room_is_reported() -> None:
     found = Street()
     found.submit("victim", n_min=4, n_max=4)
     found.submit("late", n_min=1)
@@ -235,7 +235,7 @@ def test_room_that_is_kept_is_said_to_be() -> None:
 # --- in words -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_waits_reads_whose_room_is_kept() -> None:
+def test_a_waiting_app_reads_for_whom_room_is_kept() -> None:
     found = street(retries={"backoff": "200s", "longest": "200s"})
     found.works = True
     found.wait(60)
@@ -263,7 +263,7 @@ def test_one_in_debt_reads_why_it_gets_no_more_and_why_it_waits() -> None:
     )
 
 
-def test_a_newcomer_reads_for_whom_it_waits_after_a_restart() -> None:
+def test_a_newcomer_that_waits_for_a_restart_names_the_other_machine() -> None:
     found = Street()
     found.submit("older", n_min=4, n_max=4)
     for node in ("n0", "n1"):
@@ -321,7 +321,7 @@ def resized(*, tells: bool = True) -> tuple[Bench, Any]:
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_nobody_is_resized_again_before_it_has_worked(tells: bool) -> None:
+def test_no_app_is_resized_again_before_it_has_worked(tells: bool) -> None:
     bench, first = resized(tells=tells)
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
@@ -344,7 +344,7 @@ def test_a_step_is_enough() -> None:
     assert first.generation == 3
 
 
-def test_one_that_hangs_does_not_hold_others_up_for_ever() -> None:
+def test_a_hanging_app_does_not_block_others_permanently() -> None:
     bench, first = resized()
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
@@ -385,7 +385,7 @@ ACTS = st.lists(
         st.booleans(),  # whether it makes steps
         st.sampled_from(["exit", "exit", "out_of_memory", "port", "unknown"]),
         st.booleans(),  # whether its owner touches it meanwhile
-        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure somebody looks
+        st.sampled_from([0.0, 0.0, 2.0, 400.0]),  # how long after the failure someone looks
     ),
     min_size=3,
     max_size=14,

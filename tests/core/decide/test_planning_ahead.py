@@ -1,4 +1,5 @@
-"""Plans on the log: what a policy that plans ahead promised, kept by the fold, given back to it, and run by the clock."""
+"""Plans on the log: the promises of a policy that plans ahead, kept by the fold, returned to it, and carried out by the
+clock."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_a_refusal_is_a_reason_with_the_prices_and_no_plan() -> None:
     assert "at present prices" in poor.waiting.text
 
 
-def test_what_follows_by_the_plan_follows_without_any_record() -> None:
+def test_planned_changes_need_no_record() -> None:
     one = bench(a=4)
     submit(one, "first", 800, utility=URGENT)
     one.started("first")
@@ -103,7 +104,7 @@ def test_the_work_that_is_left_follows_from_steps_or_from_service() -> None:
     assert served.chunks == 100
 
 
-def test_parameter_servers_of_the_engine_are_told() -> None:
+def test_parameter_servers_of_the_engine_are_shown() -> None:
     one = bench(a=8)
     submit(one, "ps", 800, n_min=3, utility=URGENT, engine="ps", engine_options={"workers_per_server": 2})
     submit(one, "one", 800, n_min=2, utility=URGENT, engine="ps")

@@ -1,4 +1,4 @@
-"""Ports are counted as room is: an app gets as many containers as they allow, and its shortage is nobody else's."""
+"""Ports count as room: they limit an app's containers, and its shortage affects no other app."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_an_app_of_many_containers_takes_no_ports_that_others_need(name: str) ->
         assert containers(bench, "many") >= min(least, 80)
 
 
-def test_as_many_containers_as_there_are_ports() -> None:
+def test_containers_are_limited_by_ports() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20050)))
     bench.submit("many", demand=TINY, n_max=50)
     play(bench)
     assert containers(bench, "many") == 50
 
 
-def test_a_newcomer_gets_its_ports_from_one_that_has_more_than_it_needs() -> None:
+def test_a_newcomer_gets_ports_of_an_app_with_more_than_it_needs() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20050)))
     bench.submit("many", demand=TINY, n_max=50)
     play(bench)
@@ -108,7 +108,7 @@ def test_a_newcomer_gets_its_ports_from_one_that_has_more_than_it_needs() -> Non
     assert bench.app("many").generation == 2, "and that is that"
 
 
-def test_one_that_needs_all_of_its_containers_keeps_them_and_costs_others_nothing() -> None:
+def test_an_app_at_n_min_keeps_its_containers_and_costs_others_nothing() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20005)), joined("b", 1, ports=(20000, 20009)))
     bench.submit("whole", n_min=5, n_max=5, demand=TINY, require="")
     play(bench)
@@ -122,7 +122,7 @@ def test_one_that_needs_all_of_its_containers_keeps_them_and_costs_others_nothin
     assert [containers(bench, f"new{number}") for number in range(4)] == [1, 1, 1, 1]
 
 
-def test_what_can_not_be_placed_holds_no_ports() -> None:
+def test_unplaceable_apps_hold_no_ports() -> None:
     """Its shortage is its own: who comes after it is placed in the same decision."""
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20004)))
     bench.submit("large", n_min=5, n_max=5, demand=TINY)
@@ -177,7 +177,7 @@ def test_a_generation_waits_for_ports_that_may_still_be_in_use() -> None:
     assert generation.released
 
 
-def test_fresh_ports_come_first() -> None:
+def test_fresh_ports_are_used_first() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20099)))
     bench.running("one", n_max=4)
     bench.submit("two", n_max=1)
@@ -190,7 +190,7 @@ def test_fresh_ports_come_first() -> None:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.soak
-def test_whoever_fits_beside_the_others_runs(name: str, seed: int) -> None:
+def test_an_app_that_fits_next_to_the_others_runs(name: str, seed: int) -> None:
     """Random small ranges, shared addresses among them: the log stays sound, everybody comes to rest, no one who waits for
     ports does so beside a node that has some and room for it."""
     chance = random.Random(f"ports.{seed}")
@@ -249,7 +249,7 @@ def test_ports_that_limit_nothing_change_nothing() -> None:
         assert policy(name).allocate(Problem(nodes, apps), {}) == policy(name).allocate(Problem(wide, apps), {})
 
 
-def test_an_arrival_forces_nobody_from_ports_it_has() -> None:
+def test_an_arrival_takes_no_ports_from_running_apps() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20005)))
     bench.running("one", n_min=5, n_max=5, demand=TINY)
     bench.submit("two", n_max=1)

@@ -1,4 +1,4 @@
-"""A restart that nothing forces waits until the new containers are prepared, and costs the app only what comes after."""
+"""An unforced restart waits until the new containers are prepared, and costs the app only the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.records import CLUSTER, Bench, joined
 
 
 def bench_of(*, prepares: bool = True) -> Bench:
-    """Nodes a and b, of which an app has all, four containers."""
+    """Nodes a and b, with an app that has all four containers."""
     bench = Bench()
     for node in "ab":
         bench.add(joined(node, 2, prepares=prepares))
@@ -75,7 +75,7 @@ def test_a_deadline_bounds_the_wait() -> None:
     assert (released.prepare_s, released.stop_s) == (PREPARE_S, 5.0)
 
 
-def test_one_that_ended_meanwhile_was_not_waited_for() -> None:
+def test_an_app_that_ended_meanwhile_is_not_waited_for() -> None:
     bench = bench_of()
     shrink(bench)
     bench.wait(1)
@@ -87,7 +87,7 @@ def test_agents_that_do_not_report_are_not_waited_for() -> None:
     assert shrink(bench_of(prepares=False)).prepare_s == 0
 
 
-def test_what_has_to_leave_a_node_does_not_wait() -> None:
+def test_containers_that_must_leave_a_node_do_not_wait() -> None:
     bench = Bench()
     for node in "abc":
         bench.add(joined(node, 2, prepares=True))
@@ -98,7 +98,7 @@ def test_what_has_to_leave_a_node_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"generation": 7}, {"identity": "another"}, {"who": "b"}, {"app": "nobody"}])
-def test_who_may_report(fields: dict[str, Any]) -> None:
+def test_invalid_reports_are_ignored(fields: dict[str, Any]) -> None:
     bench = bench_of()
     shrink(bench)
     before = list(bench.app().generations[2].preparing)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dorm.core.app import AdjustmentRecord
 from dorm.core.decide.next_round import decide
 from dorm.core.decide.timing import next_deadline, tick_is_due, trigger
 from dorm.policies import registry as policies
+from dorm.policies.parameters import RESTS_FROM_S
 from dorm.policies.problem import Allocation, Problem
 from events import kinds as k
 from events.quantities import SECOND
@@ -222,7 +224,7 @@ class TestPatience:
         assert isinstance(failed, k.GenerationFailed)
         assert second.waiting_since == failed.retry_at > bench.now, "a pause after a failure is no wait for room"
 
-    def test_a_place_that_is_taken_back_does_not_start_the_wait_anew(self) -> None:
+    def test_a_withdrawn_place_does_not_restart_the_wait(self) -> None:
         bench = self.waiting()
         second = bench.app("second")
         since = second.waiting_since
@@ -266,3 +268,43 @@ def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
     said = decide(bench.state, bench.now, allocate=True).facts
     assert not any(isinstance(fact, k.IdleTicked) for fact in said)
     assert bench.state.seq == end
+
+
+class TestRests:
+    """Under `dorm-speed` with `rest=10`, an app rests for 200 s after a restart of 20 s, and no event ends that."""
+
+    @staticmethod
+    def restarted(bench: Bench, pause_s: int) -> int:
+        """An app that has had its containers since then (UTC ns)."""
+        app = bench.running("app", n_max=2)
+        tick_after(bench, 30)
+        assert app.current is not None
+        since = app.current.decided_at
+        app.history.append(
+            AdjustmentRecord(
+                from_generation=0, to_generation=1, containers_before=1, containers_after=2, decided_at=since,
+                stopped_at=since, released_at=since, started_at=since + pause_s * SECOND,
+            )
+        )  # fmt: skip
+        return since
+
+    @pytest.mark.parametrize(("pause_s", "rest"), [(20, 10.0), (20, 3.0), (4, 10.0), (20, None)])
+    def test_the_end_of_a_rest_is_due(self, pause_s: int, rest: float | None) -> None:
+        bench = Bench(a=4)
+        bench.add(k.PolicyChanged(policy="dorm-speed", params={} if rest is None else {"rest": rest}))
+        since = self.restarted(bench, pause_s)
+        due = next_deadline(bench.state, bench.now)
+        if pause_s < RESTS_FROM_S or rest is None:
+            assert due is None
+            return
+        over = since + int(pause_s * rest) * SECOND
+        assert due is not None
+        assert over < due <= over + SECOND
+        assert trigger(bench.state, due) == "deadline"
+        assert next_deadline(bench.state, due) is None
+
+    def test_another_policy_knows_no_rest(self) -> None:
+        bench = Bench(a=4)
+        bench.add(k.PolicyChanged(policy="dorm"))
+        self.restarted(bench, 20)
+        assert next_deadline(bench.state, bench.now) is None

@@ -1,4 +1,4 @@
-"""Who is answered first where more was submitted than one round can answer."""
+"""Who is answered first if more was submitted than one round can answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answered(bench: Bench) -> list[str]:
     return [fact.submission for fact in bench.decide() if isinstance(fact, k.AppAccepted)]
 
 
-def test_whoever_floods_the_log_waits_for_himself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_floods_the_log_delays_only_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "MOST_ANSWERS", 4)
     bench = Bench(a=4)
     for number in range(10):
@@ -38,7 +38,7 @@ def test_whoever_floods_the_log_waits_for_himself(monkeypatch: pytest.MonkeyPatc
     assert answered(bench) == []
 
 
-def test_what_fits_is_answered_in_the_order_of_arrival() -> None:
+def test_fitting_submissions_are_answered_in_order_of_arrival() -> None:
     bench = Bench(a=4)
     for number in range(3):
         submit(bench, "flood", number)
@@ -46,7 +46,7 @@ def test_what_fits_is_answered_in_the_order_of_arrival() -> None:
     assert answered(bench) == ["flood.0", "flood.1", "flood.2", "ann.0"]
 
 
-def test_large_submissions_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_submissions_leave_room_for_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "LARGEST_ANSWERS", 700)
     bench = Bench(a=4)
     for number in range(6):

@@ -17,7 +17,7 @@ from tests.core.records import Bench
 
 
 def shared(weights: Literal["apps", "tenants"], *apps: tuple[str, str, float]) -> dict[str, int]:
-    """Return how many of 12 cores each app (name, tenant, weight) gets where all come at once and each could use all."""
+    """Return how many of 12 cores each app (name, tenant, weight) gets if all come at once and each could use all."""
     bench = Bench(a=12)
     bench.add(k.PolicyChanged(weights=weights))
     for name, tenant, weight in apps:

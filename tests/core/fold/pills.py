@@ -35,7 +35,7 @@ NO_EVENTS = (
 
 
 def document_of(state: State, cls: type[k.Event], name: str = "run") -> dict[str, Any]:
-    """Return an event of this kind that the fold would act on: about this app, where it has a place."""
+    """Return an event of this kind that the fold would act on: about this app, if it has a place."""
     app = state.find_app(name)
     assert app is not None
     known = {

@@ -1,4 +1,4 @@
-"""What each author may say: every kind of event by every role, and what a hostile author gets out of it."""
+"""What each author may write: every kind of event by every role, and the limits of a hostile author."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_every_act_by_every_author() -> None:
             assert said.known.refusals[-1].who == who
             before, after = dict(plain), msgspec.to_builtins(said.state)
             if type(event) in _SCOPED and said.known.role_of(who):
-                (answer,) = after.pop("submissions").values()  # A known user is told why.
+                (answer,) = after.pop("submissions").values()  # A known user gets the reason.
                 assert (answer["refused_code"], answer["who"]) == (code, who)
                 before.pop("submissions")
             for changed in ("seq", "identities"):
@@ -203,7 +203,7 @@ def test_a_tenant_shares_its_apps() -> None:
     assert app.weight == 3.0
 
 
-def test_a_removed_user_says_nothing_and_the_apps_stay() -> None:
+def test_a_removed_user_can_publish_nothing_and_the_apps_stay() -> None:
     said, app = cluster()
     said.by("root", k.UserRemoved(name="ann"))
     assert said.by("ann", k.AppCancelRequested(app=app.id)) == "identity.unknown"
@@ -213,7 +213,7 @@ def test_a_removed_user_says_nothing_and_the_apps_stay() -> None:
     assert said.by("op", k.AppCancelRequested(app=app.id)) == ""
 
 
-def test_an_app_of_the_open_cluster_stays_its_users() -> None:
+def test_an_app_of_the_open_cluster_keeps_its_user() -> None:
     said = Said()
     said.bench.add(joined("n1"))
     said.by("ann", k.AppSubmitted(id="ann.1", by="ann", spec=document("app")))
@@ -243,7 +243,7 @@ def test_an_app_of_the_open_cluster_stays_its_users() -> None:
         ({"ports": (30_000, 20_000)}, "node.ports.beyond_enrolment"),
     ],
 )
-def test_a_node_claims_what_it_is_enrolled_with(claims: dict[str, Any], code: str) -> None:
+def test_a_node_claims_only_its_enrolled_capacity(claims: dict[str, Any], code: str) -> None:
     said = trusting()
     said.by(
         "root",

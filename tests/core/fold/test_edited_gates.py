@@ -1,4 +1,4 @@
-"""Edits of what says when an app may start, from where, for how long, and how many of its sweep run at once."""
+"""Edits of gates: when an app may start, from where, for how long, and how many of its sweep run at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(bench: Bench, **fields: Any) -> str:
     return said.code
 
 
-def test_a_hold_of_the_spec_ends_by_an_edit_and_begins_by_one() -> None:
+def test_an_edit_can_begin_and_end_a_hold() -> None:
     bench = nodes()
     bench.submit("app", hold=True)
     bench.settle()
@@ -127,7 +127,7 @@ def test_no_two_wait_for_each_other() -> None:
     assert answers[1].code == "edit.after.cycle"
 
 
-def test_what_has_ended_otherwise_is_refused_and_what_is_unknown() -> None:
+def test_other_ended_and_unknown_apps_are_refused() -> None:
     bench = nodes(2)
     bench.running("prep", n_max=1, retries={"limit": 0})
     bench.submit("app", hold=True)
@@ -162,7 +162,7 @@ def test_from_changes_before_the_start_and_the_same_one_is_no_change() -> None:
 @pytest.mark.parametrize(
     "fields", [{"hold": True}, {"after": ["other"]}, {"start_after": "1h"}, {"from": "other"}], ids=str
 )
-def test_one_that_has_started_is_told_what_to_do_instead(fields: dict[str, Any]) -> None:
+def test_a_started_app_is_refused_with_advice(fields: dict[str, Any]) -> None:
     bench = bench_of(2, n_max=1)
     said = edit(bench, **fields)
     assert isinstance(said, k.AppRejected)
@@ -197,7 +197,7 @@ def test_how_many_of_a_sweep_run_at_once_changes_for_all_of_it() -> None:
     bench.settle()
     assert placed(bench) == ["lr-0000", "lr-0001", "lr-0002"]
     assert {limit_of(app) for app in bench.state.live_apps()} == {3}
-    submit_group(bench, 7, 1, first=6)  # Its client goes on with what it was told first.
+    submit_group(bench, 7, 1, first=6)  # Its client continues with the first answer.
     bench.settle()
     assert limit_of(bench.app("lr-0006")) == 3
     (apps,) = sweeps(bench.state).values()

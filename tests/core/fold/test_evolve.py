@@ -1,4 +1,4 @@
-"""The fold, event by event: what each changes, and that a repeat changes nothing."""
+"""The fold, event by event: the effect of each, and that a repeat has none."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestRepeats:
         bench.exited(slot=1, code=1)
         unchanged_by_repeats(bench, start)
 
-    def test_a_late_start_does_not_revive_what_exited(self) -> None:
+    def test_a_late_start_does_not_revive_an_exited_container(self) -> None:
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.settle()
@@ -129,7 +129,7 @@ class TestSubmissions:
         bench.settle()
         assert bench.app().ended == "cancelled"
 
-    def test_a_number_beyond_all_bounds_is_refused_and_harms_nobody(self) -> None:
+    def test_a_number_beyond_all_bounds_is_refused_without_harm(self) -> None:
         bench = Bench(a=4)
         bench.raw(f"dorm.{CLUSTER}.AppSubmitted.eve", b'{"spec": {"name": "x", "n_min": 1' + b"0" * 40 + b"}}")
         assert digest(bench.state)
@@ -236,7 +236,7 @@ class TestNodes:
         assert bench.app().generations[1].ended
         assert isinstance(bench.decide()[0], k.GenerationFailed)
 
-    def test_a_release_that_crosses_with_a_drain_stands(self) -> None:
+    def test_a_release_that_crosses_with_a_drain_remains_valid(self) -> None:
         """Agents know of no drains: what was released starts, and is moved once it runs."""
         bench = Bench(a=4, b=4)
         bench.submit(n_max=1)
@@ -262,7 +262,7 @@ class TestNodes:
         bench.settle()
         assert bench.app().generations[2].by_node() == {"a": 2, "b": 1}
 
-    def test_who_was_drained_by_an_operator_stays_so_when_it_joins_again(self) -> None:
+    def test_a_drained_node_is_still_drained_when_it_joins_again(self) -> None:
         bench = Bench(a=4)
         bench.add(k.NodeDrainRequested(node="a", until_rejoin=True))
         bench.add(joined("a"))
@@ -312,7 +312,9 @@ class TestPolicies:
         bench.add(k.PolicyChanged(set_params={"theta1": None, "floor": 0}))
         assert settings.params == {"theta2": 0.3, "floor": 0}
         bench.add(k.PolicyChanged(params={"theta1": 0.4}, set_params={"floor": 0.1}))
-        assert settings.params == {"theta1": 0.4, "floor": 0.1}, "`params` are all anew, and these on top"
+        assert settings.params == {"theta1": 0.4, "floor": 0.1}, (
+            "`params` replace all parameters, and these come on top"
+        )
         bench.add(k.PolicyChanged(policy="static", set_params={"count": 3}))
         assert (settings.policy, settings.params) == ("static", {"count": 3}), "another policy starts with its defaults"
         bench.add(k.PolicyChanged(set_params={"theta1": 0.2}))
@@ -324,7 +326,7 @@ class TestPolicies:
         assert (bench.state.settings.params, bench.state.settings.quiet_ms) == ({}, 7)
         assert bench.state.counters.ignored == 1
 
-    def test_what_is_asked_is_what_the_fold_makes_of_it(self) -> None:
+    def test_the_question_follows_from_the_fold(self) -> None:
         bench = Bench(a=4)
         for change in (
             k.PolicyChanged(set_params={"theta1": 0.2}, idle_s=60),
@@ -337,7 +339,7 @@ class TestPolicies:
             bench.add(change)
             assert bench.state.settings == expected
 
-    def test_huge_parameters_kill_nobody(self) -> None:
+    def test_huge_parameters_end_no_process(self) -> None:
         bench = Bench(a=4)
         bench.raw(f"dorm.{CLUSTER}.PolicyChanged.eve", b'{"params": {"theta1": 1' + b"0" * 400 + b"}}")
         assert bench.state.settings.params == {}
@@ -350,7 +352,7 @@ class TestPolicies:
 
 
 class TestRounds:
-    def test_a_deposed_master_says_nothing(self) -> None:
+    def test_a_deposed_master_publishes_nothing(self) -> None:
         bench = Bench(a=4)
         bench.say(k.MasterElected(epoch=2), epoch=2)
         before = content(bench.state)
@@ -359,7 +361,7 @@ class TestRounds:
         assert bench.state.counters.void_rounds == 1
         assert bench.state.round_seq == bench.state.seq, "the log fences by it all the same"
 
-    def test_one_that_does_not_know_the_round_before_it_is_void(self) -> None:
+    def test_a_round_that_ignores_the_previous_one_is_void(self) -> None:
         bench = Bench(a=4)
         basis = bench.state.seq
         bench.say(k.NodeLost(node="a", last_heard=0))
@@ -438,7 +440,7 @@ class TestEndedApps:
         assert bench.app().id != first.id
 
 
-def test_nonsense_changes_nothing_but_counters_and_answers() -> None:
+def test_nonsense_changes_only_counters_and_answers() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1)
     for subject, body in nonsense("a", app.id):
@@ -462,7 +464,7 @@ def test_nonsense_changes_nothing_but_counters_and_answers() -> None:
     ],
     ids=str,
 )
-def test_a_spec_that_nobody_has_checked_is_no_app(unchecked: dict[str, object]) -> None:
+def test_an_unchecked_spec_is_no_app(unchecked: dict[str, object]) -> None:
     bench = Bench(a=4)
     spec = msgspec.convert({**document(), **unchecked}, AppSpec)
     bench.say(k.AppAccepted(app="app-aaaaaa", spec=spec, submission="s"))

@@ -60,7 +60,7 @@ def test_the_story_has_all_that_a_golden_log_should() -> None:
     assert not missing
 
 
-def test_the_same_story_told_twice_is_the_same_log() -> None:
+def test_the_same_script_gives_the_same_log() -> None:
     first, second = story(), story()
     assert first == second
     assert made_of(first) == made_of(second)
@@ -79,6 +79,6 @@ def test_histories_are_the_same_under_any_hash_seed() -> None:
     assert run(["-c", code], 1) == run(["-c", code], 2)
 
 
-def test_a_digest_tells_states_apart() -> None:
+def test_a_digest_distinguishes_states() -> None:
     world = World(3).run()
     assert digest(world.whole) != digest(State())

@@ -1,4 +1,4 @@
-"""Whose word counts for a node, where two machines say that they are it."""
+"""Which machine holds a node's name if two claim it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fold(made: Bench) -> Desired:
 
 
 @pytest.mark.parametrize("silent_s", [0, 20, 300])
-def test_another_machine_does_not_get_a_name_whose_lease_has_not_ended(silent_s: float) -> None:
+def test_a_name_with_a_running_lease_goes_to_no_other_machine(silent_s: float) -> None:
     made = bench()
     if silent_s:
         made.conclude(n3=silent_s)
@@ -61,7 +61,7 @@ def test_another_machine_does_not_get_a_name_whose_lease_has_not_ended(silent_s:
     assert states(made) == ["running"]
 
 
-def test_what_it_says_of_containers_that_it_never_had_changes_nothing() -> None:
+def test_its_facts_about_containers_that_it_never_had_change_nothing() -> None:
     made = bench()
     made.add(newcomer())
     ignored = made.state.counters.ignored
@@ -120,7 +120,7 @@ def test_a_departure_that_arrives_after_the_next_process_has_joined_changes_noth
     assert len(fold(made).due) == (condition == "up")
 
 
-def test_the_same_machine_comes_back_at_any_time() -> None:
+def test_the_same_machine_may_return_at_any_time() -> None:
     made = bench()
     made.add(newcomer())
     made.conclude(n3=20)

@@ -61,7 +61,7 @@ def test_a_cluster_that_has_been_open_stays_open() -> None:
 
 
 @pytest.mark.parametrize("name", ["_", "master"])
-def test_what_subjects_use_is_no_tenant_s_name(name: str) -> None:
+def test_tokens_of_subjects_are_no_tenant_names(name: str) -> None:
     """A user of the tenant `_` could set the limits of all shipped folders."""
     said = trusting()
     assert said.by("root", k.UserAdded(name="mallory", role="user", tenant=name)) == "identity.name.reserved"

@@ -1,4 +1,4 @@
-"""A kill ends an app and says so to the agents, once, whatever the app was about to do."""
+"""A kill ends an app and informs the agents, once, whatever the app was doing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_app_that_runs_is_cancelled_and_killed() -> None:
     assert agent_of(bench).apps[bench.app().id].killed
 
 
-def test_one_that_is_cancelled_and_still_stops_is_killed() -> None:
+def test_a_cancelled_app_that_still_stops_is_killed() -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, grace="1h")
     bench.add(k.AppCancelRequested(app=bench.app().id))
@@ -56,7 +56,7 @@ def test_cancel_and_kill_before_the_master_answers_are_one_end(both_first: bool)
     assert orders(bench) == ["AppCancelled", "AppKilled"]
 
 
-def test_nothing_is_killed_of_what_has_stopped() -> None:
+def test_stopped_containers_are_not_killed() -> None:
     bench = Bench(a=4)
     bench.running(n_max=1)
     bench.all_exited()
@@ -67,7 +67,7 @@ def test_nothing_is_killed_of_what_has_stopped() -> None:
     assert bench.app().kill is msgspec.UNSET
 
 
-def test_one_that_waits_is_cancelled() -> None:
+def test_a_waiting_app_is_cancelled() -> None:
     bench = Bench(a=1)
     bench.submit(n_min=1, n_max=1, cpu=1)
     bench.settle()

@@ -126,7 +126,7 @@ def test_nothing_new_is_decided_while_scheduling_is_paused() -> None:
     assert any(isinstance(fact, Resized) for fact in bench.settle())
 
 
-def test_an_app_that_ends_gives_its_room_up_and_one_that_fails_waits() -> None:
+def test_an_ended_app_releases_its_room_and_a_failed_one_waits() -> None:
     bench = Bench(a=2)
     bench.running("one", n_max=1)
     bench.running("two", n_max=1)
@@ -151,7 +151,7 @@ def test_a_pause_counts_once_and_leaves_no_trace() -> None:
     before = digest(bench.state)
     bench.add(k.SchedulingPaused(), "bob")
     assert bench.state.paused.by == "ann"
-    assert digest(bench.state) != before  # It was seen, and counted as one that changes nothing.
+    assert digest(bench.state) != before  # It was read, and counted as a record without effect.
     bench.add(k.SchedulingResumed())
     assert bench.state.counters.ignored == 2
     assert set(msgspec.to_builtins(bench.state)) == set(plain)

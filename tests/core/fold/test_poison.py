@@ -65,7 +65,7 @@ def cluster() -> Cluster:
 
 
 @pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
-def test_no_field_at_its_extremes_stops_anybody(cluster: Cluster, cls: type[k.Event]) -> None:
+def test_no_field_at_its_extremes_stops_a_reader(cluster: Cluster, cls: type[k.Event]) -> None:
     document = document_of(cluster.state, cls)
     subject = subject_of(CLUSTER, cls, cluster.placed("run"))
     tried = 0
@@ -77,7 +77,7 @@ def test_no_field_at_its_extremes_stops_anybody(cluster: Cluster, cls: type[k.Ev
 
 
 def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
-    """Master and agents fold it and go on, and what they say then is readable and counts."""
+    """Master and agents fold it and continue, and their later records are readable and count."""
     state = msgspec.msgpack.decode(copy(cluster.state).encoded, type=State)
     agents = cluster.new_agents()
     log = [Record(state.seq + 1, cluster.now + SECOND, subject, body)]
@@ -114,6 +114,6 @@ def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [cls.__name__ for cls in get_args(k.Published)] + ["NoSuchKind", "round"])
 @pytest.mark.parametrize("body", NO_EVENTS, ids=lambda body: repr(body[:20]))
-def test_what_no_event_is_stops_nobody(cluster: Cluster, kind: str, body: bytes) -> None:
+def test_a_record_that_is_no_event_stops_no_reader(cluster: Cluster, kind: str, body: bytes) -> None:
     who = "master" if kind == "round" else cluster.placed("run")
     _survives(cluster, f"dorm.{CLUSTER}.{kind}.{who}", body)

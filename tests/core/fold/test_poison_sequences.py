@@ -1,6 +1,6 @@
-"""Sequences of valid and hostile records: whatever came before, no record stops a master or an agent, and no promise breaks.
+"""Sequences of valid and hostile records: no record stops a master or an agent, and every promise holds.
 
-Hypothesis chooses the order and, where something breaks, finds the shortest one that still does."""
+Hypothesis chooses the order and, if something breaks, finds the shortest sequence that still does."""
 
 from __future__ import annotations
 

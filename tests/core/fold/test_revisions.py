@@ -1,4 +1,4 @@
-"""Edits and restarts: what is answered, what holds when, and with which spec each generation runs."""
+"""Edits and restarts: the answers, when they take effect, and the spec of each generation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def replaced(bench: Bench, *, code: int = 143) -> k.GenerationReleased:
 # --- edits --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_holds_at_once_restarts_nothing() -> None:
+def test_fields_in_force_at_once_restart_nothing() -> None:
     bench = bench_of(n_max=2)
     said = edit(bench, weight=3, n_max=4, retries={"limit": 9})
     assert isinstance(said, k.AppRevised)
@@ -94,7 +94,7 @@ def test_the_rest_is_taken_up_by_the_next_generation() -> None:
     assert bench.settle() == [], "it is restarted once"
 
 
-def test_containers_that_stop_keep_what_they_were_started_with() -> None:
+def test_stopping_containers_keep_their_spec() -> None:
     bench = bench_of(n_max=2, checkpoint=["save"])
     app = bench.app()
     edit(bench, checkpoint=["store"], demand={"cpu": 2})
@@ -122,7 +122,7 @@ def test_a_larger_demand_takes_fewer_containers(cpu: int) -> None:
 
 
 @pytest.mark.parametrize(("ended", "cpu"), [(False, 500), (True, 1000)])
-def test_an_app_that_has_to_stay_as_it_is_goes_on_to_take_what_it_takes(ended: bool, cpu: int) -> None:
+def test_a_pinned_app_keeps_its_demand_after_an_edit(ended: bool, cpu: int) -> None:
     """A part of it has ended, so nothing can be decided about it: the room that an edit gives up is not free yet."""
     bench = bench_of(n_min=2, n_max=2)
     if ended:
@@ -147,7 +147,7 @@ def test_one_without_room_for_its_new_demand_waits() -> None:
     assert sizes(app) == {"a": 1}
 
 
-def test_one_that_waits_has_it_at_once() -> None:
+def test_a_waiting_app_gets_its_edit_at_once() -> None:
     bench = bench_of(n_max=4, n_min=4)
     bench.submit("later", n_min=4, n_max=4)
     bench.settle()
@@ -156,7 +156,7 @@ def test_one_that_waits_has_it_at_once() -> None:
     assert (said.next, later.spec.command, later.phase) == (None, ["train"], "waiting")
 
 
-def test_an_edit_of_one_that_pauses_is_tried_at_once() -> None:
+def test_an_edit_of_a_pausing_app_is_tried_at_once() -> None:
     bench = bench_of(n_max=1, retries={"limit": 1, "backoff": "1h", "longest": "1h"})
     bench.exited(code=127)
     bench.settle()
@@ -168,7 +168,7 @@ def test_an_edit_of_one_that_pauses_is_tried_at_once() -> None:
     assert app.generations[2].released
 
 
-def test_what_has_not_started_is_placed_again() -> None:
+def test_unstarted_containers_are_placed_again() -> None:
     """The decision before the edit waits for room that another one still has; with the new demand it would take more."""
     bench = bench_of(n_max=4, n_min=1)
     bench.submit("new", n_min=2, n_max=2)
@@ -183,7 +183,7 @@ def test_what_has_not_started_is_placed_again() -> None:
     assert (sizes(new), new.generations[new.generation].revision) == ({"a": 1}, 2)
 
 
-def test_of_two_editors_the_second_has_to_look_again() -> None:
+def test_the_second_of_two_editors_has_to_reread() -> None:
     bench = bench_of(n_max=2)
     read = fingerprint(bench.app().owners_spec)
     bench.add(k.AppEditRequested(id="1", app="app", spec=document(n_max=2, weight=2), made_from=read), "ann")
@@ -233,7 +233,7 @@ def test_an_edit_that_is_impossible(fields: dict[str, Any], code: str) -> None:
     assert msgspec.to_builtins(bench.app()) == before
 
 
-def test_what_is_not_there_or_has_ended() -> None:
+def test_missing_and_ended_apps() -> None:
     bench = bench_of(n_max=1)
     bench.add(k.AppEditRequested(id="1", app="nobody", spec=document()), "ann")
     assert answer(bench, "1").code == "app.not_found"
@@ -252,7 +252,7 @@ def test_nodes_with_an_older_agent() -> None:
     assert isinstance(restart(bench), k.AppRestarted), "a restart of what runs is an adjustment like any other"
 
 
-def test_back_to_what_runs_needs_no_restart() -> None:
+def test_reverting_to_the_running_spec_needs_no_restart() -> None:
     bench = bench_of(n_max=1)
     bench.state.pause = msgspec.UNSET
     app = bench.app()
@@ -264,7 +264,7 @@ def test_back_to_what_runs_needs_no_restart() -> None:
 # --- restarts -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_runs_is_restarted_in_its_place() -> None:
+def test_a_running_app_is_restarted_in_its_place() -> None:
     bench = bench_of(2, "a", "b", n_max=3)
     app = bench.app()
     places = sizes(app)
@@ -300,7 +300,7 @@ def failed(bench: Bench) -> App:
     return app
 
 
-def test_a_failed_app_goes_on_under_its_name() -> None:
+def test_a_failed_app_continues_under_its_name() -> None:
     bench = bench_of(n_max=1, retries={"limit": 0})
     app = failed(bench)
     bench.wait(60)
@@ -327,7 +327,7 @@ def test_a_failed_app_is_edited_and_restarted() -> None:
     assert part_of(bench.state, "c", "a").apps[app.id].spec.command == ["right"]
 
 
-def test_a_cancelled_app_goes_on() -> None:
+def test_a_cancelled_app_continues() -> None:
     bench = bench_of(n_max=1)
     bench.add(k.AppCancelRequested(app="app"))
     bench.settle()
@@ -347,7 +347,7 @@ def test_a_name_that_is_taken_by_now() -> None:
     assert answer(bench, "r").code == "spec.name.taken"
 
 
-def test_what_waits_has_nothing_to_restart() -> None:
+def test_a_waiting_app_has_nothing_to_restart() -> None:
     bench = bench_of(n_max=4, n_min=4)
     bench.submit("later", n_min=4, n_max=4)
     bench.settle()
@@ -362,7 +362,7 @@ def test_a_live_app_is_restarted_too() -> None:
     assert [(change.adjustment, change.why) for change in resized.changes] == [("restart", "")]
 
 
-def test_the_state_keeps_its_digest_until_somebody_steers() -> None:
+def test_the_state_keeps_its_digest_until_an_edit_or_a_restart() -> None:
     bench = bench_of(n_max=1)
     assert not {"revisions", "restart"} & msgspec.to_builtins(bench.app()).keys()
     edit(bench, image="two", id="1")
@@ -371,7 +371,7 @@ def test_the_state_keeps_its_digest_until_somebody_steers() -> None:
     assert kept.apps[bench.app().id].next_spec.image == "two"
 
 
-def test_it_is_planned_first() -> None:
+def test_a_restart_is_planned_first() -> None:
     bench = bench_of(n_max=2)
     before = digest(bench.state)
     after = msgspec.structs.replace(bench.app().owners_spec, image="two")

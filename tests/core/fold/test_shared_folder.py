@@ -1,4 +1,4 @@
-"""Which folder of checkpoints is the cluster's, and what becomes of nodes with another one."""
+"""The cluster's folder of checkpoints, and nodes with another one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_node_with_another_folder_gets_no_containers() -> None:
     assert f"dorm policy set checkpoints={OTHER}" in row.trouble
 
 
-def test_one_that_joins_first_is_outvoted_as_long_as_nothing_runs_there() -> None:
+def test_the_first_folder_is_outvoted_as_long_as_nothing_runs_there() -> None:
     bench = Bench()
     join(bench, "a", OTHER)
     assert (bench.state.checkpoints, foreign(bench)) == (OTHER, [])
@@ -45,7 +45,7 @@ def test_one_that_joins_first_is_outvoted_as_long_as_nothing_runs_there() -> Non
     assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, ["a"])
 
 
-def test_the_folder_in_which_an_app_saved_stays_and_the_operator_has_the_last_word() -> None:
+def test_the_folder_with_checkpoints_stays_in_force_until_an_operator_changes_it() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
     app = bench.running(n_max=1)
@@ -141,7 +141,7 @@ def test_a_mount_that_returns_on_one_node_alone_gets_its_app() -> None:
     assert [{placed.node for placed in change.placement} for change in resized.changes] == [{"a"}]
 
 
-def test_agents_of_earlier_releases_say_nothing_and_are_used() -> None:
+def test_agents_of_earlier_releases_announce_nothing_and_are_used() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
     join(bench, "b", "")

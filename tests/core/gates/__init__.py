@@ -1,1 +1,1 @@
-"""What keeps an app from running: by hand on a bench, and in histories of a virtual cluster (`worlds`)."""
+"""What keeps an app from running: in single tests, and in histories of a virtual cluster (`worlds`)."""

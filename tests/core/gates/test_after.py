@@ -1,4 +1,4 @@
-"""Apps that wait for others: they run once these have ended as they have to, and end if that can't be any more."""
+"""Apps that wait for others: they run once these have ended as required, and end if that has become impossible."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ def test_a_hold_and_another_app_are_two_gates() -> None:
     assert sizes(bench.app()) == {"a": 2}
 
 
-def test_one_that_is_held_ends_too_once_it_can_never_run() -> None:
+def test_a_held_app_ends_once_it_can_never_run() -> None:
     bench = waiting(hold=True)
     end(bench, "prep", "failed")
     assert bench.app().ended == "cancelled"
 
 
-def test_what_has_ended_already_counts_as_it_ended() -> None:
+def test_ended_apps_count_by_their_end() -> None:
     bench = waiting()
     end(bench, "prep", "completed")
     assert refusal(bench, "later", after=["prep"]) == ""
@@ -122,7 +122,7 @@ def test_what_has_ended_already_counts_as_it_ended() -> None:
     assert refusal(bench, "never", after=[{"app": bench.app("prep").id, "when": "failed"}]) == "spec.after.never"
 
 
-def test_what_waits_outlives_the_memory_of_what_it_waited_for() -> None:
+def test_waiting_outlasts_the_memory_of_the_awaited_app() -> None:
     bench = waiting(hold=True)
     end(bench, "prep", "completed")
     bench.add(k.PolicyChanged(retention_s=0.0))
@@ -170,7 +170,7 @@ def test_order_of_several_files() -> None:
     assert found.value.code == "spec.after.cycle"
 
 
-def test_plans_know_what_is_to_be_waited_for() -> None:
+def test_plans_know_awaited_apps() -> None:
     bench = waiting()
     specs = (checked("z", after=["y"]), checked("y"))
     (app, y, z) = [one for one in plan(bench.state, bench.now, Assumed(specs=specs)).apps if one.name != "prep"]
@@ -200,7 +200,7 @@ def answer(said: Said, who: str, name: str, after: str) -> tuple[str, str]:
     return (fact.code, fact.reason) if isinstance(fact, AppRejected) else ("", "")
 
 
-def test_nobody_learns_of_apps_of_others() -> None:
+def test_no_user_learns_about_apps_of_others() -> None:
     said = cluster()
     hidden, absent = said.bench.app("secret").id, "secret-aaaaaaaaaaaa"
     for name in ("secret", hidden):

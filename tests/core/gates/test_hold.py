@@ -1,4 +1,4 @@
-"""Holds: nothing of a held app runs, nobody reserves anything for it, and it goes on where it was."""
+"""Holds: a held app does not run, nothing is reserved for it, and it continues where it stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_held_app_that_waits_is_no_demand() -> None:
     assert next_deadline(bench.state, bench.now) is None
 
 
-def test_a_released_app_gets_its_share_and_its_wait_begins_then() -> None:
+def test_a_released_app_waits_from_its_release() -> None:
     bench = Bench(a=2)
     bench.submit("app", n_max=2, hold=True)
     bench.settle()
@@ -53,7 +53,7 @@ def test_a_released_app_gets_its_share_and_its_wait_begins_then() -> None:
     assert (sizes(bench.app()), held(bench)) == ({"a": 2}, "")
 
 
-def test_a_running_app_gives_its_containers_back_and_goes_on_from_its_checkpoint() -> None:
+def test_a_held_app_gives_its_containers_back_and_continues_from_its_checkpoint() -> None:
     bench = Bench(a=2)
     app = bench.running("app", n_max=2)
     bench.add(k.AppCheckpointed(app=app.id, generation=1, step=40), "a")
@@ -116,7 +116,7 @@ def test_an_app_that_pauses_after_a_failure_can_be_held_and_keeps_its_failures()
     assert (sizes(bench.app()), bench.app().failures) == ({"a": 1}, 1)
 
 
-def test_no_room_is_kept_for_one_that_is_held_while_it_pauses() -> None:
+def test_no_room_is_kept_for_a_held_app_that_pauses() -> None:
     """As it is for others that are tried again soon, so that no neighbor grows and shrinks for nothing."""
     for held_too, grows in ((False, {"a": 1}), (True, {"a": 2})):
         bench = Bench(a=2)
@@ -151,7 +151,7 @@ def test_a_held_app_can_be_cancelled_and_no_gate_is_left() -> None:
     assert describe(bench.app(), bench.now)["hold"] is None
 
 
-def test_people_see_who_holds_it() -> None:
+def test_the_holder_is_shown() -> None:
     bench = Bench(a=2)
     bench.running("app")
     bench.add(k.AppHoldRequested(app="app", reason="wrong data"), "ann")
@@ -161,7 +161,7 @@ def test_people_see_who_holds_it() -> None:
     }  # fmt: skip
 
 
-def test_an_app_without_gates_has_the_bytes_that_it_had() -> None:
+def test_an_app_without_gates_is_encoded_as_before() -> None:
     bench = Bench(a=2)
     bench.running("app")
     assert "gates" not in msgspec.to_builtins(bench.app())
@@ -191,7 +191,7 @@ def test_strangers_hold_and_release_nothing() -> None:
 
 
 @pytest.mark.parametrize("first", ["ann", ""])
-def test_what_an_operator_holds_the_owner_cannot_release(first: str) -> None:
+def test_an_owner_cannot_release_an_operators_hold(first: str) -> None:
     said = cluster()
     app = said.bench.app()
     if first:

@@ -45,7 +45,7 @@ def rest(bench: Bench) -> float:
 
 
 @pytest.mark.parametrize("start", ["1h", 3600, "60m", at(3600)])
-def test_it_starts_when_its_time_has_come_and_a_wake_up_is_due_then(start: Any) -> None:
+def test_it_starts_at_its_time_and_a_wake_up_is_due_then(start: Any) -> None:
     bench = Bench(a=2)
     bench.submit("app", n_max=2, start_after=start)
     passed = rest(bench)
@@ -193,7 +193,7 @@ def test_pauses_and_waits_do_not_count_and_restarts_add_up() -> None:
     assert ends_at(bench.app()) == bench.now + 290 * SECOND
 
 
-def test_one_that_completes_in_time_has_completed() -> None:
+def test_an_app_that_completes_in_time_has_completed() -> None:
     bench = Bench(a=2)
     bench.running("app", n_max=2, max_runtime="10m")
     bench.exited(slot=0)
@@ -219,7 +219,7 @@ def test_it_ends_while_scheduling_is_paused() -> None:
     assert any(isinstance(fact, AppCancelled) for fact in bench.settle())
 
 
-def test_what_has_no_limit_has_the_bytes_that_it_had() -> None:
+def test_an_app_without_a_limit_is_encoded_as_before() -> None:
     found = []
     for fields in ({}, {"max_runtime": ""}):
         bench = Bench(a=2)

@@ -1,4 +1,4 @@
-"""A node that knows only its part desires what it would desire if it had folded all rounds, after each of them."""
+"""After each round, a node that knows only its part desires the same as one that has folded all rounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fold(desired: Desired, cluster: str, records: list[Record]) -> None:
 
 @pytest.mark.usefixtures("only_policies_of_ours")
 @pytest.mark.parametrize("seed", [7, 13, *range(300, 300 + tries(0, 40))])
-def test_a_part_says_what_the_rounds_say(seed: int) -> None:
+def test_a_part_agrees_with_the_rounds(seed: int) -> None:
     cluster, records = of_history(seed)
     state, folds, compared = State(), dict[str, Desired](), 0
     for record in records:
@@ -82,7 +82,7 @@ def test_a_part_says_what_the_rounds_say(seed: int) -> None:
 
 @pytest.mark.usefixtures("only_policies_of_ours")
 @pytest.mark.parametrize("seed", [7, *range(300, 300 + tries(0, 40))])
-def test_what_concerns_no_node_changes_no_part(seed: int) -> None:
+def test_events_without_a_node_change_no_part(seed: int) -> None:
     """A node whose last part is old, and that has read its own facts since, desires what a part of the last record says."""
     cluster, records = of_history(seed)
     state, concerned = State(), Concerned()
@@ -108,7 +108,7 @@ def test_what_concerns_no_node_changes_no_part(seed: int) -> None:
     assert 0 < written < len(records) * len(agents) / 2, "most records concern few nodes"
 
 
-def test_rounds_and_parts_say_how_long_each_tenants_apps_are_kept() -> None:
+def test_rounds_and_parts_state_how_long_each_tenants_apps_are_kept() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1)
     bench.add(k.PolicyChanged(retention_s=60, tenant_retention_s={app.spec.user: 600.0, "other": 1.0}))

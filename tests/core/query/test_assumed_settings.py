@@ -30,7 +30,7 @@ NOW = Settings(policy="dorm", params={"theta2": 0.3}, quiet_ms=500)
         ["quiet=default"],
     ],
 )
-def test_what_is_assumed_is_what_the_command_would_set(pairs: list[str]) -> None:
+def test_assumed_settings_equal_those_of_the_command(pairs: list[str]) -> None:
     state = State(settings=NOW)
     assumed, words = change_for(settings_in(state, pairs), state)
     wanted = all_after(NOW, change_of(pairs, NOW))
@@ -59,6 +59,6 @@ def test_nothing_is_set_where_nothing_differs() -> None:
         ({"policy": "nonsense"}, "policy.unknown"),
     ],
 )
-def test_what_the_cluster_would_refuse_cannot_be_assumed(settings: dict[str, Any], code: str) -> None:
+def test_invalid_settings_cannot_be_assumed(settings: dict[str, Any], code: str) -> None:
     with raises(UnknownSetting, code):
         plan(State(settings=NOW), 1, Assumed(settings=settings))

@@ -1,4 +1,4 @@
-"""Plans: what would be decided is what a master then decides, and nothing of it stays."""
+"""Plans equal the decisions that a master then makes, and leave no trace."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nothing_would_change_on_a_cluster_at_rest() -> None:
     assert found.before == found.after
 
 
-def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
+def test_a_plan_for_a_new_app_equals_the_decision() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),))
     assert found.changes
@@ -85,7 +85,7 @@ def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
     assert found.rounds[0].overhead == 1
 
 
-def test_while_scheduling_is_paused_a_plan_is_what_its_resumption_decides() -> None:
+def test_while_scheduling_is_paused_a_plan_shows_the_decision_on_resumption() -> None:
     bench = busy()
     bench.add(k.SchedulingPaused(reason="new switches"))
     bench.submit("new", n_max=8)
@@ -100,7 +100,7 @@ def test_while_scheduling_is_paused_a_plan_is_what_its_resumption_decides() -> N
     assert planned(bench).paused == ""
 
 
-def test_the_figures_are_those_of_the_decision() -> None:
+def test_figures_equal_those_of_the_decision() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),))
     bench.submit("new", n_max=8)
@@ -114,7 +114,7 @@ def test_the_figures_are_those_of_the_decision() -> None:
     assert standing.apps[bench.app().id].fair == pytest.approx(0.5)
 
 
-def test_an_app_that_would_wait_changes_nothing_and_says_why() -> None:
+def test_an_app_that_would_wait_changes_nothing_and_has_a_reason() -> None:
     found = planned(busy(), settings={"theta2": 0}, specs=(checked("new", n_min=4, n_max=8),))
     assert not found.changes
     waits = named(found, "new")
@@ -208,7 +208,7 @@ def test_several_rounds() -> None:
     assert named(one, "d").after == 0
 
 
-def test_what_a_restart_costs() -> None:
+def test_the_cost_of_a_restart() -> None:
     bench = busy()
     found = planned(bench, specs=(checked("new", n_max=8),), settings={"adjust_s": 12})
     assert (named(found).adjust_s, named(found).measured) == (12.0, False)
@@ -227,7 +227,7 @@ def test_what_a_restart_costs() -> None:
         ({"cancelled": ("nobody",)}, "app.not_found"),
     ],
 )
-def test_what_can_not_be(assumed: dict[str, Any], code: str) -> None:
+def test_impossible_requests(assumed: dict[str, Any], code: str) -> None:
     with raises(PlanError, code):
         planned(busy(), **assumed)
 
@@ -259,7 +259,7 @@ def test_any_moment_of_a_log_can_be_planned_from() -> None:
 
 
 def test_a_live_app_is_resized_without_a_restart() -> None:
-    """The rounds after it go on from what its members would have said."""
+    """The following rounds continue from the reports that its members would have made."""
     bench = Bench(n1=4, n2=4)
     bench.add(EXACT)
     bench.running("app", n_max=8, elastic="live")

@@ -1,11 +1,11 @@
-"""What is assumed for a plan, as the facts of those who would say so."""
+"""The assumptions of a plan, as facts of their publishers."""
 
 from __future__ import annotations
 
 import pytest
 
 from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
-from dorm.core.query.planning.plans import plan, said_for
+from dorm.core.query.planning.plans import assumed_events, plan
 from dorm.core.state import digest
 from events import kinds as k
 from tests.core.records import Bench, checked, joined
@@ -30,7 +30,7 @@ def test_each_speaks_for_itself(bench: Bench) -> None:
         updated=(k.AppUpdated(app="one", n_max=2, weight=3.0),),
         specs=(checked("two"),),
     )
-    words, said = said_for(bench.state, bench.state.time, assumed)
+    words, said = assumed_events(bench.state, bench.state.time, assumed)
     kinds = [(type(event).__name__, who) for event, who in said]
     assert kinds == [
         ("PolicyChanged", "plan"),
@@ -53,4 +53,4 @@ def test_an_app_with_other_bounds_is_planned(bench: Bench) -> None:
 @pytest.mark.parametrize("change", [k.AppUpdated(app="nobody", n_max=2), k.AppUpdated(app="one", n_min=50, n_max=60)])
 def test_a_change_that_would_be_refused_can_not_be_assumed(bench: Bench, change: k.AppUpdated) -> None:
     with pytest.raises(PlanError):
-        said_for(bench.state, bench.state.time, Assumed(updated=(change,)))
+        assumed_events(bench.state, bench.state.time, Assumed(updated=(change,)))

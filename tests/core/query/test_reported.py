@@ -1,4 +1,4 @@
-"""What apps reported beside the log, laid over a state for people."""
+"""Reports of apps beside the log, merged into a state for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def beside(bench: Bench, node: str = "n1", *, later_s: float = 1, generation: in
     return Record(1, bench.state.time + int(later_s * SECOND), subject, encode(event))
 
 
-def test_a_newer_report_is_shown_and_the_state_stays_as_it_is() -> None:
+def test_a_newer_report_is_shown_and_the_state_is_unchanged() -> None:
     bench = running()
     now = bench.state.time + 3 * SECOND
     (row,) = app_rows(bench.state, now)

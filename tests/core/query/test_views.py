@@ -11,7 +11,7 @@ def left(bench: Bench, node: str = "a") -> list[tuple[str, int, str]]:
     return [(one.name, one.containers, one.next) for one in leaving(bench.state, node)]
 
 
-def test_what_a_drained_node_still_holds_and_what_becomes_of_it() -> None:
+def test_the_contents_of_a_drained_node_and_their_future() -> None:
     bench = Bench(a=4, b=4)
     bench.running("moves", n_min=2, n_max=2)
     bench.running("homeless", cpu=2, n_min=3, n_max=3)
@@ -24,7 +24,7 @@ def test_what_a_drained_node_still_holds_and_what_becomes_of_it() -> None:
     ]
     bench.settle()
     (moves, homeless) = left(bench, node)
-    assert moves == ("moves", 2, f"being stopped, and goes on at {other} (2)")
+    assert moves == ("moves", 2, f"being stopped, and continues at {other} (2)")
     assert homeless[2].startswith("being stopped, then it waits: ")
     for name in ("moves", "homeless"):
         bench.all_exited(name, 143, generation=1, asked=True)
@@ -32,7 +32,7 @@ def test_what_a_drained_node_still_holds_and_what_becomes_of_it() -> None:
     assert left(bench, node) == []
 
 
-def test_a_lost_node_is_said_to_be_in_the_way() -> None:
+def test_a_lost_node_is_named_as_the_obstacle() -> None:
     bench = Bench(a=1, b=1)
     bench.running(n_min=2, n_max=2)
     bench.conclude(b=20)

@@ -63,7 +63,7 @@ class VirtualMaster:
         return leading.Moment(self.now(), self.world.now + LATER)
 
     def decide(self, *, slip: bool = True) -> bool:
-        """One round; False where there was nothing to say."""
+        """One round; False if there was nothing to say."""
         if self.epoch == 0:
             self.elect()
             return True

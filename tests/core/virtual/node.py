@@ -122,7 +122,7 @@ class VirtualNode:
                 self.extend_lease(self.joined_at)
 
     def beat(self) -> None:
-        """A heartbeat that is stored extends the lease; an agent that finds it over joins anew."""
+        """A heartbeat that is stored extends the lease; an agent whose lease has expired joins again."""
         if not self.agent_up:
             return
         if self.world.now > self.lease_until and self.world.agents_rejoin:
@@ -139,7 +139,7 @@ class VirtualNode:
             self.lease_until = sent_at + int(self.desired.lease_s * SECOND)
 
     def act(self, most: int) -> bool:
-        """List, compare, and do (some of) what follows.  False where nothing was to be done."""
+        """List, compare, and do (some of) what follows.  False if nothing was to be done."""
         if not self.ready:
             return False
         actions = reconciling.reconcile(
@@ -231,7 +231,7 @@ class VirtualNode:
         )
 
     def flush(self, most: int) -> None:
-        """Store some of what waits to be told."""
+        """Store some of the waiting reports."""
         if self.agent_up:
             self.outbox, self.lines = self.outbox + self.lines, []
         while self.outbox and self.agent_up and self.connected and most:
@@ -283,7 +283,7 @@ class VirtualNode:
         self.outbox = []
 
     def tick(self) -> None:
-        """The engine's time goes on."""
+        """The engine's time advances."""
         for toy in self.engine.values():
             if toy.state != "running":
                 continue

@@ -55,13 +55,13 @@ class World:
         agents_rejoin: bool = True,
         live: float = 0.0,
     ) -> None:
-        """`live`: how many of the apps declare live resizing; where it is 1.0 they run for long and may grow far."""
+        """`live`: the part of the apps that declare live resizing; if it is 1.0, they run for long and may grow far."""
         any_policy.register()
         self.seed, self.steps, self.policies = seed, steps, policies
         self.outages = outages
         """How often a node is cut off for about a lease, beyond the usual."""
         self.agents_rejoin = agents_rejoin
-        """Whether an agent that was cut off for longer than the lease joins anew before it starts anything."""
+        """Whether an agent that was cut off for longer than the lease joins again before it starts anything."""
         self.chance = random.Random(seed)
         self.faults = self.chance.choice([0.3, 1.0, 1.0] if live < 1.0 else [0.1, 0.3, 1.0])
         self.now = START
@@ -97,7 +97,7 @@ class World:
             raise Broken(f"seed {self.seed}, record {len(self.log)}: {otherwise}")
 
     def append(self, subject: str, body: bytes, msg_id: str = "", expected_last: int | None = None) -> int | None:
-        """Sequence, or None where another record on the subject was first."""
+        """Sequence, or None if another record on the subject was first."""
         if msg_id and msg_id in self.ids:
             return self.ids[msg_id]
         if expected_last is not None:
@@ -332,7 +332,8 @@ class World:
                     node.launched.discard(gone)
 
     def outage(self, node: VirtualNode) -> None:
-        """Cut off for about as long as its lease, while the others go on; then it hears all that it missed, bit by bit."""
+        """Cut off for about as long as its lease, while the others continue; then it receives all that it missed, bit by
+        bit."""
         node.connected = False
         for _ in range(4):
             self.master_step()

@@ -38,7 +38,7 @@ STEPS = 250
 
 
 @pytest.mark.soak
-async def test_ranks_of_all_containers_train_save_and_go_on(tmp_path: Path) -> None:
+async def test_ranks_of_all_containers_train_save_and_resume(tmp_path: Path) -> None:
     spec = sample("logistic_mpi", steps=STEPS, pace=0.01, n_min=2)
     app = await grown_and_shrunk(tmp_path / "cluster", spec)
     assert app.step == STEPS

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.apps.partition import REPOSITORY, free_ports
+from tests.apps.partition import REPOSITORY
 from tests.e2e.engines.resized import grown_and_shrunk, sample
+from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def undisturbed(folder: Path) -> float:
     [{}, {"processes": 2}, {"rendezvous": "c10d", "restarts": 1}],
     ids=["variables", "launcher", "c10d"],
 )
-async def test_workers_train_save_and_go_on(tmp_path: Path, options: dict[str, object]) -> None:
+async def test_workers_train_save_and_resume(tmp_path: Path, options: dict[str, object]) -> None:
     spec = sample("torch_mlp", steps=STEPS, pace=0.2, n_min=2, engine_options=options)
     spec["demand"] = {"cpu": "500m", "memory": "256MiB"}
     app = await grown_and_shrunk(tmp_path / "cluster", spec)

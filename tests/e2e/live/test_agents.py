@@ -1,4 +1,4 @@
-"""A live app whose agents fail: processes of their own, as on machines, that are killed or fall silent."""
+"""A live app whose agents fail: separate processes, as on machines, that are killed or fall silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dorm.client.client import Client
 from dorm.elastic import ledger
 from events import kinds as k
 from events.nats.connection import Connection
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.e2e.live.test_library import SAMPLES, committed, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.story import check_log, until
@@ -52,7 +52,7 @@ class Lab:
                 *["--address", "127.0.0.1", "--report-every", "0.5"],
             )
         )
-        await until_said(log, "joined", started, timeout=PATIENCE_S)
+        await until_printed(log, "joined", started, timeout=PATIENCE_S)
         return started
 
     async def trained(self) -> App:
@@ -84,7 +84,7 @@ async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
         cluster = f"live-{secrets.token_hex(4)}"
         common = ["--url", nats_server.url, "--cluster", cluster]
         master = await stack.enter_async_context(running(tmp_path / "home", tmp_path / "master.log", "master", *common))
-        await until_said(tmp_path / "master.log", "leading", master, timeout=PATIENCE_S)
+        await until_printed(tmp_path / "master.log", "leading", master, timeout=PATIENCE_S)
         connection = await Connection.open(nats_server.url, cluster, create=True)
         client = await stack.enter_async_context(
             Client(connection.log, connection.bus, cluster, user="ann", connection=connection)

@@ -100,7 +100,7 @@ async def test_an_app_shrinks_and_grows_while_it_trains(tmp_path: Path) -> None:
         await cluster.stop_now()
 
 
-async def test_it_goes_on_without_a_member_that_was_killed(tmp_path: Path) -> None:
+async def test_it_continues_without_a_killed_member(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path)) as cluster:
         client = cluster.client
         await all_nodes(client)
@@ -121,7 +121,7 @@ async def test_it_goes_on_without_a_member_that_was_killed(tmp_path: Path) -> No
         await cluster.stop_now()
 
 
-async def test_one_that_does_not_follow_is_restarted(tmp_path: Path) -> None:
+async def test_an_app_that_does_not_follow_is_restarted(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path)) as cluster:
         client = cluster.client
         await client.change_policy(k.PolicyChanged(heartbeat_s=0.5, node_grace_s=2))

@@ -1,1 +1,1 @@
-"""Features that meet in one app."""
+"""Features combined in one app."""

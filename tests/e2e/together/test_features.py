@@ -154,7 +154,7 @@ async def test_a_command_runs_in_the_environment_that_the_spec_asks_for(ann: Pla
     await ann.done("cancel", "builds", "--wait")
 
 
-async def test_a_restart_begins_in_a_fresh_copy_of_the_folder(ann: Plain, tmp_path: Path) -> None:
+async def test_a_restart_starts_in_a_fresh_copy_of_the_folder(ann: Plain, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.sh").write_text(f"ls | xargs echo sees; touch made; {SLEEPS}\n")
     file = write(tmp_path / "code", "copies", "exec sh main.sh", workdir=".")

@@ -1,4 +1,4 @@
-"""What every archive offers: what every log offers to readers, and no way to change it."""
+"""The contract of every archive: that of every readable log, without any way to change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes archives as releases 0.1 and 0.2 did, for the tests of what reads them."""
+"""Writes archives as releases 0.1 and 0.2 did, for the tests of their readers."""
 
 from __future__ import annotations
 

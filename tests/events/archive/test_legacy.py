@@ -1,4 +1,4 @@
-"""Archives of releases 0.1 and 0.2: their records come back, and no damage goes unseen or makes a wrong record."""
+"""Archives of releases 0.1 and 0.2: their records are read, and no damage is missed or yields a wrong record."""
 
 from __future__ import annotations
 

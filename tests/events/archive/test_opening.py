@@ -28,7 +28,7 @@ LEGACY = legacy_archive(FORTY)
 
 
 @pytest.mark.parametrize(("data", "form"), [(LEGACY, LegacyLog), (WHOLE, SegmentLog)], ids=["legacy", "segments"])
-async def test_what_every_release_wrote_is_opened(tmp_path: Path, data: bytes, form: type) -> None:
+async def test_archives_of_every_release_are_opened(tmp_path: Path, data: bytes, form: type) -> None:
     (tmp_path / "log.dorm").write_bytes(data)
     log = await open_archive(tmp_path / "log.dorm")
     assert type(log) is form
@@ -37,7 +37,7 @@ async def test_what_every_release_wrote_is_opened(tmp_path: Path, data: bytes, f
     await log.close()
 
 
-async def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+async def test_other_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "notes").write_text("DORMLOG9")
     before = os.listdir("/proc/self/fd")

@@ -1,4 +1,4 @@
-"""Archives of segments: the same records come back, from files and pipes, and no damage goes unseen or makes a wrong one."""
+"""Archives of segments: the same records are read, from files and pipes, and no damage is missed or yields a wrong one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def written(
     records: Sequence[Record], *, every: int = BLOCK_RECORDS, header: Header | None = None, snapshots: bool = False
 ) -> bytes:
-    """An archive with a block for each so many records, and a snapshot behind each block."""
+    """An archive with blocks of this many records, and a snapshot behind each block."""
     file = io.BytesIO()
     writer = SegmentWriter(file, header or Header(cluster="conform", made_by="tests"))
     for first in range(0, len(records), every):
@@ -81,7 +81,7 @@ class TestSegmentLog(ArchiveConformance):
 
 
 class TestReadablePart(ArchiveConformance):
-    """A log that goes on behind its readable part."""
+    """A log that continues behind its readable part."""
 
     @pytest.fixture
     def holding(self, tmp_path: Path) -> Holding:
@@ -126,7 +126,7 @@ RECORD = st.builds(
     every=st.integers(1, 7),
 )
 @example(records=[], gaps=[], start=5, every=1)
-def test_any_records_come_back_as_they_were(records: list[Record], gaps: list[int], start: int, every: int) -> None:
+def test_any_records_survive_a_round_trip(records: list[Record], gaps: list[int], start: int, every: int) -> None:
     async def round_trip() -> None:
         seq, sparse = start, any(gap > 1 for gap in gaps[: len(records)])
         for record, gap in zip(records, itertools.chain(gaps, itertools.repeat(1)), strict=False):
@@ -220,7 +220,7 @@ async def test_snapshots_lie_between_records(tmp_path: Path) -> None:
     assert await log.snapshots.get(snapshot_at(31)[0]) is None
 
 
-async def test_a_part_of_a_log_begins_with_the_state_there(tmp_path: Path) -> None:
+async def test_a_part_of_a_log_starts_with_its_state(tmp_path: Path) -> None:
     file = io.BytesIO()
     writer = SegmentWriter(file, Header(start=100))
     writer.snapshot(*snapshot_at(100))
@@ -266,7 +266,7 @@ def heads(data: bytes) -> list[tuple[int, bytes]]:
 
 
 async def survey(data: bytes, path: Path) -> tuple[list[Record], list[Record], list[Damage]]:
-    """What is read of an archive, what is salvaged, and what is wrong with it.  Raises LogError where it can't be opened."""
+    """What is read of an archive, what is salvaged, and what is wrong with it.  Raises LogError if it can't be opened."""
     log = await opened(data, path)
     try:
         read: list[Record] = []
@@ -305,7 +305,7 @@ async def test_a_broken_block_costs_its_records_and_no_others(tmp_path: Path, bl
     assert f"records {first} to {last} are lost" in str(damages[0])
 
 
-async def test_damage_beside_the_records_costs_none(tmp_path: Path) -> None:
+async def test_damage_outside_the_records_costs_none(tmp_path: Path) -> None:
     places = [place for place, kind in heads(WHOLE) if kind != b"R"]
     for place in [*places, *(place + HEAD_SIZE + 3 for place in places), len(WHOLE) - 3, len(WHOLE) - TRAILER_SIZE + 2]:
         data = bytearray(WHOLE)
@@ -316,7 +316,7 @@ async def test_damage_beside_the_records_costs_none(tmp_path: Path) -> None:
         assert not any(damage.first for damage in damages), damages
 
 
-async def test_a_cut_anywhere_is_named_and_what_is_before_it_is_read(tmp_path: Path) -> None:
+async def test_a_cut_anywhere_is_named_and_the_records_before_it_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     blocks = heads(WHOLE)
     begins = [place for place, _ in blocks] + [len(WHOLE) - TRAILER_SIZE]

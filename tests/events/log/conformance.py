@@ -1,4 +1,4 @@
-"""What every log that accepts appends offers, whatever it is made of.
+"""The contract of every log that accepts appends.
 
 A test module subclasses `LogConformance` and provides the fixture `log`.  The tests for readers run on it too.
 """
@@ -100,7 +100,7 @@ class LogConformance(ReadableConformance):
         assert (elsewhere.seq, elsewhere.duplicate) == (1, True)
         assert [record.body for record in await read_all(log)] == [b"one", b"two"]
 
-    async def test_an_event_is_stored_though_its_id_is_taken(self, log: EventLog) -> None:
+    async def test_an_event_is_stored_even_if_its_id_is_taken(self, log: EventLog) -> None:
         """By other kinds, other publishers, other words, and by several of the ids that would be used instead."""
         exited = ContainerExited(
             id="n1.digits-1-0.exited", at=7, by="n1", app="digits", generation=1, slot=0, node="n1", exit_code=3
@@ -120,7 +120,7 @@ class LogConformance(ReadableConformance):
         assert (await append_event(log, subject, again)).seq == 4
         assert await log.end() == 4
 
-    async def test_an_event_is_stored_though_a_stranger_goes_on_guessing(self, log: EventLog) -> None:
+    async def test_an_event_is_stored_even_if_a_stranger_keeps_guessing(self, log: EventLog) -> None:
         started = ContainerStarted(id="n1.s", at=7, by="n1", app="digits", generation=1, slot=0, node="n1")
         for id in ("n1.s", *(f"n1.s~{number}" for number in range(1, 40))):
             await log.append(ALICE, b"anything", msg_id=id)
@@ -128,7 +128,7 @@ class LogConformance(ReadableConformance):
         assert (await log.record_at(stored.seq)) is not None
         assert await log.end() == stored.seq == 41
 
-    async def test_a_fenced_event_is_stored_though_its_id_is_taken(self, log: EventLog) -> None:
+    async def test_a_fenced_event_is_stored_even_if_its_id_is_taken(self, log: EventLog) -> None:
         event = Round(id="m1.1.0.ab", at=1, by="m1", epoch=1, basis=0, allocated=False, events=[])
         await log.append(ALICE, b"anything", msg_id=event.id)
         with pytest.raises(Overtaken):

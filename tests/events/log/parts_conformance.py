@@ -1,4 +1,4 @@
-"""What every store of nodes' parts does, whatever it is made of."""
+"""The contract of every store of nodes' parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stream of progress offers, whatever it is made of."""
+"""The contract of every stream of progress."""
 
 from __future__ import annotations
 

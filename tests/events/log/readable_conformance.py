@@ -1,4 +1,4 @@
-"""What every log offers to readers, whatever it is made of.
+"""The contract of every log for readers.
 
 A test module subclasses `ReadableConformance` and provides the fixture `holding`, which makes a log of given records.
 """

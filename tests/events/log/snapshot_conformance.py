@@ -1,4 +1,4 @@
-"""What every store of snapshots does, whatever it is made of.  A test module subclasses `SnapshotConformance` and gives it
+"""The contract of every store of snapshots.  A test module subclasses `SnapshotConformance` and gives it
 the fixture `snapshots`."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SnapshotConformance:
         assert list(await snapshots.infos()) == [newer]
         assert await snapshots.get(newer) == b"the same"
 
-    async def test_what_was_dropped_is_gone_and_nothing_else(self, snapshots: Snapshots) -> None:
+    async def test_only_dropped_data_is_gone(self, snapshots: Snapshots) -> None:
         one, two = await put(snapshots, 1, b"one"), await put(snapshots, 2, b"two")
         await snapshots.drop(one)
         await snapshots.drop(one)

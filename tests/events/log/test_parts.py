@@ -45,9 +45,7 @@ class TestJetStreamParts(PartsConformance):
 
 
 @pytest.mark.nats
-async def test_a_part_whose_writer_stopped_in_the_middle_is_not_there(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unfinished_part_does_not_exist(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, large = connection.stream.parts, b"x" * 1_000_000
     revision = await parts.put("n1", large, 0)
     publish = parts._publish
@@ -69,7 +67,7 @@ async def test_a_part_whose_writer_stopped_in_the_middle_is_not_there(
 
 
 @pytest.mark.nats
-async def test_the_lease_says_whether_its_holder_writes_parts(connection: Connection) -> None:
+async def test_the_lease_states_whether_its_holder_writes_parts(connection: Connection) -> None:
     parts, leadership = connection.log.parts, connection.leadership
     assert await parts.written() is None
     held = await leadership.take("m1", 2.0, None)

@@ -77,7 +77,7 @@ async def subjects_of(jetstream: JetStreamContext) -> list[str]:
 
 
 @pytest.mark.nats
-async def test_bodies_of_what_is_dropped_or_replaced_take_no_room(
+async def test_bodies_of_dropped_and_replaced_snapshots_take_no_room(
     connection: Connection, jetstream: JetStreamContext
 ) -> None:
     snapshots = connection.log.snapshots
@@ -90,7 +90,7 @@ async def test_bodies_of_what_is_dropped_or_replaced_take_no_room(
 
 
 @pytest.mark.nats
-async def test_what_a_crash_left_half_stored_is_cleared_by_the_next_writer(
+async def test_the_next_writer_clears_half_stored_snapshots(
     connection: Connection, jetstream: JetStreamContext
 ) -> None:
     snapshots = connection.log.snapshots
@@ -106,7 +106,7 @@ async def test_what_a_crash_left_half_stored_is_cleared_by_the_next_writer(
 
 
 @pytest.mark.nats
-async def test_clearing_up_takes_nothing_from_one_who_is_storing_it(
+async def test_clearing_up_spares_a_snapshot_that_is_being_stored(
     connection: Connection, jetstream: JetStreamContext
 ) -> None:
     """The writer has stored its pieces and not listed them yet when another one clears up."""
@@ -192,7 +192,7 @@ def gaps(infos: list[SnapshotInfo]) -> list[int]:
     return [b.seq - a for a, b in zip([0, *(one.seq for one in infos)], infos, strict=False)]
 
 
-def test_a_pinned_one_stays_until_the_log_begins_after_it() -> None:
+def test_a_pinned_snapshot_is_kept_until_the_log_starts_after_it() -> None:
     pinned = msgspec.structs.replace(sized(20), pinned=True)
     infos = [sized(10), pinned, sized(30), sized(40)]
     assert surplus(infos) == [sized(10), sized(30)]
@@ -224,7 +224,7 @@ def test_a_longer_log_has_them_dense_near_its_end() -> None:
     assert max(between) <= 8 * EVERY
 
 
-def test_those_in_between_go() -> None:
+def test_snapshots_in_between_are_dropped() -> None:
     seqs = range(1000, 2 * EVERY + 5001, 1000)
     assert [one.seq for one in kept_of([sized(seq) for seq in seqs])] == [EVERY, 2 * EVERY, 2 * EVERY + 5000]
 
@@ -235,7 +235,7 @@ def test_large_states_have_fewer() -> None:
     assert [one.seq for one in kept_of([sized(7, size=2 * MOST_BYTES)])] == [7]
 
 
-def test_those_of_another_build_stay_as_long_as_there_is_room() -> None:
+def test_snapshots_of_another_build_are_kept_as_long_as_there_is_room() -> None:
     others = [sized(seq + 1, build="another one") for seq in range(EVERY, 11 * EVERY, EVERY)]
     kept = kept_of([*others, *(sized(seq) for seq in range(EVERY, (MOST - 5) * EVERY, EVERY))])
     assert sum(one.build == "this one" for one in kept) == MOST - 6
@@ -243,7 +243,7 @@ def test_those_of_another_build_stay_as_long_as_there_is_room() -> None:
 
 
 @given(steps=st.lists(st.integers(1, 3 * EVERY), max_size=60))
-def test_no_gap_is_larger_than_what_was_put_makes_it(steps: list[int]) -> None:
+def test_no_gap_is_larger_than_necessary(steps: list[int]) -> None:
     seqs = [sum(steps[: index + 1]) for index in range(len(steps))]
     kept = kept_of([sized(seq) for seq in seqs])
     assert all(gap <= EVERY or gap in steps for gap in gaps(kept))

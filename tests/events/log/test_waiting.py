@@ -21,21 +21,21 @@ def answers(*said: Exception | int) -> tuple[list[Exception | int], object]:
     return left, ask
 
 
-async def test_what_does_not_answer_is_asked_again() -> None:
+async def test_a_silent_server_is_asked_again() -> None:
     left, ask = answers(LogUnavailable("a"), NotSent("b"), 7)
     assert await until_answered(ask, "testing") == 7  # type: ignore[arg-type]
     assert left == []
 
 
 @pytest.mark.parametrize("error", [LogRefused("no"), LogClosed("over")])
-async def test_what_never_will_answer_is_not(error: LogError) -> None:
+async def test_permanent_failures_are_not_retried(error: LogError) -> None:
     left, ask = answers(LogUnavailable("a"), error, 7)
     with pytest.raises(type(error)):
         await until_answered(ask, "testing")  # type: ignore[arg-type]
     assert left == [7]
 
 
-async def test_it_is_said_what_is_waited_for_and_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_are_announced_with_their_reason_and_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("events.log.waiting._SAY_AFTER_S", 0.0)
     structlog.configure(processors=[structlog.testing.LogCapture()])
     _, ask = answers(LogUnavailable("nats://h:1 is silent"), 7)

@@ -83,7 +83,7 @@ async def answer(bus: Bus, question: bytes, timeout: float = 5.0) -> list[bytes]
     return [piece async for piece in bus.ask(ASK, question, timeout=timeout)]
 
 
-async def test_an_answer_comes_in_pieces_and_ends(buses: tuple[Bus, Bus]) -> None:
+async def test_an_answer_arrives_in_pieces_and_ends(buses: tuple[Bus, Bus]) -> None:
     async def count(question: bytes) -> AsyncGenerator[bytes, None]:
         for number in range(int(question)):
             yield b"%d" % number
@@ -112,7 +112,7 @@ async def test_many_ask_at_once(buses: tuple[Bus, Bus]) -> None:
     assert answers == [[b"%d" % number] * 2 for number in range(50)]
 
 
-async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> None:
+async def test_a_refusal_reaches_the_asker_unchanged(buses: tuple[Bus, Bus]) -> None:
     async def refuse(question: bytes) -> AsyncGenerator[bytes, None]:
         yield b"so far"
         raise AskRefused("slot 3 is not on node n1: für immer")
@@ -126,7 +126,7 @@ async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> N
     assert pieces == [b"so far"]
 
 
-async def test_nobody_there_is_told_at_once(buses: tuple[Bus, Bus]) -> None:
+async def test_a_missing_peer_is_reported_at_once(buses: tuple[Bus, Bus]) -> None:
     async with asyncio.timeout(20):
         with raises(LogUnavailable, "agent.no_answer"):
             await answer(buses[0], b"", timeout=1000.0)
@@ -176,7 +176,7 @@ async def test_answers_end_with_the_answerer(buses: tuple[Bus, Bus]) -> None:
     endless = Endless(silent=True)
     answerer = asyncio.create_task(buses[1].answer(ASK, endless))
     async with asyncio.timeout(20), aclosing(buses[0].ask(ASK, b"", timeout=1.0)) as asking:
-        while True:  # Until somebody listens.
+        while True:  # Until someone listens.
             try:
                 await anext(asking)
                 break
@@ -223,7 +223,7 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[tuple[Bus, Bus]]:
 
 
 @pytest.mark.nats
-async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus, Bus]) -> None:
+async def test_a_failing_handler_reports_the_error_and_keeps_answering(nats: tuple[Bus, Bus]) -> None:
     async def faulty(question: bytes) -> AsyncGenerator[bytes, None]:
         if question == b"fail":
             raise RuntimeError("a fault")
@@ -236,7 +236,7 @@ async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus,
 
 
 @pytest.mark.nats
-async def test_an_answer_that_nobody_takes_ends(nats: tuple[Bus, Bus], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abandoned_answer_ends(nats: tuple[Bus, Bus], monkeypatch: pytest.MonkeyPatch) -> None:
     """As between accounts, where no server says that an asker was killed."""
     monkeypatch.setattr(nats_bus, "_GONE_S", 1.5)
     endless = Endless(silent=True)
@@ -301,7 +301,7 @@ async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: 
         pieces += [await anext(asking) for _ in range(10)]
         await server.restart()
         try:
-            while len(pieces) < 1000:  # Either it goes on without a hole, or it fails.
+            while len(pieces) < 1000:  # Either it continues without a gap, or it fails.
                 pieces.append(await anext(asking))
         except LogUnavailable:
             pass
@@ -330,7 +330,9 @@ async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses
 
 
 @pytest.mark.nats
-async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server: NatsServer) -> None:
+async def test_an_asker_that_reads_nothing_leaves_room_for_others(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = "bus-shares"
     connections = [await Connection.open(nats_server.url, cluster, create=True) for _ in range(2)]
     asker, agent = connections
@@ -359,6 +361,20 @@ async def test_one_who_asks_and_takes_nothing_leaves_room_for_others(nats_server
             while not refused.is_set():
                 await client.publish(mine, b"question", reply=inbox)
                 await asyncio.sleep(0.001)
+            async with aclosing(asker.bus.ask(others, b"question")) as pieces:
+                assert [piece async for piece in pieces] == [b"question"]
+            # Nor do questions that are being refused take room, however many they are.
+            refusals = asyncio.Semaphore(0)
+
+            async def refuses_slowly(question: bytes) -> AsyncIterator[bytes]:
+                refusals.release()
+                await asyncio.Future()
+                yield b""
+
+            monkeypatch.setattr(nats_bus, "_too_busy", refuses_slowly)
+            for _ in range(nats_bus._MOST_ANSWERS):
+                await client.publish(mine, b"question", reply=inbox)
+                await refusals.acquire()
             async with aclosing(asker.bus.ask(others, b"question")) as pieces:
                 assert [piece async for piece in pieces] == [b"question"]
         assert begun.count(mine) == nats_bus._MOST_ANSWERS // 2

@@ -1,8 +1,9 @@
-"""Whoever says or asks more than is taken harms nobody else: what waits is bounded, and the rest is left out and said."""
+"""Floods of messages and requests harm no one else: queues are bounded, and omissions are reported."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 CLUSTER = "flood"
 
 
-async def test_a_listener_too_slow_for_the_heartbeats_misses_some_and_the_rest_goes_on(
+async def test_a_slow_listener_misses_heartbeats_and_delays_nothing(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("events.nats.bus._WAITING_REPORTS", 100)
@@ -93,3 +94,60 @@ async def test_too_many_questions_are_refused_and_the_answerer_answers_on(
     await asyncio.wait({answering})
     for connection in (asker, answerer):
         await connection.close()
+
+
+async def test_askers_that_read_no_answer_do_not_block_others(nats_server: NatsServer) -> None:
+    """Questions how a master or an agent is name no asker, so one who asks without end has to be as good as any other."""
+    hostile, asker, answerer = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(3)]
+    subject, called = subjects.ask_masters(CLUSTER), 0
+
+    async def status(question: bytes) -> AsyncGenerator[bytes, None]:
+        nonlocal called
+        assert question == b""
+        called += 1
+        yield b"well %d" % called
+
+    answering = asyncio.create_task(answerer.bus.answer_all(subject, status))
+    async with asyncio.timeout(40):
+        while not await asker.everyone(subject, wait_s=0.2):  # Until it is heard.
+            pass
+        client = hostile._link.client
+        inbox = client.new_inbox()
+        await client.subscribe(inbox)  # It listens, and acknowledges nothing.
+        for _ in range(3000):
+            await client.publish(subject, b"{}", reply=inbox)
+        await client.flush()
+        before = called
+        while not (said := await asker.everyone(subject, wait_s=0.2)):
+            pass
+        assert [one.body[:5] for one in said] == [b"well "]
+        assert before < called < 3000
+        assert b"".join([piece async for piece in asker.bus.ask(subject, b"{}")]).startswith(b"well ")
+    answering.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await answering
+    for connection in (hostile, asker, answerer):
+        await connection.close()
+
+
+async def test_a_failed_shared_answer_is_reported_and_the_next_one_arrives(nats_server: NatsServer) -> None:
+    asker, answerer = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(2)]
+    subject, fails = subjects.ask_agents(CLUSTER), True
+
+    async def status(question: bytes) -> AsyncGenerator[bytes, None]:
+        if fails:
+            raise RuntimeError("a fault")
+        yield b"well"
+
+    answering = asyncio.create_task(answerer.bus.answer_all(subject, status))
+    async with asyncio.timeout(40):
+        with raises(LogRefused, "agent.refused", "the agent failed"):
+            while True:
+                with contextlib.suppress(LogUnavailable):
+                    [piece async for piece in asker.bus.ask(subject, b"")]
+        fails = False
+        assert [piece async for piece in asker.bus.ask(subject, b"")] == [b"well"]
+        await answerer.close()
+        with raises(LogUnavailable, "log.closed"):
+            await answering
+    await asker.close()

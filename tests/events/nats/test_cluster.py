@@ -1,4 +1,4 @@
-"""The log on three NATS servers that hold it together, of which some are killed or frozen."""
+"""The log on three NATS servers, some of which are killed or frozen."""
 # ruff: noqa: ASYNC110 - only the servers know what they do, and they have to be asked
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(90)]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsCluster]:
-    """For all tests here, each of which leaves it as it was: three that run."""
+    """Three running servers for all tests here, each of which leaves them as they were."""
     cluster = NatsCluster(tmp_path_factory.mktemp("nats"))
     await cluster.start()
     yield cluster
@@ -139,7 +139,7 @@ async def believed(log: ReadableLog) -> bool:
         return False
 
 
-def test_who_leads_by_what_it_hears() -> None:
+def test_leading_follows_from_answers() -> None:
     def said(*active: int, offline: bool = False, replicas: int = 3) -> dict[str, object]:
         peers = [{"active": one, "offline": offline} for one in active]
         return {"config": {"num_replicas": replicas}, "cluster": {"replicas": peers}}
@@ -186,7 +186,7 @@ class Traffic:
         return seen
 
     async def look(self, log: ReadableLog) -> None:
-        """The end that is told is never before what was acknowledged, whoever leads."""
+        """The reported end is never before an acknowledged record, regardless of who leads."""
         while not self.over.is_set():
             known = max(self.acknowledged.values(), default=0)
             try:

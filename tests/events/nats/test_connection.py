@@ -1,4 +1,4 @@
-"""Connecting to what is not there, or not what the log needs: the right error, one clear line, quickly."""
+"""Connecting to missing or unsuitable servers: the right error, one clear line, quickly."""
 # ruff: noqa: ASYNC110 - only the server knows when it is ready
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ async def listening(greeting: bytes, *, hang_up: bool = False) -> AsyncIterator[
         server.close()
 
 
-async def test_a_closed_port_is_told_at_once() -> None:
+async def test_a_closed_port_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    # The timeout is far longer than this test may take: only what is told at once passes.
+    # The timeout is far longer than this test may take: only an immediate error passes.
     async with asyncio.timeout(20):
         with raises(LogUnavailable, "log.no_server", f"nats://127.0.0.1:{port}"):
             await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)
@@ -74,7 +74,7 @@ async def test_no_error_repeats_a_password(secret: str) -> None:
         assert not [part for part in ("hun", "ter2", "T0KEN") if part in said], said
 
 
-async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
+async def test_any_of_several_servers_works(nats_server: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"nats://127.0.0.1:{listener.getsockname()[1]}"
     async with listening(b"") as silent:
@@ -85,7 +85,7 @@ async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
         await connection.close()
 
 
-async def test_of_several_closed_ports_all_are_told_at_once() -> None:
+async def test_all_closed_ports_are_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         url = ",".join(f"nats://127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two))
     async with asyncio.timeout(20):
@@ -103,7 +103,7 @@ async def test_an_unknown_host() -> None:
     assert isinstance(await refusal("nats://nowhere.invalid:4222"), LogUnavailable)
 
 
-async def test_a_server_that_says_nothing() -> None:
+async def test_a_silent_server() -> None:
     async with listening(b"") as url:
         error = await refusal(url)
     assert isinstance(error, LogUnavailable)
@@ -192,7 +192,7 @@ async def test_several_open_the_same_new_log_at_once(nats_server: NatsServer) ->
     await asyncio.gather(*(connection.close() for connection in connections))
 
 
-async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
+async def test_a_reader_creates_no_cluster(tmp_path: Path) -> None:
     """Neither by asking for one that is not there, nor with its name being the beginning of another's."""
     server = NatsServer(tmp_path)
     await server.start()
@@ -212,7 +212,7 @@ async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["named-reports", "named-snapshots", "reports-named", "snapshots-named"])
-async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServer, other: str) -> None:
+async def test_clusters_of_any_name_coexist(nats_server: NatsServer, other: str) -> None:
     for cluster in ("named", other):
         connection = await Connection.open(nats_server.url, cluster, create=True)
         assert (await connection.log.append(f"dorm.{cluster}.AppSubmitted.ann", b"first")).seq == 1
@@ -224,7 +224,7 @@ async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServ
     await delete_all(nats_server.url)
 
 
-async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_stream(nats_server: NatsServer) -> None:
+async def test_heartbeats_of_a_cluster_made_before_they_had_their_own_stream(nats_server: NatsServer) -> None:
     client = await nats.connect(nats_server.url)
     await client.jetstream().add_stream(name="DORM-older-reports", subjects=[subjects.reports("older")])
     for _ in range(2):
@@ -263,7 +263,7 @@ async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_s
         await client.close()
 
 
-async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(nats_server: NatsServer) -> None:
+async def test_only_expendable_records_are_acknowledged_before_they_are_on_disk(nats_server: NatsServer) -> None:
     """A server that syncs each write stores some hundred a second, and a thousand nodes report more than that."""
     connection = await Connection.open(nats_server.url, "fast", create=True)
     await connection.close()
@@ -278,7 +278,7 @@ async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(na
     assert modes == {"DORM-fast": None, "DORM_reports-fast": "async"}
 
 
-async def test_who_is_shut_out_learns_it_while_another_task_appends(server: NatsServer) -> None:
+async def test_a_removed_identity_learns_it_while_another_task_appends(server: NatsServer) -> None:
     """Appends that are tried again must not make those who wait for the connection wait for ever."""
     connection = await Connection.open(server.url, "shut", create=True)
     link = connection._link

@@ -82,7 +82,7 @@ class Writer:
 
 
 @pytest.mark.slow
-async def test_a_killed_server_loses_nothing_stores_nothing_twice_and_followers_go_on(
+async def test_a_killed_server_loses_and_doubles_nothing_and_followers_continue(
     server: NatsServer, connection: Connection
 ) -> None:
     count, kills = 300, 3
@@ -177,13 +177,13 @@ async def test_a_reader_whose_request_expires_asks_again(
             assert requests <= 2
             await fill(connection.log, 1)
             assert [record.seq for record in await waiting] == [1]
-            assert await consumers(jetstream) == named, "it was opened anew"
+            assert await consumers(jetstream) == named, "it was opened again"
         finally:  # What still reads can't be closed, and that would hide what failed.
             waiting.cancel()
             await asyncio.wait({waiting})
 
 
-async def test_a_heartbeat_comes_whatever_is_left_of_the_requests(
+async def test_a_heartbeat_arrives_regardless_of_open_requests(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every other request asks for heartbeats.  Records use the requests up in many ways, and one with heartbeats is always
@@ -255,7 +255,7 @@ async def test_a_slow_reader_of_big_records_is_sent_few(connection: Connection, 
     assert handed_on + len(rest) == 48
 
 
-async def test_no_consumer_stays_behind(connection: Connection, jetstream: JetStreamContext) -> None:
+async def test_no_consumer_is_left_behind(connection: Connection, jetstream: JetStreamContext) -> None:
     await fill(connection.log, 3)
     await read_all(connection.log)
     await follow_until(connection.log, 3)
@@ -284,7 +284,7 @@ async def test_readers_end_when_the_connection_is_closed(server: NatsServer) -> 
         await connection.log.append(ALICE, b"late")
 
 
-async def test_a_server_that_stays_away_fails_what_is_bounded(server: NatsServer, connection: Connection) -> None:
+async def test_a_long_outage_fails_bounded_requests(server: NatsServer, connection: Connection) -> None:
     await fill(connection.log, 1)
     await server.kill()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
@@ -332,7 +332,7 @@ async def test_a_log_that_is_gone_is_damage(connection: Connection, jetstream: J
             await anext(batches)
 
 
-async def test_records_that_come_late_are_no_damage(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_records_are_no_damage(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server is so fast: all that it sends is overdue, and what it has is there."""
     await fill(connection.log, 3)
     with monkeypatch.context() as patched:
@@ -395,7 +395,7 @@ async def test_an_id_that_is_no_header_is_refused(connection: Connection, msg_id
         await connection.log.append(ALICE, b"", msg_id=msg_id)
 
 
-async def test_the_streams_let_nobody_delete(connection: Connection, jetstream: JetStreamContext) -> None:
+async def test_the_streams_forbid_deleting(connection: Connection, jetstream: JetStreamContext) -> None:
     await fill(connection.log, 1)
     with pytest.raises(nats.js.errors.APIError):
         await jetstream.delete_msg(STREAM, 1)

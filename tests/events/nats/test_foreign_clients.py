@@ -103,7 +103,7 @@ async def test_its_bad_spec_is_refused_with_a_reason(
         check_spec(event.spec)
 
 
-async def test_it_tails_what_others_write(connection: Connection, client: Client, cluster: str) -> None:
+async def test_it_tails_records_of_others(connection: Connection, client: Client, cluster: str) -> None:
     facts: list[MasterFact | Unknown] = [
         AppRejected(app="digits", submission="alice-1", reason="no node"),
         NodeLost(node="n1", last_heard=5),

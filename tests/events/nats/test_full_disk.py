@@ -1,4 +1,4 @@
-"""A server whose room is used up: what is said, what is kept, and how it goes on when there is room again."""
+"""A server without room: the errors, what is kept, and how it continues when there is room again."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def kept(log: ReadableLog) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 40])
-async def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(
+async def test_a_full_disk_loses_nothing_and_work_continues_when_there_is_room(
     tmp_path: Path, limit: int | None
 ) -> None:
     """With a limit of its own, by default three quarters of the disk, the server stops before; else by the disk's error, after
-    which it takes nothing until it is started anew."""
+    which it takes nothing until it is restarted."""
     with small_disk(tmp_path / "small") as enlarge:
         server = NatsServer(tmp_path / "nats", store=tmp_path / "small" / "data", max_store=limit)
         await server.start()
@@ -75,7 +75,9 @@ async def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(
         await server.stop()
 
 
-async def test_a_stream_at_its_limit_refuses_what_is_new_and_goes_on_without_the_limit(nats_server: NatsServer) -> None:
+async def test_a_stream_at_its_limit_refuses_new_records_and_continues_without_the_limit(
+    nats_server: NatsServer,
+) -> None:
     connection = await Connection.open(nats_server.url, "limited", create=True)
     owner = await nats.connect(nats_server.url)
     config = (await owner.jetstream().stream_info(log_stream("limited"))).config

@@ -67,7 +67,7 @@ async def test_a_whole_log_is_found_whole_whatever_ends_its_server(server: NatsS
 async def test_removed_records(server: NatsServer, purge: bool) -> None:
     await filled(server)
     async with owner(server) as jetstream:
-        # The server allows nobody to take a stream's protection away, so somebody made it without.
+        # The server does not allow removing a stream's protection, so this one was created without it.
         await jetstream.delete_stream(STREAM)
         await jetstream.add_stream(name=STREAM, subjects=[f"dorm.{CLUSTER}.*.*"])
         for _ in range(9):
@@ -101,12 +101,12 @@ async def test_a_stream_that_was_configured_otherwise(server: NatsServer, change
             await jetstream.add_stream(config.evolve(**change))
         else:
             await jetstream.update_stream(config.evolve(**change))
-    with pytest.raises(LogError) as error:  # One that takes other subjects is no log of ours to begin with.
+    with pytest.raises(LogError) as error:  # One that takes other subjects is not a log of ours to begin with.
         await check(server)
     assert found in str(error.value).replace("holds", "it takes")
 
 
-async def test_files_that_are_cut_or_gone(server: NatsServer) -> None:
+async def test_truncated_and_missing_files(server: NatsServer) -> None:
     await filled(server, 12, 1_000_000)  # The server begins another file after eight megabytes.
     for spoil, found in (("cut", "can't be read"), ("remove", "begins at")):
         await server.stop()
@@ -120,7 +120,7 @@ async def test_files_that_are_cut_or_gone(server: NatsServer) -> None:
             await check(server)
 
 
-async def test_a_stream_that_the_server_can_not_read_is_not_begun_anew(server: NatsServer) -> None:
+async def test_a_stream_that_the_server_cannot_read_is_not_recreated(server: NatsServer) -> None:
     await filled(server, 12, 1_000_000)
     await server.kill()
     folder = server.home / "data/jetstream/$G/streams" / STREAM / "msgs"
@@ -150,7 +150,7 @@ async def test_a_changed_byte_is_found_when_it_is_read(server: NatsServer) -> No
     await connection.close()
 
 
-async def test_a_log_that_was_deleted_is_not_begun_anew(server: NatsServer) -> None:
+async def test_a_deleted_log_is_not_started_again(server: NatsServer) -> None:
     await filled(server)
     async with owner(server) as jetstream:
         await jetstream.delete_stream(STREAM)
@@ -158,13 +158,13 @@ async def test_a_log_that_was_deleted_is_not_begun_anew(server: NatsServer) -> N
             await check(server)
         for config in stream_configs(CLUSTER)[1:]:
             await jetstream.delete_stream(str(config.name))
-    await check(server)  # Now nothing tells that there was one.
+    await check(server)  # Now nothing shows that there was one.
 
 
 async def test_a_bounded_read_of_a_log_without_its_end_ends(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's count goes on to a record that it does not have any more."""
+    """The server's count extends to a record that it no longer has."""
     monkeypatch.setattr("events.nats.log._OVERDUE_S", 0.2)
     monkeypatch.setattr("events.nats.reader._HEARTBEAT_S", 0.1)
     async with owner(server) as jetstream:
@@ -177,7 +177,7 @@ async def test_a_bounded_read_of_a_log_without_its_end_ends(
         await connection.close()
 
 
-def test_what_a_server_says_of_a_whole_stream() -> None:
+def test_a_servers_state_of_an_intact_stream() -> None:
     assert missing({"messages": 0, "first_seq": 0, "last_seq": 0, "num_deleted": 1}) == ""
     assert missing({"messages": 9, "first_seq": 1, "last_seq": 9, "lost": {"msgs": None, "bytes": 100}}) == ""
     assert "3 of 9" in missing({"messages": 6, "first_seq": 1, "last_seq": 9, "lost": {"msgs": [7, 8, 9], "bytes": 1}})

@@ -21,7 +21,7 @@ _SOURCES = [
     source
     for folder in ("agents", "compose", "docs", "dorm", "events", "replay", "tests")
     for source in sorted((REPOSITORY / folder).rglob("*.py"))
-    if REPOSITORY / "dorm" / "elastic" not in source.parents  # It is a distribution of its own, without NATS.
+    if REPOSITORY / "dorm" / "elastic" not in source.parents  # It is a separate distribution, without NATS.
 ]
 
 
@@ -80,7 +80,7 @@ def _uses(source: str) -> list[str]:
     ]
 
 
-def test_the_installed_nats_py_has_what_is_used() -> None:
+def test_the_installed_nats_py_has_the_used_internals() -> None:
     installed = version("nats-py")
     assert internals.missing() == [], f"nats-py {installed} lacks these; change {_OWN}, or the bound in pyproject.toml"
 

@@ -1,4 +1,4 @@
-"""What the answers of NATS servers mean for whoever appends: whether to try again, and whether it may be stored."""
+"""What the answers of NATS servers mean for an append: whether to try again, and whether it may be stored."""
 
 from __future__ import annotations
 

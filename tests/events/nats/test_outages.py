@@ -1,4 +1,4 @@
-"""What is said, sent and kept while the server is away, and what goes on when it is back."""
+"""Outages of the server: errors, requests and kept state meanwhile, and what resumes afterwards."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Outages:
 
     def __init__(self, connection: Connection) -> None:
         self.lost, self.back = asyncio.Event(), asyncio.Event()
-        connection.tell_outages(lambda lost: (self.lost if lost else self.back).set())
+        connection.report_outages(lambda lost: (self.lost if lost else self.back).set())
 
 
-async def test_what_is_appended_while_the_server_is_away_is_refused_at_once_and_never_stored(
+async def test_appends_during_an_outage_are_refused_at_once_and_never_stored(
     server: NatsServer, connection: Connection
 ) -> None:
     outages = Outages(connection)
@@ -102,7 +102,7 @@ async def test_a_frozen_server_is_left_although_it_takes_nothing_any_more(
         server.resume()
 
 
-async def test_heartbeats_and_questions_go_on_after_a_restart(server: NatsServer, connection: Connection) -> None:
+async def test_heartbeats_and_questions_continue_after_a_restart(server: NatsServer, connection: Connection) -> None:
     other = await Connection.open(server.url, CLUSTER)
 
     async def echo(question: bytes) -> AsyncGenerator[bytes, None]:
@@ -142,7 +142,7 @@ async def test_ids_are_known_after_a_restart(server: NatsServer, connection: Con
         assert (again.seq, again.duplicate) == (first.seq, True)
 
 
-async def test_what_reconnects_ends_with_the_connection_even_if_it_is_not_cancelled(server: NatsServer) -> None:
+async def test_reconnecting_ends_with_the_connection_even_if_it_is_not_cancelled(server: NatsServer) -> None:
     """A cancellation can be lost (`internals.AbortingClient`)."""
     link = await Link.open(server.url, name="test", timeout=10)
     lost = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The parser with a short way understands what nats-py's own does, however the bytes are cut."""
+"""The parser with a fast path agrees with nats-py's own, wherever the bytes are cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = tuple[object, ...]
 
 
 class Heard:
-    """In the client's place: writes down what a parser tells it."""
+    """In the client's place: records the calls of a parser."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -113,7 +113,7 @@ def test_nothing_of_an_old_connection_is_left(broken_off: bytes, stream: list[by
     assert ours.calls == own.calls
 
 
-def test_what_comes_after_the_connection_ended_is_not_looked_at() -> None:
+def test_input_after_the_end_of_the_connection_is_ignored() -> None:
     client = Heard()
     client.parser = parser = direct(client, 1)
     asyncio.run(heard(parser, [b"-ERR 'stale connection'\r\nMSG a 1 1\r\nx\r\n"]))
@@ -133,6 +133,6 @@ def test_a_large_message_is_put_together_once() -> None:
 @pytest.mark.parametrize(
     "wrong", [b"MSG a 1 x\r\n", b"MSG\r\n", b"HMSG a 1 x 4\r\nabcd\r\n", b"WHAT\r\n", b"\r\n", b"MSG a b 1\r\nx\r\n"]
 )
-def test_what_is_not_the_protocol(wrong: bytes) -> None:
+def test_invalid_protocol(wrong: bytes) -> None:
     with pytest.raises(ProtocolError):
         asyncio.run(heard(direct(Heard(), 1), [wrong]))

@@ -1,1 +1,1 @@
-"""What is said in sessions."""
+"""Messages of sessions."""

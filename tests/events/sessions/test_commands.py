@@ -37,7 +37,7 @@ def test_secrets_within_a_script_are_hidden(script: str) -> None:
 
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=300))
-def test_it_is_bounded_and_says_what_a_shell_would_read(command: list[str]) -> None:
+def test_it_is_bounded_and_quoted_for_a_shell(command: list[str]) -> None:
     text = shown(command)
     assert len(text) <= LONGEST_COMMAND
     if HIDDEN not in text and len(text) < LONGEST_COMMAND and len(command) < 200:

@@ -33,7 +33,7 @@ def test_its_variables_are_in_the_environment_that_the_log_has() -> None:
     assert msgspec.convert(msgspec.to_builtins(spec.stored()), AppSpec) == spec.stored()
 
 
-def test_a_spec_without_a_group_is_what_it_was() -> None:
+def test_a_spec_without_a_group_is_unchanged() -> None:
     assert b"group" not in msgspec.msgpack.encode(check_spec(document("app")))
 
 
@@ -59,6 +59,6 @@ def test_a_spec_without_a_group_is_what_it_was() -> None:
         ({"env": {"DORM_ARRAY_INDEX": "0"}}, "spec.env.reserved"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], code: str) -> None:
+def test_nonsense_is_refused(fields: dict[str, Any], code: str) -> None:
     with raises(SpecError, code):
         check_spec(document("app", **fields))

@@ -37,6 +37,6 @@ def test_a_url_alone_is_the_short_form() -> None:
         ({"url": URL, "when": []}, "spec.notify.unknown_field"), (7, "spec.notify.wrong_type"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_called_is_refused(notify: Any, code: str) -> None:
+def test_invalid_notify_is_refused(notify: Any, code: str) -> None:
     with raises(SpecError, code):
         check_spec(document("app", notify=notify))

@@ -1,4 +1,4 @@
-"""Requirements: what an expression means, and what is said of a text that is none."""
+"""Requirements: the meaning of expressions, and errors for other text."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def read(expression: Expression) -> Requirement:
 
 @settings(max_examples=tries(200, 4000), deadline=None)
 @given(expressions, node_labels)
-def test_it_means_what_the_definition_says(expression: Expression, labels: dict[str, str]) -> None:
+def test_it_agrees_with_the_definition(expression: Expression, labels: dict[str, str]) -> None:
     assert read(expression).matches(labels) is _brute(expression, labels)
 
 

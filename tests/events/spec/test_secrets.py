@@ -63,7 +63,7 @@ def refusal(**fields: Any) -> SpecError:
 
 
 @pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
-def test_a_credential_is_refused_wherever_it_is(token: str) -> None:
+def test_credentials_are_refused_everywhere(token: str) -> None:
     places: dict[str, dict[str, Any]] = {
         "command": {"command": ["train", token]},
         "resume": {"resume": ["train", "--key", token]},
@@ -85,7 +85,7 @@ def test_a_variable_with_the_name_of_a_secret_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INNOCENT)
-def test_what_is_no_secret_passes(name: str) -> None:
+def test_harmless_values_pass(name: str) -> None:
     assert check_spec(document(env={name: INNOCENT[name]})).env == {name: INNOCENT[name]}
 
 

@@ -1,4 +1,4 @@
-"""Specs: what is taken, and what is refused with which words."""
+"""Specs: what is accepted, and the messages for what is refused."""
 
 from __future__ import annotations
 
@@ -231,12 +231,12 @@ def test_bad_specs(change: dict[Any, Any], code: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "command", "demand"])
-def test_what_every_spec_needs(field: str) -> None:
+def test_required_fields(field: str) -> None:
     assert refused({key: value for key, value in GOOD.items() if key != field}) == f"spec.{field}.missing"
 
 
 @pytest.mark.parametrize("document", [None, "x", [], 7, nan, b"x"])
-def test_what_is_no_spec_at_all(document: object) -> None:
+def test_documents_that_are_no_specs(document: object) -> None:
     assert refused(document) == "spec.not_a_map"
 
 
@@ -266,7 +266,7 @@ def test_a_full_spec() -> None:
     assert check_spec({**FULL, "placement": "", "require": ""}).placement == ""
 
 
-def test_what_is_left_out_is_not_encoded() -> None:
+def test_omitted_fields_are_not_encoded() -> None:
     """Specs of before a field came are the same bytes as ever."""
     assert set(msgspec.to_builtins(check_spec(GOOD))) == set(GOOD)
 
@@ -318,7 +318,7 @@ def test_the_sample_specs_are_valid() -> None:
 
 @settings(max_examples=tries(150, 3000), deadline=None)
 @given(st.data())
-def test_what_the_schema_refuses_is_refused(data: st.DataObject) -> None:
+def test_documents_that_the_schema_refuses_are_refused(data: st.DataObject) -> None:
     document = copy.deepcopy(FULL)
     for _ in range(data.draw(st.integers(1, 3))):
         key = data.draw(st.sampled_from([*FULL, "other"]))
@@ -394,8 +394,8 @@ def test_a_document_of_a_spec_is_the_same_in_every_process(document: dict[str, A
     assert check_spec(document_of(sent)) == spec
 
 
-def test_a_checked_spec_is_what_the_log_holds() -> None:
-    """Only its class is another, so what was checked is known where it is used, and nothing of it reaches the log."""
+def test_the_log_holds_the_checked_spec() -> None:
+    """It only has another class, so code that uses it knows that it was checked; the log does not show it."""
     checked = check_spec(FULL)
     stored = msgspec.convert(FULL, AppSpec)
     assert isinstance(checked, CheckedSpec)

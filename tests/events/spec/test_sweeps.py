@@ -101,7 +101,7 @@ def test_the_same_document_is_the_same_sweep() -> None:
         ({"sweep": {"a": [1], "A": [2]}}, "spec.group.parameters.ambiguous"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(fields: dict[str, Any], code: str) -> None:
+def test_nonsense_is_refused_at_once(fields: dict[str, Any], code: str) -> None:
     began = time.process_time()
     with raises(SpecError, code):
         expanded({**document("lr"), **fields})
@@ -115,7 +115,7 @@ def test_more_are_made_where_more_are_allowed() -> None:
 @given(
     st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1)
 )
-def test_a_grid_has_as_many_apps_as_combinations(values: dict[str, list[int]]) -> None:
+def test_a_grid_has_one_app_for_each_combination(values: dict[str, list[int]]) -> None:
     found = rows(sweep=values)
     expected = 1
     for one in values.values():

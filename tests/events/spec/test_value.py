@@ -13,7 +13,7 @@ from tests.errors import raises
 WORK = {"mini_batch": "200ms", "chunks": 8, "mini_batches": 50, "epochs": 3, "exchange": "50ms"}
 
 
-def test_they_are_optional_and_come_back_as_written() -> None:
+def test_they_are_optional_and_survive_a_round_trip() -> None:
     plain = check_spec(document("app"))
     assert (plain.utility, plain.work) == (None, None)
     spec = check_spec(document("app", utility={"worth": 40, "target": "2h"}, work=WORK))
@@ -47,7 +47,7 @@ def test_the_decay_is_per_hour() -> None:
         ({"work": {"mini_batch": "1s", "chunks": 1, "epoch": 2}}, None, "work.epoch"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_in_one_line(fields: dict[str, Any], code: str | None, words: str) -> None:
+def test_nonsense_is_refused_in_one_line(fields: dict[str, Any], code: str | None, words: str) -> None:
     if code:
         with raises(SpecError, code):
             check_spec(document("app", **fields))

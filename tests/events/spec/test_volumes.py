@@ -54,5 +54,5 @@ def test_refused_in_one_line(volumes: Any, code: str, names: str) -> None:
         check_spec(document(volumes=volumes))
 
 
-def test_paths_that_only_begin_alike_are_apart() -> None:
+def test_paths_with_a_common_prefix_are_different() -> None:
     assert len(volumes_of(check_spec(document(volumes={"a": "/data", "b": "/data-2", "c": "/data.d/x"})).volumes)) == 3

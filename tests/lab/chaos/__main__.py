@@ -1,4 +1,4 @@
-"""`make chaos`: real faults on a real cluster, and what survived."""
+"""`make chaos`: injects real faults into a real cluster, and checks what survives."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ def chaos(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """What survives: three machines in network namespaces, with real faults one after the other while apps train.
+    """Inject real faults into three machines in network namespaces while apps train, and check what survives.
 
-    On each machine run a Docker engine, a NATS server, a master and an agent.
-    They are killed, stopped in their tracks, cut off and started again on a
-    schedule that follows from the seed, while apps are submitted. Then all is
-    checked: what was acknowledged is on the log, and on each server's own copy
-    of it, no two generations of an app ever ran at once by the training
-    processes' own record, what completed came to what an undisturbed run comes
-    to, and the log's decisions are decided again. Anything else is said, with
-    exit code 1. Needs root, and Docker installed; nothing of it stays.
+    Each machine runs a Docker engine, a NATS server, a master and an agent.  They are killed, frozen, cut off and restarted on
+    a schedule that follows from the seed, while apps are submitted.  Then everything is checked: acknowledged submissions are
+    on the log and in each server's own copy of it; by the training processes' own records, no two generations of an app ever
+    ran at once; completed trainings have the result of an undisturbed run; and an audit decides the log's decisions again.
+    Any deviation is printed, with exit code 1.  Needs root and Docker; leaves nothing behind.
 
     [bold]Examples[/]
 

@@ -1,12 +1,12 @@
-"""What survives: a real cluster under a random schedule of real faults, while apps train and submissions arrive.
+"""A real cluster under a random schedule of real faults, while apps train and submissions arrive.
 
     cluster     three machines: engine, NATS server, master, agent on each         (`chaos_cluster`)
     faults      15 kinds, one after the other, some while the last one lasts       (`chaos_faults`)
-    work        apps that train, stumble and crash; questions                      (`chaos_work`)
+    work        apps that train, fail and crash; probes                      (`chaos_work`)
 
-Then the faults stop and all apps end.  What is judged comes from three witnesses: the log, an audit of it among that
-(`chaos_log`) and what each server has of it (`chaos_replicas`); the training processes' own record of when they ran
-(`chaos_record`); and each training's last checkpoint, beside that of an undisturbed run (`chaos_results`).
+Then the faults stop and all apps end.  Three witnesses show what happened: the log (`chaos_log`), with an audit and each
+server's copy of it (`chaos_replicas`); the training processes' own records of when they ran (`chaos_record`); and each
+training's last checkpoint, compared with that of an undisturbed run (`chaos_results`).
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ class Wanted(msgspec.Struct, frozen=True):
     attacked_s: float
     seed: int = 1
     kinds: tuple[str, ...] = tuple(KINDS)
-    """Of faults."""
+    """Duration of the faults."""
     faults: tuple[Fault, ...] = ()
-    """Instead of the seed's schedule."""
+    """Kinds of faults that replace the seed's schedule."""
     gap_s: tuple[float, float] = (3.0, 6.0)
-    """Between submissions."""
+    """Time between submissions."""
     heartbeat_s: float = 0.6
     node_grace_s: float = 2.0
     node_lease_s: float = 8.0
     ends_within_s: float = 240.0
-    """After the last fault all apps have ended, or they never will."""
+    """Time after the last fault within which all apps have to end."""
     keep: Path | None = None
-    """A folder for the log, what every process printed, and what was done; None for none of it."""
+    """A folder for the log, the output of every process, and the injected faults; None keeps nothing."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a run."""
 
     report: Report
     recoveries: list[Recovery]
     wrong: list[str]
-    """What should not be, a line for each."""
+    """Violations, one line each."""
 
 
 async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
-    """Nothing of the cluster is left afterwards.  Raises BenchError where it can't be built, or is never well again."""
+    """Run the faults, and remove the cluster afterwards.  Raises BenchError if it can't be built, or never recovers."""
     machine = this_machine()
     tell("training undisturbed")
     alone = await undisturbed()
@@ -114,7 +114,7 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
 
 
 def _story(evidence: Evidence, judged: dict[str, Figure], wrong: list[str]) -> bytes:
-    """The injected faults and their effects, to investigate causes; times are UTC ns, those of the log."""
+    """Return the injected faults and their effects, to investigate causes; times are those of the log (UTC ns)."""
     document = {
         "wrong": wrong,
         "faults": [
@@ -178,7 +178,7 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
 
 
 async def _trains(client: Client) -> None:
-    """Wait for it: what is hurt before anything runs tells nothing."""
+    """Wait until an app trains: a fault before that shows nothing."""
     try:
         async with asyncio.timeout(_FIRST_STEP_S):
             async for state, _ in client.watch():
@@ -191,7 +191,7 @@ async def _trains(client: Client) -> None:
 
 
 async def _all_end(client: Client, submitter: Submitter, within_s: float) -> list[str]:
-    """Wait until every submission that is stored is answered, and every app has ended; names of those that have not."""
+    """Wait until every stored submission is answered and every app has ended; return the names of those that have not."""
     stored = {one.id for one in submitter.submissions if one.outcome in ("accepted", "stored")}
     waiting: list[str] = ["the log"]
     with contextlib.suppress(TimeoutError):
@@ -206,7 +206,7 @@ async def _all_end(client: Client, submitter: Submitter, within_s: float) -> lis
 
 
 class Leader:
-    """Who leads, as far as the log says."""
+    """The leading master, according to the log."""
 
     def __init__(self, client: Client) -> None:
         self.machine: int | None = None

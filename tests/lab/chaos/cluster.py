@@ -1,8 +1,8 @@
-"""The cluster that `make chaos` attacks: three machines in network namespaces, on each of them a Docker engine, a NATS
-server, a master and an agent, all of them the commands that people run; the log is on all three servers.
+"""The cluster that `make chaos` attacks: three machines in network namespaces, each with a Docker engine, a NATS server, a
+master and an agent, started by the usual commands; the log is on all three servers.
 
-Clients are outside, at the switch.  Everything is started again when it ends, as by a service manager.  Files of all machines
-lie in one folder in memory, which outlives whatever happens to the processes; containers share the folder of checkpoints.
+Clients are outside, at the switch.  Every process is restarted when it ends, as by a service manager.  The files of all
+machines are in one folder in memory, which outlives the processes; containers share the folder of checkpoints.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ NAME = "chaos"
 MACHINES = 3
 CAPACITY = "cpu=1,memory=1GiB"
 MASTER_LEASE_S = 8.0
-"""Longer than NATS takes to find another leader for a stream, so that this deposes no healthy master."""
+"""Longer than NATS needs to elect another leader of a stream, so that this deposes no healthy master."""
 LIVE_RESTORE = frozenset({0})
-"""Machines whose engine leaves its containers running while it is away."""
+"""Machines whose engine leaves its containers running while it is down."""
 _NATS, _ROUTES, _MONITOR = 4222, 6222, 8222
 _START_S = 90.0
 _ASK_S = 2.0
 _ENGINE_S = 20.0
 ENGINE_AWAY = (aiodocker.DockerError, aiohttp.ClientError, TimeoutError)
-"""What questions to a machine's engine fail with."""
+"""Errors of requests to an engine that is down."""
 _ENDS = '"level": "critical"'
-"""In the last line of a service that ends by itself, which says why (`dorm.cli.program_logs`)."""
+"""The last line of a service that ends by itself contains this, with the reason (`dorm.cli.program_logs`)."""
 _DAMAGED = ('"event": "the log ends', '"event": "the log begins', '"event": "the log is not', '"event": "stream ')
 
 
 class Machine:
-    """One of them: its engine, and the services on it."""
+    """One machine: its engine and its services."""
 
     def __init__(self, number: int, node: Node, server: Service, master: Service, agent: Service) -> None:
         self.number = number
@@ -74,7 +74,7 @@ class Machine:
         return self.server, self.master, self.agent
 
     async def containers_running(self) -> list[str]:
-        """Their ids on this engine, of this cluster, sorted.  Raises one of `ENGINE_AWAY`."""
+        """Return the ids of this cluster's containers on this engine, sorted.  Raises one of `ENGINE_AWAY`."""
         filters = {"label": [f"{LABEL_CLUSTER}={NAME}"], "status": ["running"]}
         async with aiodocker.Docker(self.node.docker_url) as docker, asyncio.timeout(_ENGINE_S):
             return sorted(container.id for container in await docker.containers.list(filters=filters))
@@ -86,9 +86,9 @@ class Machine:
 
 
 class ChaosCluster:
-    """As an asynchronous context manager.  Afterwards nothing of it is left, however it ended.
+    """An asynchronous context manager that leaves nothing behind, even after an error.
 
-    Raises BenchError where this machine can't hold one."""
+    Raises BenchError if this machine can't hold one."""
 
     def __init__(self, settings: PolicyChanged, tell: Tell) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class ChaosCluster:
 
     @property
     def checkpoints(self) -> Path:
-        """One folder for each app, by its id."""
+        """The folder of checkpoints, which has a folder for each app, named by its id."""
         return self.network.home / "checkpoints"
 
     async def _up(self) -> None:
@@ -155,7 +155,7 @@ class ChaosCluster:
         folder = self._folder(number)
         folder.mkdir()
         nodes = self.network.nodes
-        # Its own server first; with the others, because any of them will do.
+        # Its own server first, then the others, because any of them works.
         url = ",".join(f"nats://{other.address}:{_NATS}" for other in [*nodes[number:], *nodes[:number]])
         common = ["--url", url, "--cluster", NAME, "--log-json"]
         key = folder / "master.nk"
@@ -194,7 +194,7 @@ class ChaosCluster:
                 "host": host,
                 "port": _ROUTES,
                 "routes": [f"nats://{node.address}:{_ROUTES}" for node in nodes],
-                "no_advertise": True,  # clients outside reach other addresses than those that servers have inside
+                "no_advertise": True,  # clients outside use other addresses than the servers inside
             },
         }
         file = folder / "nats.conf"
@@ -228,7 +228,7 @@ class ChaosCluster:
         return "; ".join(said)
 
     async def stream_leader(self) -> int | None:
-        """The machine whose NATS server leads the log's stream, None where none says so."""
+        """Return the machine whose NATS server leads the log's stream; None if no server leads."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as session:
             for port in self._monitors:
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError):
@@ -240,25 +240,25 @@ class ChaosCluster:
 
     @property
     def copies(self) -> dict[str, Path]:
-        """Where each NATS server keeps its copy of the log, by the server's name."""
+        """Return the folder of each NATS server's copy of the log, by the server's name."""
         stream = f"jetstream/$G/streams/{log_stream(NAME)}"
         return {f"nats-{one.number}": self._folder(one.number) / "nats" / stream for one in self.machines}
 
     def _folder(self, number: int) -> Path:
-        """Of a machine's files."""
+        """Return the folder of a machine's files."""
         return self.network.home / f"machine-{number}"
 
     async def containers_running(self) -> int:
-        """On all engines, of this cluster."""
+        """Return the ids of this cluster's containers on all engines."""
         return sum([len(await machine.containers_running()) for machine in self.machines])
 
     @property
     def services(self) -> list[Service]:
-        """On all machines."""
+        """Return the services on all machines."""
         return [service for machine in self.machines for service in machine.services]
 
     def false_alarms(self) -> list[str]:
-        """What services printed that none of this is a reason for: tracebacks, and that the log was damaged."""
+        """Return output of services that no fault explains: tracebacks, and claims that the log is damaged."""
         found = []
         for one in self.services:
             said = one.output.read_text(errors="replace").splitlines() if one.output.exists() else []
@@ -269,7 +269,7 @@ class ChaosCluster:
         return found
 
     async def save_output(self, folder: Path) -> None:
-        """What every process printed, and every engine, as files there."""
+        """Save the output of every process and every engine as files in a folder."""
         await asyncio.to_thread(self._save_output, folder)
 
     def _save_output(self, folder: Path) -> None:
@@ -285,7 +285,7 @@ _DORM = [sys.executable, "-c", "from dorm.cli.main import main; main()"]
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """This process's own, with nothing of a cluster that may run on this machine."""
+    """Return this process's environment, without variables of another cluster on this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DORM_", "DOCKER_"))}
     return {**kept, "DORM_HOME": str(folder), "PYTHONPATH": str(Path(dorm.__file__).parents[1])}
 
@@ -302,7 +302,7 @@ async def _cancelled_at_the_end() -> AsyncIterator[list[asyncio.Task[Any]]]:
 
 
 async def _connection(url: str) -> Connection:
-    """As soon as the servers have found together."""
+    """Connect as soon as the servers form a cluster."""
     while True:
         try:
             return await Connection.open(url, NAME, name="dorm-chaos", create=True)
@@ -311,7 +311,7 @@ async def _connection(url: str) -> Connection:
 
 
 def _leader_in(found: Any, stream: str) -> str | None:
-    """Of what a NATS server's /jsz says."""
+    """Return the leader in a NATS server's /jsz."""
     for account in found.get("account_details", []):
         for one in account.get("stream_detail", []):
             if one["name"] == stream:

@@ -1,7 +1,7 @@
-"""What `make chaos` does to its cluster: which faults there are, in which order they come, and how each is done.
+"""The faults of `make chaos`: their kinds, their order, and how each is injected.
 
-The schedule follows from the seed alone: every kind comes once in each turn, in a drawn order, on a drawn machine, for a drawn
-time.  Each fault has an end: what was killed is started again, what was stopped goes on, a cable is put back.
+The schedule follows from the seed alone: every kind comes once in each turn, in a random order, on a random machine, for a
+random time.  Each fault has an end: killed processes are restarted, frozen ones continue, a cable is plugged in again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _PATIENCE_S = 20.0
 _LOOK_AGAIN_S = 0.25
 _STARTS = 3
 _TOGETHER = "+"
-"""Between the names of what is hit at once."""
+"""Separates the names of targets that are hit at once."""
 
 
 class Kind(NamedTuple):
-    """One way to hurt it."""
+    """One kind of fault."""
 
     says: str
     least_s: float
     most_s: float
-    """For how long."""
+    """Its duration."""
 
 
 KINDS: dict[str, Kind] = {
@@ -65,18 +65,18 @@ KINDS: dict[str, Kind] = {
 
 
 class Fault(NamedTuple):
-    """One of the schedule."""
+    """One fault of the schedule."""
 
     kind: str
     draw: int
-    """Decides which machine or container is hit, among those that can be."""
+    """Selects the machine or container to hit, among the possible ones."""
     lasts_s: float
     rest_s: float
-    """From its end to the next one's begin; negative where the next one comes while this one lasts."""
+    """From its end to the start of the next one; negative if the next one starts before."""
 
 
 class Injected(msgspec.Struct):
-    """One that was done, with wall-clock times (UTC ns)."""
+    """An injected fault, with wall-clock times (UTC ns)."""
 
     kind: str
     at: int
@@ -85,7 +85,7 @@ class Injected(msgspec.Struct):
 
 
 def schedule(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[Fault]:
-    """Without end.  Of four faults one is followed by the next while it lasts."""
+    """Yield faults without end.  One in four overlaps with the next one."""
     draws = random.Random(seed)
     while True:
         for name in draws.sample(sorted(kinds), len(kinds)):
@@ -96,7 +96,7 @@ def schedule(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[Fault]:
 
 
 class Attack:
-    """Does them to one cluster.  `leader` tells on which machine the master is that leads, as far as the log says."""
+    """Injects faults into one cluster.  `leader` returns the machine of the leading master, according to the log."""
 
     def __init__(self, cluster: ChaosCluster, leader: Callable[[], int | None]) -> None:
         self.injected: list[Injected] = []
@@ -106,7 +106,7 @@ class Attack:
         """What is broken now: one thing is not broken twice, and on a machine that is down there is nothing to break."""
 
     async def run(self, faults: Iterable[Fault], told: Callable[[str], None], stop_at: float) -> None:
-        """Until the loop's time is `stop_at` or there are no more faults; then all that is broken is mended."""
+        """Inject faults until the loop's time is `stop_at` or there are no more; then repair everything."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as lasting:
             for fault in faults:
@@ -130,7 +130,7 @@ class Attack:
         self._broken.discard(blow.target)
 
     async def _aim(self, fault: Fault, stop_at: float) -> _Blow | None:
-        """None where for a while there is nothing that it could hit."""
+        """Choose a target; None if there is none for a while."""
         loop = asyncio.get_running_loop()
         patience = min(stop_at, loop.time() + _PATIENCE_S)
         while True:
@@ -140,7 +140,7 @@ class Attack:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _aimed(self, fault: Fault) -> _Blow | None:
-        """None where there is nothing that it could hit now."""
+        """Choose a target; None if there is none now."""
         machines = self._cluster.machines
         match fault.kind:
             case "leader_killed" | "leader_paused":
@@ -193,7 +193,7 @@ class Attack:
         return [_pause(service) if paused else _kill(service) for service in services if service.running]
 
     def _servers_at_once(self, count: int) -> list[_Blow]:
-        """Each choice of so many servers, where all of them can be hit."""
+        """Return each choice of this many servers that can all be hit."""
         services = [machine.server for machine in self._cluster.machines]
         return [
             _kill(*chosen)
@@ -233,7 +233,7 @@ class Attack:
 
 
 class _Blow(NamedTuple):
-    """One way to break one thing, and to mend it."""
+    """How to break one thing, and how to repair it."""
 
     target: str
     begin: Callable[[], Awaitable[None]]
@@ -245,7 +245,7 @@ async def _nothing() -> None:
 
 
 async def _start_engine(network: NodeCluster, number: int) -> None:
-    """As a service manager does: again, where it did not come up in time.  Raises BenchError where it never does."""
+    """Start an engine as a service manager does: again if it did not come up in time.  Raises BenchError if it never does."""
     for _ in range(_STARTS):
         try:
             await network.start_engine(number)
@@ -258,7 +258,7 @@ async def _start_engine(network: NodeCluster, number: int) -> None:
 
 
 def _kill(*services: Service) -> _Blow:
-    """All of them at the same moment, and started again at the same moment."""
+    """Kill all of them at the same moment, and restart them at the same moment."""
 
     async def begin() -> None:
         for service in services:

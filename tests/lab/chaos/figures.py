@@ -1,4 +1,4 @@
-"""The figures of `make chaos`, and in words what should not be."""
+"""The figures of `make chaos`, and its violations in words."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All that is known of one run."""
+    """Everything that is known about one run."""
 
     faults: list[Injected]
     submissions: list[Submission]
     probes: list[Probe]
     told: Told
     records: dict[str, list[Stay]]
-    """What the processes of each app noted themselves."""
+    """The records of each app's processes."""
     unended: list[str]
-    """Apps and submissions of which nothing came in time."""
+    """Apps and submissions without a result in time."""
     containers_left: int
-    """That still ran when all apps had ended."""
+    """Containers that still ran when all apps had ended."""
     services_ended: int
-    """How often one ended by itself, mostly because what it needs to start was not there."""
+    """How often a service ended by itself, mostly because something that it needs to start was missing."""
     audit: Audit
     recovered: list[Recovery]
-    """One for each fault."""
+    """One entry for each fault."""
     pauses: list[Pause]
     copies_wrong: list[str]
-    """What is not in a server's own copy of the log, a line for each."""
+    """Differences of servers' copies from the log, one line each."""
 
 
 def figures(
     evidence: Evidence, alone: Mapping[Training, Result], checkpoints: Path
 ) -> tuple[dict[str, Figure], list[str]]:
-    """What was counted and measured, and a line for everything that should not be."""
+    """Return the figures, and one line for each violation."""
     lost, between = list(_lost(evidence)), list(_between(evidence))
     twice = [f"{app}: {pair}" for app, record in evidence.records.items() for pair in doubled(record)]
     ended = list(_ended(evidence))
@@ -112,7 +112,7 @@ def _between(evidence: Evidence) -> Iterator[str]:
 
 
 def _ended(evidence: Evidence) -> Iterator[tuple[Submission, App]]:
-    """Submissions whose apps have ended."""
+    """Return the submissions whose apps have ended."""
     apps = evidence.told.state.apps
     for one in evidence.submissions:
         app = apps.get(evidence.told.accepted.get(one.id, ""))
@@ -134,7 +134,7 @@ def _recovery_figures(recovered: Sequence[Recovery]) -> dict[str, Figure]:
 
 
 def _spread(name: str, samples: Sequence[float]) -> dict[str, Figure]:
-    """Nothing where there are no samples."""
+    """Return percentiles as figures; none without samples."""
     if not samples:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What the log of a cluster under attack says afterwards, as far as `make chaos` judges by it."""
+"""The facts that `make chaos` reads from the log of an attacked cluster."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Told(msgspec.Struct):
-    """Times are log times (UTC ns), in order."""
+    """Facts of one log.  Times are log times (UTC ns), in order."""
 
     state: State = msgspec.field(default_factory=State)
     submitted: set[str] = set()
-    """Ids of the submissions that are on it."""
+    """Ids of the submissions on it."""
     answered: dict[str, int] = {}
     """When a submission, by its id, was accepted or refused."""
     accepted: dict[str, str] = {}
     """App by submission."""
     elected: list[int] = []
     resized: dict[str, list[int]] = {}
-    """When a running app was decided to change, by app."""
+    """When a decision changed a running app, by app."""
     waits: dict[str, list[int]] = {}
     """When a decision left an app without a place, by app."""
 
 
 async def told_by(log: ReadableLog) -> Told:
-    """Read from its begin to its end.  Raises what a log raises."""
+    """Read a log from start to end.  Raises what a log raises."""
     told = Told()
     async with aclosing(log.read()) as batches:
         async for batch in batches:
@@ -46,7 +46,7 @@ async def told_by(log: ReadableLog) -> Told:
 
 
 def take(told: Told, event: Event) -> None:
-    """One event, which the state holds already."""
+    """Take one event that was already folded."""
     if isinstance(event, AppSubmitted):
         told.submitted.add(event.id)
     elif isinstance(event, Round):
@@ -77,5 +77,5 @@ def _take_fact(told: Told, fact: Event) -> None:
 
 
 def first_after(times: Iterable[int], moment: int) -> int | None:
-    """The first of these that is not before a moment."""
+    """Return the first of these times that is not before a moment."""
     return next((time for time in times if time >= moment), None)

@@ -1,7 +1,6 @@
-"""What the training processes of an app noted themselves (`compose.apps.worker.presence`): when each ran, and how
-far it had come.
+"""The records of an app's training processes (`compose.apps.worker.presence`): when each ran, and how far it had come.
 
-Everything runs on one machine, so all marks are of one clock, and the log's times too.
+Everything runs on one machine, so all marks and the log's times are from one clock.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ class Stay(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Of its last mark; it was gone before the next one was due."""
+        """The time of its last mark; the process ended before the next one was due."""
         return self.marks[-1].at
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """A time without a step of training."""
+    """An interval without a training step."""
 
     begin: int
     end: int
 
 
 def stays(folder: Path) -> list[Stay]:
-    """Of all processes of an app, from its checkpoint folder, by when they began."""
+    """Return the records of all processes of an app, from its checkpoint folder, by start time."""
     found = []
     for path in sorted((folder / FOLDER).glob("*")) if (folder / FOLDER).is_dir() else []:
         generation, slot, _, _ = path.name.split(".")
@@ -54,8 +53,8 @@ def stays(folder: Path) -> list[Stay]:
 
 
 def doubled(by_begin: Sequence[Stay]) -> list[str]:
-    """Where processes of two generations, or two of one place, ran at once, or a generation began after a later one; a
-    sentence for each pair."""
+    """Return a sentence for each pair of processes of two generations, or of one place, that ran at once, and for each
+    generation that began after a later one."""
     found = []
     for one, other in combinations(by_begin, 2):
         pair = f"generation {one.generation} slot {one.slot} and generation {other.generation} slot {other.slot}"
@@ -69,10 +68,10 @@ def doubled(by_begin: Sequence[Stay]) -> list[str]:
 
 
 def steps(of_app: Iterable[Stay]) -> list[int]:
-    """When training was seen to go on: the times of marks at which a process had come further, in order."""
+    """Return the times of progress: marks at which a process had come further, in order."""
     return sorted(later.at for stay in of_app for earlier, later in pairwise(stay.marks) if later.step > earlier.step)
 
 
 def stalls(moments: Sequence[int], longer_than: int) -> list[Stall]:
-    """Gaps between steps that are longer than so many nanoseconds."""
+    """Return the gaps between steps that are longer than this many nanoseconds."""
     return [Stall(begin, end) for begin, end in pairwise(moments) if end - begin > longer_than]

@@ -1,11 +1,11 @@
-"""How long a cluster took to get over each fault: from the log and from what the training processes noted themselves.
+"""How long a cluster took to recover from each fault, by the log and the training processes' records.
 
-    control     from the fault to the first answer of a master to something that was asked after it
+    control     from the fault to the first answer of a master to a request after it
     training    from the fault to the last step of the pause that it caused, over all apps that trained when it came; a pause
                 ends with the next step, with a decision that lets the app wait, or with the app
     takeover    from a fault that hit the leading master to the next master's election
 
-Recovery is the later of the first two.  An app that had been told to stop for an adjustment was not stopped by a fault.
+Recovery is the later of the first two.  A stop for an adjustment does not count as an effect of a fault.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.lab.chaos.work import Probe
 
 _LONGEST_STEP = 2 * SECOND
-"""What is no pause yet: a step by one worker takes a quarter of a second where the machine has time."""
+"""Shorter gaps are no pauses: a step by one worker takes a quarter of a second on an idle machine."""
 _AFTERMATH = 20 * SECOND
 _TOLD_BEFORE = 3 * SECOND
-"""From a decision to stop an app to the last step of it, at most."""
+"""The longest time from a decision to stop an app to its last step."""
 
 
 class Recovery(NamedTuple):
-    """Of one fault, in seconds; None where it never came."""
+    """Recovery from one fault, in seconds; None if it never recovered."""
 
     kind: str
     control_s: float | None
@@ -45,7 +45,7 @@ class Recovery(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A time in which an app did not train, though nobody had told it to stop."""
+    """An interval in which an app did not train although nothing had asked it to stop."""
 
     app: str
     begin: int
@@ -53,7 +53,7 @@ class Pause(NamedTuple):
 
 
 def pauses(told: Told, of_apps: Mapping[str, Sequence[Stay]]) -> list[Pause]:
-    """Of all apps, by when they began."""
+    """Return the pauses of all apps, by start time."""
     found = []
     for app in sorted(of_apps):
         moments = steps(of_apps[app])
@@ -72,7 +72,7 @@ def pauses(told: Told, of_apps: Mapping[str, Sequence[Stay]]) -> list[Pause]:
 def recoveries(
     faults: Sequence[Injected], told: Told, of_apps: Mapping[str, Sequence[Stay]], probes: Sequence[Probe]
 ) -> list[Recovery]:
-    """One for each fault.  A pause counts for the last fault that came before it began, and not long after that was over."""
+    """Return the recovery from each fault.  A pause counts for the last fault before it, unless that was over long before."""
     found = []
     paused = pauses(told, of_apps)
     ordered = sorted(faults, key=lambda fault: fault.at)
@@ -87,7 +87,7 @@ def recoveries(
 
 
 def _begins_in(pause: Pause, at: int, until: int) -> bool:
-    """Its last step was before the fault, by less than a step takes, or after it."""
+    """Return whether its last step was after the fault, or before it by less than the duration of a step."""
     if pause.end <= at:
         return False
     begin = pause.begin + _LONGEST_STEP // 2
@@ -100,7 +100,8 @@ def _control(at: int, told: Told, probes: Sequence[Probe]) -> float | None:
 
 
 def takeovers(faults: Sequence[Injected], told: Told) -> list[float]:
-    """Seconds, of the faults that hit a leading master and were followed by an election before the next of them."""
+    """Return the seconds from each fault that hit a leading master to the next election, if that came before the next such
+    fault."""
     hits = sorted(fault.at for fault in faults if fault.kind in ("leader_killed", "leader_paused"))
     found = []
     for number, at in enumerate(hits):

@@ -1,6 +1,6 @@
-"""Whether every server's own copy of the log is the log, record by record, as its files hold it.
+"""Compares every server's own copy of the log, as stored in its files, with the log, record by record.
 
-A server that is asked answers from any replica, so what each of them has is read from its block files: for each message its
+A server may answer from any replica, so each copy is read from the server's block files: for each message its
 length, sequence, time, length of the subject, the subject, the headers with their length if there are any, the body, and a
 checksum of eight bytes.
 """
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("<IQqH")
 _HEADERS = 1 << 31
-"""In the length: there are headers."""
+"""Flag in the length: there are headers."""
 _NO_RECORD = 3 << 62
-"""In the sequence: what this was is deleted."""
+"""Flag in the sequence: the message is deleted."""
 _CHECKSUM = 8
 _COMPRESSED = b"cmp"
 _LATE_S = 30.0
@@ -31,25 +31,25 @@ _MOST_TOLD = 3
 
 
 class Unreadable(Exception):
-    """A block is not what such files look like."""
+    """A block does not have the expected format."""
 
 
 class Copy(NamedTuple):
-    """One server's."""
+    """One server's copy."""
 
     records: dict[int, Record]
     trouble: str
-    """What of it can't be read, "" where all can."""
+    """Unreadable parts, "" if there are none."""
 
 
 def stored(folder: Path) -> Copy:
-    """What lies in a stream's folder of a server's store."""
+    """Return the messages in a stream's folder of a server's store."""
     records: dict[int, Record] = {}
     for block in sorted((folder / "msgs").glob("*.blk"), key=lambda path: int(path.stem)):
         try:
             for record in _in_block(block.read_bytes()):
                 records[record.seq] = record
-        except (Unreadable, FileNotFoundError) as error:  # One may be replaced just now.
+        except (Unreadable, FileNotFoundError) as error:  # The server may be replacing one right now.
             return Copy(records, f"{block.name}: {error}")
     return Copy(records, "")
 
@@ -81,7 +81,8 @@ def _in_block(data: bytes) -> Iterator[Record]:
 
 
 def differences(name: str, copy: Copy, log: Sequence[Record]) -> list[str]:
-    """In what a copy is not this log, a line for each record and no more than a few; later records may be there."""
+    """Return the differences between a copy and this log, one line for each of the first few records; later records are
+    allowed."""
     wrong = [f"{name}: its copy of the log can't be read: {copy.trouble}"] if copy.trouble else []
     for record in log:
         found = copy.records.get(record.seq)
@@ -95,8 +96,8 @@ def differences(name: str, copy: Copy, log: Sequence[Record]) -> list[str]:
 
 
 async def compare(folders: Mapping[str, Path], log: Sequence[Record]) -> list[str]:
-    """What is wrong with the servers' copies, once it stays so: one that was down catches up after a while.  `folders`: the
-    stream's, by the server's name."""
+    """Return lasting differences of the servers' copies: a server that was down catches up after a while.  `folders`: those of
+    the stream, by the server's name."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _LATE_S
     while True:

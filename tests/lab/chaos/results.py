@@ -1,4 +1,4 @@
-"""What trainings come to that nobody disturbs, and which apps came to something else."""
+"""The results of undisturbed trainings, and the apps with another result."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from tests.lab.chaos.work import Training
 
 _SAME = 1e-6
-"""Relative.  On one machine and one library not a bit differs; an image may have another NumPy than this process."""
+"""Relative tolerance. With one machine and one library, not a bit differs; an image may have another NumPy than this
+process."""
 _TRAIN_S = 120.0
 
 
 class Result(NamedTuple):
-    """Of a training."""
+    """The result of a training."""
 
     loss: float
     parameters: NDArray[np.float64]
 
 
 async def undisturbed() -> dict[Training, Result]:
-    """Of each training, done by one worker alone.  Raises BenchError where it can't be."""
+    """Return the result of each training, run by a single worker.  Raises BenchError if it can't be."""
     return {training: await _alone(training) for training in TRAININGS}
 
 
@@ -64,7 +65,7 @@ async def _alone(training: Training) -> Result:
 
 
 def _parameters(folder: Path, steps: int) -> NDArray[np.float64]:
-    """Of the checkpoint after the last step.  Raises OSError, ValueError, KeyError where there is none."""
+    """Return the parameters of the checkpoint after the last step.  Raises OSError, ValueError, KeyError if there is none."""
     with np.load(folder / FILE, allow_pickle=False) as arrays:
         if json.loads(arrays["about"].tobytes())["step"] != steps:
             raise ValueError("the last checkpoint is not of the last step")
@@ -75,7 +76,7 @@ def _parameters(folder: Path, steps: int) -> NDArray[np.float64]:
 def other_results(
     completed: Iterable[tuple[App, Training]], alone: Mapping[Training, Result], checkpoints: Path
 ) -> list[str]:
-    """Completed apps whose last checkpoint, or whose loss as the log has it, is not that of an undisturbed run."""
+    """Return the completed apps whose last checkpoint, or whose loss on the log, differs from that of an undisturbed run."""
     found = []
     for app, training in completed:
         right = alone[training]

@@ -1,8 +1,10 @@
-"""What `make chaos` makes of what it sees: schedules, records from inside, recovery; and that nothing of it stays."""
+"""How `make chaos` interprets its observations: schedules, records from inside, recovery; and that it leaves nothing
+behind."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from itertools import islice
 from pathlib import Path
@@ -30,7 +32,7 @@ S = 1_000_000_000
 
 
 def stay(generation: int, slot: int, begin: float, end: float, step: int = 0, every: float = 0.5) -> Stay:
-    """One process that makes a step between any two marks."""
+    """Return the record of a process that makes a step between any two marks."""
     count = round((end - begin) / every)
     marks = [Mark(round((begin + i * every) * S), step + i) for i in range(count + 1)]
     return Stay(generation, slot, marks)
@@ -80,7 +82,7 @@ def test_records_are_read_from_an_apps_folder(tmp_path: Path) -> None:
     assert stays(tmp_path / "none") == []
 
 
-def test_pauses_in_training_are_seen_whatever_the_processes_say() -> None:
+def test_pauses_in_training_are_seen_regardless_of_the_processes_records() -> None:
     waits = Stay(2, 0, [Mark(round(t * S), 10) for t in (6, 7, 8)] + [Mark(9 * S, 11), Mark(10 * S, 12)])
     moments = steps([stay(1, 0, 0, 5), waits])
     assert stalls(moments, 2 * S) == [Stall(5 * S, 9 * S)]
@@ -95,7 +97,7 @@ def test_recovery_is_the_later_of_answers_and_training() -> None:
     ]
     probes = [Probe("p1", S), Probe("p2", round(11.6 * S))]
     first, second = recoveries(faults, told, apps, probes)
-    # Work that it had ended at 10 s begins again at 16 s, and steps a quarter of a second later.
+    # Training stops at 10 s and continues at 16 s, with a step a quarter of a second later.
     assert first == Recovery("container_removed", 2.0, 6.25)
     assert second == Recovery("leader_killed", 0.5, 0.0)
     assert (first.seconds, second.seconds) == (6.25, 0.5)
@@ -115,7 +117,7 @@ def test_an_adjustment_and_a_wait_that_were_decided_are_no_faults_doing() -> Non
 
 
 def block(*records: tuple[int, bytes, bytes], deleted: int = 0) -> bytes:
-    """As nats-server writes it: sequence, headers, body."""
+    """Return a block as nats-server writes it: sequence, headers, body."""
     data = b""
     for seq, headers, body in records:
         told = len(headers).to_bytes(4, "little") + headers if headers else b""
@@ -125,7 +127,7 @@ def block(*records: tuple[int, bytes, bytes], deleted: int = 0) -> bytes:
     return data
 
 
-def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_servers_copy_of_the_log_is_read_from_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "msgs"
     folder.mkdir()
     headers = b"NATS/1.0\r\nNats-Msg-Id: x1\r\n\r\n"
@@ -152,17 +154,16 @@ def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> 
 @pytest.mark.docker
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_nothing_is_left_of_one_that_is_interrupted(docker_archive: Path) -> None:
+async def test_an_interrupted_run_leaves_nothing(docker_archive: Path) -> None:
     if reason := why_not():
         unavailable(reason)
-    before = set(Path("/run/netns").glob("dorm-lab-*"))
     up = asyncio.Event()
     bench = asyncio.create_task(
         bench_chaos(Wanted(attacked_s=60.0), tell=lambda text: up.set() if "masters" in text else None)
     )
     waiting = asyncio.create_task(up.wait())
     await asyncio.wait([bench, waiting], return_when=asyncio.FIRST_COMPLETED)
-    made = set(Path("/run/netns").glob("dorm-lab-*")) - before
+    made = set(Path("/run/netns").glob(f"dorm-lab-{os.getpid()}-*"))  # Not those of tests beside this one.
     assert len(made) >= 5
     bench.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,5 @@
-"""Every kind of real fault once, on three machines with three NATS servers and three masters, while apps train and arrive."""
+"""Every kind of real fault once, on three machines with three NATS servers and three masters, while apps are submitted and
+train."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ FAULTS = (
     Fault("two_servers_killed", 1, 1.0, 4.0),
     Fault("all_servers_killed", 0, 1.0, 4.0),
 )
-"""Times are short: what is due only after a lease has ended has tests of its own."""
+"""Times are short; effects after the end of a lease have their own tests."""
 
 
 @pytest.mark.timeout(600)
@@ -43,7 +44,7 @@ async def test_nothing_is_lost_doubled_or_wrong(tmp_path: Path, docker_archive: 
     if reason := why_not():
         unavailable(f"no machines can be made: {reason}")
     assert {fault.kind for fault in FAULTS} == set(KINDS)
-    # A machine with much else to do hears heartbeats late.
+    # A busy machine receives heartbeats late.
     wanted = Wanted(attacked_s=300.0, faults=FAULTS, gap_s=(6.0, 9.0), node_grace_s=3.0, keep=tmp_path)
     said: list[str] = []
     try:

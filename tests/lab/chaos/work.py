@@ -1,7 +1,7 @@
-"""The work that a cluster under attack is given: apps that train, stumble or crash, submitted all the time from outside; and
-questions, which show when a master answers again.
+"""The work of a cluster under attack: apps that train, fail or crash, submitted continuously from outside; and probes, which
+show when a master answers again.
 
-A question is a submission that can only be refused: the refusal is the answer, and no app comes of it.
+A probe is a submission that can only be refused: the refusal is the answer, and it creates no app.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ Fate = Literal["completed", "failed"]
 
 
 class Training(msgspec.Struct, frozen=True):
-    """What determines the final parameters of a training, on any workers and machines."""
+    """Everything that determines the final parameters of a training, on any workers and machines."""
 
     program: str
     steps: int
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One app to submit, and what has to become of it."""
+    """One app to submit, and its expected result."""
 
     spec: dict[str, Any]
     fate: Fate
     training: Training | None
     steady: bool = False
-    """Whether it trains from its start to its end, unless it is disturbed."""
+    """Whether it trains from start to end unless it is disturbed."""
 
 
 Outcome = Literal["", "accepted", "stored", "unknown", "refused"]
-"""What its submitter was told: `stored` that it is on the log and not answered yet, `unknown` that it may be there, `refused`
-that it is not."""
+"""What its submitter knows: `stored` (on the log but not answered yet), `unknown` (it may be on the log), `refused` (it is
+not)."""
 
 
 class Submission(msgspec.Struct):
-    """One attempt, as its submitter saw it."""
+    """One attempt, from its submitter's point of view."""
 
     id: str
     job: Job
@@ -71,11 +71,11 @@ class Submission(msgspec.Struct):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One question."""
+    """One probe."""
 
     id: str
     at: int
-    """When it was asked (UTC ns)."""
+    """When it was sent (UTC ns)."""
 
 
 TRAININGS = (Training("logistic", 70), Training("mlp", 40), Training("factorize", 60))
@@ -90,7 +90,7 @@ exec "$@"
 
 
 def jobs(seed: int) -> Iterator[Job]:
-    """Without end, the same for the same seed: of ten apps, one crashes permanently, and two once."""
+    """Yield jobs without end, the same for the same seed: of ten apps, one crashes permanently and two crash once."""
     draws = random.Random(seed)
     number = 0
     while True:
@@ -121,14 +121,14 @@ def _job(name: str, kind: str, training: Training, n_min: int, n_max: int) -> Jo
         "resume": [*command, "--resume"],
         "n_min": n_min,
         "n_max": n_max,
-        # Peers of a container that is hit fail with it, so faults use retries up; an app must not end by that here.
+        # Peers of a container that is hit fail with it, so faults use up retries, which must not end an app here.
         "retries": {"limit": 100, "backoff": "200ms", "longest": "2s"},
     }
     return Job({**common, **spec}, "completed", training, steady=kind == "train")
 
 
 class Submitter:
-    """Submits jobs, one every so often, each as a task of its own, so that an outage makes none of them wait for another."""
+    """Submits jobs at intervals, each in its own task, so that none waits for another during an outage."""
 
     def __init__(self, client: Client, work: Iterator[Job], gap_s: tuple[float, float], seed: int) -> None:
         self.submissions: list[Submission] = []
@@ -140,7 +140,7 @@ class Submitter:
         self._draws = random.Random(seed)
 
     async def run(self) -> None:
-        """Until it is enough, and all that was submitted is answered, stored or failed."""
+        """Submit until told to stop; return once every submission is answered, stored or failed."""
         async with asyncio.TaskGroup() as pending:
             while not self.enough.is_set():
                 pending.create_task(self._submit(next(self._work)))
@@ -163,14 +163,14 @@ class Submitter:
 
 
 class Prober:
-    """Asks a question every so often, whether or not earlier ones are answered."""
+    """Sends a probe at intervals, regardless of earlier answers."""
 
     def __init__(self, client: Client) -> None:
         self.probes: list[Probe] = []
         self._client = client
 
     async def run(self) -> NoReturn:
-        """Until cancelled."""
+        """Run until cancelled."""
         room = asyncio.Semaphore(_MOST_AT_ONCE)
         async with asyncio.TaskGroup() as pending:
             while True:
@@ -181,7 +181,7 @@ class Prober:
     async def _ask(self, room: asyncio.Semaphore, number: int) -> None:
         probe = Probe(f"chaos.probe-{number}", time.time_ns())
         self.probes.append(probe)
-        # No name: every master refuses it.
+        # Without a name, every master refuses it.
         body = encode(AppSubmitted(id=probe.id, at=probe.at, by="chaos", spec={}))
         subject = subjects.fact(self._client.cluster, "AppSubmitted", "chaos")
         async with room:

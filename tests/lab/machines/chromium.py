@@ -6,7 +6,7 @@ import shutil
 
 
 def chromium() -> str | None:
-    """Return the program, None where there is none."""
+    """Return the program, None if there is none."""
     return next(
         (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
     )

@@ -1,4 +1,4 @@
-"""A Docker engine of one's own: it touches no network of the machine, and shares nothing with another engine."""
+"""A private Docker engine: it changes no network of the machine, and shares nothing with other engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.machines.leases import gone, kill_all, unmount_below
 _READY_S = 30.0
 _POLL_S = 0.02
 _CAP_SYS_ADMIN = 21
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where dockerd lies, and a root shell got by su does not look
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # dockerd's folder, which is not on the PATH of a root shell from su
 _BRIDGE = Path("/sys/class/net/docker0")
 
 
@@ -23,7 +23,7 @@ class EngineFailed(Exception):
 
 
 def why_not() -> str | None:
-    """Why no engine can be started here, None where one can."""
+    """Why no engine can be started here, None if one can."""
     if os.geteuid() != 0:
         return "not root"
     capabilities = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
@@ -36,9 +36,9 @@ def why_not() -> str | None:
 
 
 class Dockerd:
-    """One engine; all that it makes lies below `home`, its containers in the control group `cgroup`.
+    """One engine; its files are below `home`, its containers in the control group `cgroup`.
 
-    With `namespace` it runs in that network namespace, and what else runs there shares its fate in `crash`.  Containers
+    With `namespace`, it runs in that network namespace, and `crash` also ends everything else there.  Containers
     have the network of the host or none, so no bridge and no iptables are needed.
     """
 
@@ -51,25 +51,25 @@ class Dockerd:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        """Starts it, and returns when it answers.  Raises `EngineFailed`."""
+        """Start it, and return when it answers.  Raises `EngineFailed`."""
         self._spawn()
         await self.answers()
 
     def _spawn(self) -> None:
         self.home.mkdir(exist_ok=True)
-        # Of one that was killed.  dockerd takes even a zombie for a containerd that still runs, and waits for it in vain.
+        # Left by a killed engine.  dockerd takes even a zombie for a running containerd, and waits for it in vain.
         for stale in ("docker.pid", "docker.sock", "exec/containerd/containerd.pid"):
             (self.home / stale).unlink(missing_ok=True)
         config = self.home / "daemon.json"
         config.write_text("{}")  # and not the machine's own
         command = [
-            # Not `ip netns exec`, which mounts a new /sys, and that hides the control groups of cgroup v1.
+            # Not `ip netns exec`, which mounts a new /sys that hides the control groups of cgroup v1.
             *(["nsenter", f"--net=/run/netns/{self._namespace}", "--"] if self._namespace else []),
             *("dockerd", "--config-file", str(config), "--host", self.url, "--pidfile", str(self.home / "docker.pid")),
             *("--data-root", str(self.home / "data"), "--exec-root", str(self.home / "exec")),
             *([] if self._shares_bridge() else ["--bridge", "none"]),
             *("--iptables=false", "--ip6tables=false"),
-            # cgroupfs also where systemd runs, since there a cgroup parent would have to be a slice.
+            # cgroupfs even under systemd, which would require a slice as cgroup parent.
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{self._cgroup}"),
             *(["--live-restore"] if self._live_restore else []),
         ]
@@ -84,11 +84,11 @@ class Dockerd:
             )
 
     def _shares_bridge(self) -> bool:
-        """Whether the machine's own engine has a bridge here: one that is to have none would remove it."""
+        """Return whether the machine's own engine has a bridge here: an engine without a bridge would remove it."""
         return self._namespace is None and _BRIDGE.exists()
 
     async def answers(self) -> None:
-        """Returns when it answers; raises `EngineFailed` when it has ended, or after half a minute."""
+        """Return when it answers.  Raises `EngineFailed` if it ends, or after half a minute."""
         try:
             async with asyncio.timeout(_READY_S):
                 while not await answers(self.url):
@@ -99,20 +99,20 @@ class Dockerd:
             raise EngineFailed(f"dockerd does not answer after {_READY_S:.0f} s: {self._last_words()}") from None
 
     async def kill(self) -> None:
-        """`kill -9` for dockerd alone: its containers run on."""
+        """Send SIGKILL to dockerd alone: its containers keep running."""
         if self._process is None:
             return
         containerd = self._containerd()
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
         self._process = None
-        # containerd dies of it too, a little later; a dockerd that started before would take it for a running one.
+        # containerd ends a little later; a dockerd that started before that would take it for a running one.
         async with asyncio.timeout(_READY_S):
             while containerd is not None and not gone(containerd):  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(_POLL_S)
 
     async def crash(self) -> None:
-        """Power loss: everything dies at once, only what is on the disk stays."""
+        """Simulate power loss: everything dies at once, and only the disk survives."""
         namespaces = [self._namespace] if self._namespace else []
         await asyncio.to_thread(kill_all, self.home, self._cgroup, namespaces)
         if self._process is not None:
@@ -133,7 +133,7 @@ class Dockerd:
 
 
 async def answers(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether an engine answers `/_ping` on its Unix socket."""
+    """Return whether an engine answers `/_ping` on its Unix socket."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_unix_connection(url.removeprefix("unix://"))

@@ -1,9 +1,9 @@
 """The Docker engine that tests run on.
 
-One that answers is taken: at DOCKER_HOST, else at the usual socket.  Where none does, root starts a private one, once for
-a test run with all its workers; it goes away with the last of them (see `tests.lab.machines.leases`).
-DORM_TEST_ENGINE=private starts one in any case.  Where neither can be had tests are skipped, but in CI, where CI=true,
-that is a failure: nothing may be left untested there in silence.
+An engine that answers at DOCKER_HOST, else at the usual socket, is used.  If none does, root starts a private one, once for
+all workers of a test run; it is removed with the last of them (see `tests.lab.machines.leases`).
+DORM_TEST_ENGINE=private starts one in any case.  Without any engine, tests are skipped; in CI (CI=true), they fail, because
+nothing may stay untested there unnoticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def docker_engine(run_dir: Path) -> AsyncIterator[str]:
-    """URL of an engine; `run_dir` is a directory that all workers of the test run share."""
+    """Return the URL of an engine; `run_dir` is a directory that all workers of the test run share."""
     found = None if os.environ.get("DORM_TEST_ENGINE") == "private" else await _running()
     if found is not None:
         yield found
@@ -42,7 +42,7 @@ async def docker_engine(run_dir: Path) -> AsyncIterator[str]:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skips the test; fails it in CI."""
+    """Skip the test; in CI, fail it."""
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -51,12 +51,12 @@ def unavailable(reason: str) -> NoReturn:
 async def _running() -> str | None:
     url = os.environ.get("DOCKER_HOST")
     if url is not None:
-        return url  # asked for by name: a test that cannot reach it shall fail, not run elsewhere
+        return url  # named explicitly: a test that cannot reach it must fail, not run elsewhere
     return DEFAULT_URL if await answers(DEFAULT_URL) else None
 
 
 async def _shared(run_dir: Path) -> tuple[Lease, str]:
-    """A hold on the test run's private engine, which the first worker starts."""
+    """Yield the test run's private engine, which the first worker starts."""
     current = run_dir / "docker-engine"
     with (run_dir / "docker-engine.lock").open("w") as mutex:
         fcntl.flock(mutex, fcntl.LOCK_EX)  # blocks this worker's loop, on which nothing else runs yet

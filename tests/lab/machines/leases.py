@@ -1,15 +1,15 @@
-"""What a test or a bench makes on the machine outside its own process, and how it surely goes away again.
+"""Leases on everything that a test or a bench creates outside its own process, so that it is certainly removed again.
 
-Docker engines, network namespaces and mounts outlive the process that made them.  Code that makes some therefore
-takes a `Lease` first, and names all of it after the lease:
+Docker engines, network namespaces and mounts outlive the process that made them.  Code that creates some therefore takes a
+`Lease` first, and names all of them after the lease:
 
     /tmp/NAME/          its files, a tmpfs of its own
     /run/netns/NAME-*   its network namespaces
     /NAME               its control groups, in every hierarchy
 
-A lease is a lock that the kernel frees when its last holder is gone, however that came about.  A guard, a process apart,
-waits for that and then removes everything of that name; so a Ctrl-C, a crash and `kill -9` leave nothing behind.  Should
-the guard die too, the next run finds a lease that nobody holds.
+A lease is a lock that the kernel frees when its last holder is gone for any reason.  A guard, a separate process, waits for
+that and then removes everything of that name, so a Ctrl-C, a crash and `kill -9` leave nothing behind.  If the guard dies too,
+the next run finds a lease without a holder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GONE_S = 10.0
 
 
 class Lease:
-    """One hold on a name.  Hold it as long as what bears the name is used."""
+    """One hold on a name.  Keep it as long as anything of that name is in use."""
 
     def __init__(self, name: str, fd: int, guard: subprocess.Popen[bytes] | None) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Lease:
 
     @classmethod
     def take(cls) -> Self:
-        """A new name, with a guard that waits, and an empty tmpfs as its home.  Needs root.
+        """Take a new name, with a waiting guard and an empty tmpfs as its home.  Needs root.
 
         Raises `subprocess.CalledProcessError` where mounting is forbidden."""
         _LEASES.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class Lease:
             [sys.executable, "-m", __name__, name],
             cwd=Path(__file__).parents[3],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is meant for the owner, not for who cleans up after it
+            start_new_session=True,  # a Ctrl-C is for the owner, not for the process that cleans up after it
         )
         lease = cls(name, fd, guard)
         lease.home.mkdir(mode=0o711)
@@ -73,16 +73,16 @@ class Lease:
 
     @classmethod
     def join(cls, name: str) -> Self | None:
-        """A further hold on a name that others hold; None where it is being removed, or gone."""
+        """Take a further hold on a name that others hold; None if it is being removed, or gone."""
         fd = _open(name, 0)
         return None if fd is None else cls(name, fd, None)
 
     def release(self) -> None:
-        """Lets go.  The guard removes everything once the last holder has."""
+        """Release the hold.  The guard removes everything once the last holder has released it."""
         os.close(self._fd)
 
     def released(self, timeout_s: float = 30.0) -> None:
-        """Waits until everything is removed; for the one who took the lease, when no other holds it."""
+        """Release the lease and wait until everything is removed; for the last holder."""
         assert self._guard is not None
         code = self._guard.wait(timeout_s)
         if code != 0:
@@ -90,7 +90,7 @@ class Lease:
 
 
 def _open(name: str, flags: int) -> int | None:
-    """Opens and holds a lease file; None where somebody removes it, or it is not there."""
+    """Open and hold a lease file; None if it is being removed, or does not exist."""
     path = _LEASES / name
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
@@ -107,7 +107,7 @@ def _open(name: str, flags: int) -> int | None:
 
 
 def sweep_stale() -> None:
-    """Removes what earlier runs left whose guards died too."""
+    """Remove leftovers of earlier runs whose guards died too."""
     names = {path.name for path in _LEASES.glob(f"{PREFIX}-*")}
     # A lease file is the first thing made and the last removed; without one, a name has no holder.
     names |= {path.name for path in _HOMES.glob(f"{PREFIX}-*")}
@@ -126,7 +126,7 @@ def _sweep_when_free(name: str, lock: int) -> None:
 
 
 def sweep(name: str) -> None:
-    """Removes everything of a name, except its lease."""
+    """Remove everything of a name, except its lease."""
     home = _HOMES / name
     namespaces = sorted(path.name for path in _NETNS.glob(f"{name}-*"))
     kill_all(home, name, namespaces)
@@ -138,8 +138,8 @@ def sweep(name: str) -> None:
 
 
 def kill_all(home: Path, cgroup: str, namespaces: Iterable[str] = ()) -> None:
-    """Kills the engines that live below `home`, all that runs in the control groups below `cgroup` and in these network
-    namespaces, and removes the control groups."""
+    """Kill the engines below `home` and everything that runs in the control groups below `cgroup` and in these network
+    namespaces, and remove the control groups."""
     namespaces = list(namespaces)
     deadline = time.monotonic() + _GONE_S
     while pids := engine_pids(home) | task_pids(cgroup) | namespace_pids(namespaces):
@@ -155,14 +155,14 @@ def kill_all(home: Path, cgroup: str, namespaces: Iterable[str] = ()) -> None:
 
 
 def unmount_below(home: Path) -> None:
-    """Unmounts what is mounted somewhere below a directory, the innermost first."""
+    """Unmount everything below a directory, the innermost first."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for mount in sorted((path for path in mounts if path.startswith(f"{home}/")), reverse=True):
         subprocess.run(["umount", "--lazy", mount], check=False, stderr=subprocess.DEVNULL)
 
 
 def engine_pids(home: Path) -> set[int]:
-    """An engine's own processes: they all name a path below its home among their arguments."""
+    """Return an engine's own processes: all have a path below its home among their arguments."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ def engine_pids(home: Path) -> set[int]:
 
 
 def task_pids(cgroup: str) -> set[int]:
-    """Every process in the control groups of that name, in whichever hierarchy."""
+    """Return every process in the control groups of that name, in any hierarchy."""
     found = set()
     for top in _cgroup_dirs(cgroup):
         for directory in _with_all_below(top):
@@ -185,7 +185,7 @@ def task_pids(cgroup: str) -> set[int]:
 
 
 def namespace_pids(namespaces: Iterable[str]) -> set[int]:
-    """Every process in one of these network namespaces."""
+    """Return every process in one of these network namespaces."""
     inodes = set()
     for namespace in namespaces:
         with contextlib.suppress(FileNotFoundError):
@@ -199,7 +199,7 @@ def namespace_pids(namespaces: Iterable[str]) -> set[int]:
 
 
 def gone(pid: int) -> bool:
-    """True also for a zombie: in a container there may be no init that reaps."""
+    """Return whether a process is gone; a zombie counts, because a container may have no init that reaps."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -212,7 +212,7 @@ def _cgroup_dirs(cgroup: str) -> list[Path]:
 
 
 def _with_all_below(top: Path) -> list[Path]:
-    """An engine that ends may remove some of these meanwhile, which is no error."""
+    """An engine that ends may remove some of these meanwhile, which is not an error."""
     return [Path(directory) for directory, _, _ in os.walk(top)]
 
 
@@ -223,7 +223,7 @@ def _remove_cgroup(directory: Path) -> None:
             directory.rmdir()
         except FileNotFoundError:
             return
-        except OSError:  # its last process is dead, though not yet buried
+        except OSError:  # its last process is dead but not reaped yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -4,8 +4,8 @@
     10.77.0.254     ctl, where control-plane processes such as a NATS server run
 
 The switch is a bridge in one more namespace.  Nothing is added to the machine's own network, so clusters do not see each
-other, nor does the process that made them see theirs: it starts processes inside by `enter`, reaches engines by their Unix
-sockets, and ports by `forward`.
+other, and the process that created them does not see their networks: it starts processes inside with `enter`, and reaches
+engines by their Unix sockets and ports by `forward`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Namespace:
         self.address = address
 
     def enter(self, argv: Iterable[str]) -> list[str]:
-        """The command line that runs `argv` in this namespace; processes so started die with `crash` and at the end."""
+        """Return the command line that runs `argv` in this namespace; such processes die with `crash` and at the end."""
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
     def socket(self) -> socket.socket:
-        """A TCP socket that belongs to this namespace, whichever thread uses it."""
+        """Return a TCP socket that belongs to this namespace, in any thread."""
 
         def make() -> socket.socket:
             with open(f"/run/netns/{self.name}", "rb") as namespace:
@@ -49,12 +49,13 @@ class Namespace:
                     raise OSError(ctypes.get_errno(), f"cannot enter {self.name}")
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
-        with ThreadPoolExecutor(1) as thread:  # one that ends here, for it stays in the namespace
+        with ThreadPoolExecutor(1) as thread:  # a thread that ends here, because it stays in the namespace
             return thread.submit(make).result()
 
     @contextlib.asynccontextmanager
     async def forward(self, port: int, address: str | None = None) -> AsyncIterator[int]:
-        """A port on this process's own 127.0.0.1 that leads from this namespace to `port` at an address, its own for one."""
+        """Return a port on this process's own 127.0.0.1 that leads from this namespace to `port` at an address, by default its
+        own."""
         to = (address or self.address, port)
         relays: set[asyncio.Task[None]] = set()
 
@@ -110,10 +111,10 @@ class Node(Namespace):
 
 
 class NodeCluster:
-    """`size` machines and a ctl, as an asynchronous context manager.
+    """An asynchronous context manager for `size` machines and a ctl.
 
-    Nodes are counted from 0.  At the end everything is gone, whatever happened inside; an owner that is killed has a
-    guard which sees to that.  `up` raises `EngineFailed` where an engine does not start.
+    Nodes are counted from 0.  At the end, everything is removed, whatever happened inside; if the owner is killed, its guard
+    does that.  `up` raises `EngineFailed` if an engine does not start.
     """
 
     def __init__(self, size: int, *, live_restore: bool | Collection[int] = False) -> None:
@@ -141,12 +142,12 @@ class NodeCluster:
 
     @property
     def name(self) -> str:
-        """What all that belongs to the cluster is named after."""
+        """The name of everything that belongs to the cluster."""
         return self._lease.name
 
     @property
     def home(self) -> Path:
-        """A folder of the cluster's own, of files that power loss spares; engines have those of their numbers in it."""
+        """The cluster's folder for files that survive power loss; each engine has a folder with its number in it."""
         return self._lease.home
 
     async def _up(self) -> None:
@@ -170,7 +171,7 @@ class NodeCluster:
             port = self._port(space)
             _ip("netns", "add", space.name)
             _ip("-n", space.name, "link", "set", "lo", "up")
-            # Both ends are made where they belong, so neither is ever seen in the machine's own network.
+            # Both ends are created where they belong, so neither ever appears in the machine's own network.
             veth = ["type", "veth", "peer", "name", port, "netns", self._switch]
             _ip("-n", space.name, "link", "add", "eth0", *veth)
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
@@ -181,7 +182,7 @@ class NodeCluster:
         return f"port-{space.name.rpartition('-')[2]}"
 
     async def down(self) -> None:
-        """Removes everything, and returns when it is gone; a second time does nothing."""
+        """Remove everything, and return when it is gone; a second call does nothing."""
         if self._down:
             return
         self._down = True
@@ -192,26 +193,27 @@ class NodeCluster:
             await asyncio.to_thread(self._lease.released)
 
     async def cut(self, i: int) -> None:
-        """Takes node i off the network.  Its packets vanish in silence; its own link stays up, as with a broken switch."""
+        """Take node i off the network.  Its packets vanish silently; its own link stays up, as with a broken switch."""
         await asyncio.to_thread(_ip, "-n", self._switch, "link", "set", self._port(self.nodes[i]), "nomaster")
 
     async def heal(self, i: int) -> None:
-        """Undoes `cut`."""
+        """Undo `cut`."""
         port = self._port(self.nodes[i])
         await asyncio.to_thread(_ip, "-n", self._switch, "link", "set", port, "master", "br0")
 
     async def kill_engine(self, i: int) -> None:
-        """`kill -9` for node i's dockerd; its containers run on."""
+        """Send SIGKILL to node i's dockerd; its containers keep running."""
         await self.nodes[i].engine.kill()
 
     async def start_engine(self, i: int) -> None:
-        """Starts node i's dockerd again, after `kill_engine` or `crash`, and returns when it answers.
+        """Start node i's dockerd again, after `kill_engine` or `crash`, and return when it answers.
 
         Without `live_restore` it stops the containers that it finds running, as Docker does."""
         await self.nodes[i].engine.start()
 
     async def crash(self, i: int) -> None:
-        """Power loss on node i: engine, containers and all processes in its namespace die at once; its disk stays."""
+        """Simulate power loss on node i: engine, containers and all processes in its namespace die at once; its disk
+        survives."""
         await self.nodes[i].engine.crash()
 
 

@@ -1,4 +1,4 @@
-"""Real NATS servers, one or three that hold a stream together, which tests may kill, freeze and start again."""
+"""Real NATS servers, one or a cluster of three, which tests may kill, freeze and restart."""
 # ruff: noqa: ASYNC110 - only the servers know when they are ready, and they have to be asked
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,8 @@ from urllib.parse import urlsplit
 
 import nats
 import nats.errors
+
+from tests.lab.machines.ports import free_port, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -31,14 +32,14 @@ _NO_LIMIT = 2**50
 
 
 class NatsServerFailed(Exception):
-    """The server ended, or is not ready in time; the message has the end of its log."""
+    """The server ended, or was not ready in time; the message has the end of its log."""
 
 
 class NatsServer:
     """One server with JetStream; its data and log lie in `home`, and it is at the same URL after each start.
 
-    `enter` may turn its command line into one that runs it elsewhere, such as `Namespace.enter`; `host` is then an address
-    there.  With port -1 the server finds a free one, which it keeps.
+    `enter` may change its command line to run it elsewhere, such as `Namespace.enter`; `host` is then an address there.
+    Without a port it takes a free one, which it keeps.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class NatsServer:
         home: Path,
         *,
         host: str = "127.0.0.1",
-        port: int = -1,
+        port: int | None = None,
         enter: Callable[[Iterable[str]], list[str]] = list,
         name: str = "",
         cluster_port: int = 0,
@@ -56,15 +57,15 @@ class NatsServer:
         max_payload: int = 8 << 20,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
-        listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
-        bytes they may have: by default more than the streams of all of a run's clusters set aside, with None
-        three quarters of the disk; `max_payload`: the largest message that it takes;
-        `settings`: more of its configuration."""
+        """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, if it is one of several; it then
+        listens for the others at `cluster_port`.  `store`: its data folder, if not `home`; `max_store`: the largest size of
+        the data in bytes: by default enough for
+        the streams of all clusters of a run, with None three quarters of the disk; `max_payload`: the largest message that it
+        accepts; `settings`: more of its configuration."""
         self.home = home
         self.name = name
         self._host = host
-        self._port = port
+        self._port = port if port is not None else free_port()
         self._enter = enter
         self._cluster_port = cluster_port
         self._routes = routes
@@ -76,14 +77,13 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect; known once it has started."""
-        assert self._port > 0
+        """Where clients connect."""
         return f"nats://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Starts it on the data it has, and returns when it is ready.  Raises `NatsServerFailed`.
+        """Start it on its existing data, and return when it is ready.  Raises `NatsServerFailed`.
 
-        To be called from a thread that outlives the server, as the main one does."""
+        Call it from a thread that outlives the server, such as the main thread."""
         self._spawn()
         try:
             async with asyncio.timeout(_READY_S):
@@ -101,15 +101,15 @@ class NatsServer:
         self._port = urlsplit(ports["nats"][0]).port or self._port
 
     async def stop(self) -> None:
-        """Asks it to end, and returns when it has."""
+        """Ask it to end, and return when it has."""
         await self._end(subprocess.Popen.terminate)
 
     async def kill(self) -> None:
-        """`kill -9`; what it had acknowledged is on the disk."""
+        """Send SIGKILL; acknowledged messages are on the disk."""
         await self._end(subprocess.Popen.kill)
 
     async def restart(self) -> None:
-        """`kill -9` and a start."""
+        """Kill and start it."""
         await self.kill()
         await self.start()
 
@@ -119,10 +119,10 @@ class NatsServer:
         return self._process.pid if self._process is not None else None
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stand, and it says nothing more, until `resume`."""
+        """Send SIGSTOP: its connections stay open, and it is silent until `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
-        # On a busy machine its threads go on for a moment; this returns once all of them stand still.
+        # On a busy machine, its threads continue for a moment; return once all of them have stopped.
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
@@ -133,8 +133,8 @@ class NatsServer:
         if self._process is None:
             return
         how(self._process)
-        self._process.send_signal(signal.SIGCONT)  # One that is paused would not hear that it is to end.
-        # A wait in a thread ends even if we are cancelled, since the server surely does.
+        self._process.send_signal(signal.SIGCONT)  # A paused server would not notice the request to end.
+        # A wait in a thread ends even if we are cancelled, because the server certainly does.
         await asyncio.to_thread(self._process.wait)
         self._process = None
 
@@ -182,10 +182,10 @@ class NatsServer:
 
 
 class NatsCluster:
-    """Servers that hold streams together: each has its own folder in `home`, and may be killed, paused and restarted alone.
+    """A cluster of servers: each has its own folder in `home`, and may be killed, paused and restarted alone.
 
-    `hosts` are their addresses, and `enters` bring their command lines there, such as `Namespace.enter`; on one address
-    each takes free ports, else `port` and `cluster_port`.
+    `hosts` are their addresses, and `enters` change their command lines to run there, such as `Namespace.enter`; on one
+    address, each uses free ports, otherwise `port` and `cluster_port`.
     """
 
     def __init__(
@@ -194,11 +194,11 @@ class NatsCluster:
         *,
         hosts: Sequence[str] = ("127.0.0.1",) * 3,
         enters: Sequence[Callable[[Iterable[str]], list[str]]] = (list,) * 3,
-        port: int = -1,
+        port: int | None = None,
         cluster_port: int = 6222,
     ) -> None:
         apart = len(set(hosts)) == len(hosts)
-        ports = [cluster_port] * len(hosts) if apart else _free_ports(len(hosts))
+        ports = [cluster_port] * len(hosts) if apart else free_ports(len(hosts))
         routes = [f"{host}:{number}" for host, number in zip(hosts, ports, strict=True)]
         self.servers = [
             NatsServer(
@@ -215,11 +215,11 @@ class NatsCluster:
 
     @property
     def url(self) -> str:
-        """All of them, as `Connection.open` takes them; known once they have started."""
+        """The URL of all of them for `Connection.open`; known once they have started."""
         return ",".join(server.url for server in self.servers)
 
     async def start(self) -> None:
-        """Starts all, and returns when JetStream answers.  Raises `NatsServerFailed`."""
+        """Start all, and return when JetStream answers.  Raises `NatsServerFailed`."""
         try:
             for server in self.servers:
                 await server.start()
@@ -229,7 +229,7 @@ class NatsCluster:
             raise
 
     async def ready(self) -> None:
-        """Returns once all have found together, so that a stream can be made on all of them."""
+        """Return once all have joined, so that a stream can be created on all of them."""
         try:
             async with asyncio.timeout(_READY_S):
                 while not await self._hold_a_stream():
@@ -248,7 +248,7 @@ class NatsCluster:
         await asyncio.gather(*(server.stop() for server in self.servers))
 
     async def leader(self, stream: str) -> NatsServer:
-        """Who leads this stream now; waits until somebody does."""
+        """Wait until a server leads this stream, and return it."""
         async with asyncio.timeout(_READY_S), self.owner() as jetstream:
             while True:
                 with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
@@ -260,13 +260,13 @@ class NatsCluster:
 
     @contextlib.asynccontextmanager
     async def owner(self) -> AsyncIterator[JetStreamContext]:
-        """The servers' owner, who may do what Dorm forbids itself."""
+        """Return a client with the rights of the servers' owner, which Dorm does not use itself."""
         async with self.client() as client:
             yield client.jetstream(timeout=2)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A client of nats-py's own, connected to the servers."""
+        """Return a plain nats-py client, connected to the servers."""
 
         async def quiet(_: Exception) -> None: ...
 
@@ -277,9 +277,3 @@ class NatsCluster:
             yield client
         finally:
             await client.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]

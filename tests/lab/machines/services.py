@@ -1,6 +1,6 @@
-"""Commands that are kept running, as a service manager keeps them: whenever one ends, it is started again after a while.
+"""Commands that are kept running, as by a service manager: whenever one ends, it is restarted after a while.
 
-The holder of a `Service` may also do to it what should never happen: kill it outright, or freeze it.
+The holder of a `Service` may also kill or freeze it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AGAIN_S = 0.5
-"""From an end that nobody asked for to the next start."""
+"""From an unrequested end to the next start."""
 _GENTLE_S = 20.0
 
 
@@ -25,13 +25,13 @@ class End(NamedTuple):
     """One end of a service's process."""
 
     code: int
-    """As Python has it: negative for a signal."""
+    """Like Python's: negative for a signal."""
     asked: bool
     """Whether it was killed on purpose."""
 
 
 class Service:
-    """One command; `run` is to be a task for as long as it is wanted.  What it prints is appended to `output`."""
+    """One command; keep a task with `run` as long as it is needed.  Its output is appended to `output`."""
 
     def __init__(self, name: str, command: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class Service:
         self._asked = False
 
     async def run(self) -> NoReturn:
-        """Start it, again and again.  When cancelled it is asked to end, and killed if it does not."""
+        """Start it again and again.  When cancelled, ask it to end, and kill it if it does not."""
         try:
             while True:
                 await self._allowed.wait()
@@ -82,33 +82,33 @@ class Service:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process, stopped in its tracks or not."""
+        """Whether there is a process, frozen or not."""
         return self._process is not None and self._process.returncode is None
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Send SIGKILL."""
         self._asked = True
         self._signal(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: it says nothing more, and its connections stand, until `resume`."""
+        """Send SIGSTOP: it is silent, and its connections stay open, until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undoes `pause`."""
+        """Undo `pause`."""
         self._signal(signal.SIGCONT)
 
     def hold(self) -> None:
-        """What ends from now on is not started before `allow`."""
+        """From now on, do not restart it before `allow`."""
         self._allowed.clear()
         self._asked = True
 
     def allow(self) -> None:
-        """Undoes `hold`."""
+        """Undo `hold`."""
         self._allowed.set()
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not by `send_signal`, which takes the exit status away from the loop if the process has ended.
+        # Not with `send_signal`, which takes the exit status from the loop if the process has ended.
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)

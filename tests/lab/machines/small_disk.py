@@ -1,4 +1,4 @@
-"""A small file system of its own, to be filled."""
+"""A small separate file system that tests fill up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _SMALL, _LARGER = "32m", "96m"
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
-    """32 MiB at `folder` in memory, and what makes it 96; the test is skipped where nothing can be mounted."""
+    """Yield a function that enlarges the 32 MiB file system at `folder`, in memory, to 96 MiB; skip the test if mounting
+    fails."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system")
     folder.mkdir()

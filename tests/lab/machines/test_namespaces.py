@@ -1,4 +1,4 @@
-"""Clusters in namespaces do what machines and cables do, and leave nothing behind."""
+"""Clusters in namespaces behave like machines and cables, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LISTEN = "import socket; s = socket.create_server(('', 7000)); print('listening'
 
 
 async def start(node: Node, *command: str, env: dict[str, str] | None = None) -> str:
-    """Starts a container with the node's network; gives its id."""
+    """Start a container with the node's network; return its id."""
     config: dict[str, Any] = {
         "Image": IMAGE,
         "Cmd": list(command),
@@ -50,7 +50,7 @@ async def start(node: Node, *command: str, env: dict[str, str] | None = None) ->
 
 
 async def says(node: Node, container: str, text: str) -> None:
-    """Returns when the container has printed a text."""
+    """Return when the container has printed a text."""
     async with aiodocker.Docker(url=node.docker_url) as docker, asyncio.timeout(PATIENCE_S):
         said = ""
         async for line in docker.containers.container(container).log(stdout=True, stderr=True, follow=True):
@@ -61,7 +61,7 @@ async def says(node: Node, container: str, text: str) -> None:
 
 
 async def ended(node: Node, container: str) -> tuple[int, str]:
-    """Waits until the container has exited; gives its code and all that it printed."""
+    """Wait until the container has exited; return its code and output."""
     async with aiodocker.Docker(url=node.docker_url) as docker, asyncio.timeout(PATIENCE_S):
         found = docker.containers.container(container)
         status = await found.wait()
@@ -75,7 +75,7 @@ async def state(node: Node, container: str) -> dict[str, Any]:
 
 
 async def reaches(node: Node, address: str) -> bool:
-    """Whether a new process on this node can connect to port 7000 at an address."""
+    """Return whether a new process on this node can connect to port 7000 at an address."""
     code = f"import socket; socket.create_connection(('{address}', 7000), timeout=0.5)"
     process = await asyncio.create_subprocess_exec(
         *node.enter([sys.executable, "-c", code]), stderr=asyncio.subprocess.DEVNULL
@@ -114,7 +114,7 @@ async def test_a_cut_node_is_alone_until_healed(node_cluster: MakeCluster) -> No
     assert not await reaches(first, second.address)
     assert await reaches(first, first.address)
     assert await reaches(second, third.address)
-    assert (await state(first, listeners[0]))["Running"]  # its engine still answers us, who are not on its network
+    assert (await state(first, listeners[0]))["Running"]  # its engine still answers us: we are not on its network
     await cluster.heal(0)
     assert await reaches(second, first.address)
     assert await reaches(first, second.address)
@@ -138,7 +138,7 @@ async def test_containers_outlive_their_engine(node_cluster: MakeCluster, live_r
     assert gone(before["Pid"]) != live_restore
 
 
-async def test_a_crash_kills_everything_but_the_disk(node_cluster: MakeCluster) -> None:
+async def test_only_the_disk_survives_a_crash(node_cluster: MakeCluster) -> None:
     cluster = await node_cluster(2)
     first, second = cluster.nodes
     containers = [await start(node, "python3", "-c", LISTEN) for node in cluster.nodes]
@@ -177,7 +177,7 @@ async def test_nats_in_ctl_is_reached_from_nodes_and_from_here(node_cluster: Mak
 
 
 def left(name: str) -> list[str]:
-    """All that bears a lease's name on this machine, its guard aside."""
+    """Return everything on this machine with a lease's name, except its guard."""
     found = [str(path) for path in Path("/run/netns").glob(f"{name}*")]
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if name in line]
     found += [str(path) for path in (Path("/tmp") / name, Path("/run/lock") / name) if path.exists()]
@@ -236,7 +236,7 @@ asyncio.run(main())
 
 @contextlib.asynccontextmanager
 async def owner() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process with a cluster, as a test run is; and the cluster's name."""
+    """Start a process with a cluster, like a test run; return it with the cluster's name."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", OWNER), cwd=Path(__file__).parents[3], stdout=asyncio.subprocess.PIPE
     )
@@ -273,7 +273,7 @@ async def test_a_killed_owner_leaves_nothing(docker_host: str, end: signal.Signa
         await nothing_left(name)
 
 
-async def test_the_next_run_removes_what_nobody_holds(docker_host: str) -> None:
+async def test_the_next_run_removes_leases_without_a_holder(docker_host: str) -> None:
     async with owner() as (process, name), owner() as (_, other):
         os.kill(guard_of(name), signal.SIGKILL)
         process.kill()

@@ -1,4 +1,4 @@
-"""The NATS server of the tests keeps what it acknowledged, whatever ends it."""
+"""The NATS server of the tests keeps acknowledged messages, whatever ends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_the_shared_server(nats_server: NatsServer) -> None:
     await client.close()
 
 
-async def test_it_comes_back_at_the_same_url_with_its_data(tmp_path: Path) -> None:
+async def test_a_server_returns_at_the_same_url_with_its_data(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     await server.start()
     url = server.url
@@ -40,7 +40,7 @@ async def test_it_comes_back_at_the_same_url_with_its_data(tmp_path: Path) -> No
         await server.stop()
 
 
-async def test_a_server_that_cannot_start_says_why(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_start_reports_the_cause(nats_server: NatsServer, tmp_path: Path) -> None:
     port = int(nats_server.url.rpartition(":")[2])
     with pytest.raises(NatsServerFailed, match="address already in use"):
         await NatsServer(tmp_path, port=port).start()

@@ -1,4 +1,4 @@
-"""A service is started again whenever it ends, unless its machine is down; and it is gone with its task."""
+"""A service is restarted whenever it ends, unless its machine is down; and it ends with its task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pids(output: Path) -> list[int]:
     return [int(line) for line in output.read_text().splitlines()] if output.exists() else []
 
 
-async def test_what_is_killed_is_started_again_and_gone_at_the_end(tmp_path: Path) -> None:
+async def test_killed_services_restart_and_all_end_at_the_end(tmp_path: Path) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)
@@ -53,7 +53,7 @@ async def test_what_is_killed_is_started_again_and_gone_at_the_end(tmp_path: Pat
     assert not any(psutil.pid_exists(pid) for pid in pids(output))
 
 
-async def test_what_is_held_is_started_only_when_it_is_allowed(tmp_path: Path) -> None:
+async def test_held_services_start_only_on_release(tmp_path: Path) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)
@@ -66,14 +66,14 @@ async def test_what_is_held_is_started_only_when_it_is_allowed(tmp_path: Path) -
         await until(lambda: len(pids(output)) == 2)
 
 
-async def test_an_end_of_its_own_is_told_from_one_that_was_asked_for(tmp_path: Path) -> None:
+async def test_an_unrequested_end_is_distinguished_from_a_requested_one(tmp_path: Path) -> None:
     async with running(tmp_path / "out", "exit 3") as service:
         await until(lambda: len(service.ends) >= 2)
     assert service.ends[:2] == [End(3, False)] * 2
 
 
 @pytest.mark.parametrize("resumed", [True, False])
-async def test_what_is_paused_stands_still_and_can_be_ended(tmp_path: Path, resumed: bool) -> None:
+async def test_a_paused_process_stops_and_can_be_ended(tmp_path: Path, resumed: bool) -> None:
     output = tmp_path / "out"
     async with running(output, SAYS_ITS_PID) as service:
         await until(lambda: len(pids(output)) == 1)

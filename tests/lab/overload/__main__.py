@@ -29,10 +29,10 @@ def overload(
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
-    """A whole cluster under load: a server, a master, real agents with toy containers, and floods of what there can be too much.
+    """Put a whole cluster under load: a server, a master, real agents with toy containers, and several floods.
 
-    The floods are submissions, tails that never read, and one node's reports; what others feel of each is measured. The whole
-    takes some four minutes.
+    The floods are submissions, tails that never read, and one node's reports; the effect of each on others is measured.  A run
+    takes about four minutes.
 
     [bold]Examples[/]
 

@@ -1,4 +1,4 @@
-"""Figures of `make overload`, from what was measured on the way and from the log."""
+"""Figures of `make overload`, from measurements and from the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SECOND = 1e9
 _NONE = ("nodes_lost", "apps_failed", "unreadable")
-"""Of which there must not be any."""
+"""Figures that have to be 0."""
 
 
 class Phase(NamedTuple):
@@ -30,14 +30,14 @@ class Phase(NamedTuple):
     began: float
     ended: float
     log_time: int
-    """Of its begin, UTC nanoseconds; server and bench have one clock."""
+    """Of its start, UTC nanoseconds; server and bench have the same clock."""
     answers: list[Answer]
     alive: int
     """Apps at its end."""
 
 
 class Usage(NamedTuple):
-    """Of the processes in a phase: processors used on average (1.0 is one core), bytes at most."""
+    """Use by the processes in a phase: average processors (1.0 is one core), maximum bytes."""
 
     phase: str
     server: float
@@ -50,7 +50,8 @@ class Usage(NamedTuple):
 def figures_of(
     agents: int, joined_s: float, phases: list[Phase], usages: list[Usage], told: list[Told], records: list[Record]
 ) -> dict[str, Figure]:
-    """Of the whole, then of each phase what others feel.  Raises BenchError where there is nothing to measure."""
+    """Return figures of the whole run, then of each phase's effect on others.  Raises BenchError if there is nothing to
+    measure."""
     figures = {
         "agents_joined": figure(agents, "count"),
         "join_s": figure(joined_s, "s"),
@@ -82,7 +83,7 @@ def figures_of(
 
 
 def _lost(records: Sequence[Record]) -> list[int]:
-    """Log times at which a node was concluded lost."""
+    """Return the log times at which a node was declared lost."""
     rounds = ((record.time, decode(record)) for record in records if kind_of(record.subject) == k.Round.__name__)
     return [
         time
@@ -93,7 +94,7 @@ def _lost(records: Sequence[Record]) -> list[int]:
 
 
 def _decisions(records: Sequence[Record]) -> list[int]:
-    """Log times of the decisions."""
+    """Return the log times of the decisions."""
     rounds = ((record.time, decode(record)) for record in records if kind_of(record.subject) == k.Round.__name__)
     return [
         time
@@ -103,8 +104,8 @@ def _decisions(records: Sequence[Record]) -> list[int]:
 
 
 def _received(prefix: str, phase: Phase, told: list[Told], decisions: int, agents: int) -> dict[str, Figure]:
-    """What all agents received of the server in a phase, answers to their own reports included: by one agent and by all of
-    them for each decision."""
+    """Return the bytes that agents received from the server in a phase, including answers to their own reports: per agent, and
+    in total for each decision."""
     total = 0
     for one in told:
         times = [at for at, _ in one.received]

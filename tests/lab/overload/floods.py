@@ -1,6 +1,6 @@
-"""Floods of `make overload`: what one user, some readers or one node can do to a cluster, each until it is ended.
+"""Floods of `make overload`: the load that one user, some readers or one node can put on a cluster, each until it is ended.
 
-python -m tests.lab.overload.floods NAME URL CLUSTER COUNT     one of them, in a process of its own: whoever is measured has
+python -m tests.lab.overload.floods NAME URL CLUSTER COUNT     one of them, in a separate process: the one that is measured has
                                                                 no part of that work
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TAILS = 50
 REPORTS_PER_S = 1000
 _WINDOW = 128
-"""Submissions on their way at once."""
+"""Submissions in flight."""
 _GOOD_OF = 20
 _LARGEST = 1e6
 """Seconds: an app that would run forever."""
@@ -45,7 +45,7 @@ async def _connected(url: str, cluster: str, name: str) -> AsyncIterator[Connect
 
 
 async def flood_of_submissions(url: str, cluster: str, submissions: int) -> None:
-    """One of twenty is valid, asks for a whole node, and would run forever; the others ask for more than any node
+    """Submit apps: one in twenty is valid, requests a whole node, and would run forever; the others request more than any node
     has."""
     async with _connected(url, cluster, "flood") as connection:
         subject = subjects.fact(cluster, "AppSubmitted", "flood")
@@ -69,7 +69,7 @@ async def flood_of_submissions(url: str, cluster: str, submissions: int) -> None
 
 
 async def flood_of_tails(url: str, cluster: str) -> None:
-    """Half of them ask for everything from the start through the log's reader and take one batch; the others are
+    """Open tails: half of them request everything from the start through the log's reader and take one batch; the others are
     clients of the server that never read from their connection."""
     address = urlsplit(url)
     async with contextlib.AsyncExitStack() as stack:
@@ -85,7 +85,7 @@ async def flood_of_tails(url: str, cluster: str) -> None:
 
 
 async def flood_of_reports(url: str, cluster: str) -> None:
-    """One node's reports, a thousand a second, whether they are acknowledged or not."""
+    """Publish one node's reports, a thousand a second, whether they are acknowledged or not."""
     async with _connected(url, cluster, "reporter") as connection, asyncio.TaskGroup() as tasks:
         node, loop = node_name(0), asyncio.get_running_loop()
         began, slots = loop.time(), asyncio.Semaphore(_WINDOW)
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 FLOODS = ("reports", "tails", "submissions")
-"""In this order: what was submitted is on the cluster's hands for longest."""
+"""In this order, because submissions occupy the cluster for the longest time."""
 
 if __name__ == "__main__":
     main()

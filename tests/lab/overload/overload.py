@@ -1,12 +1,12 @@
-"""A whole cluster under load on this machine: a real server, a real master process, and many real agents whose containers
-are only said to run (`tests.lab.overload.toy_runtime`), each agent with a connection of its own.
+"""A whole cluster under load on this machine: a real server, a real master process, and many real agents with simulated
+containers (`tests.lab.overload.toy_runtime`), each agent with its own connection.
 
-    steady      apps come and go so that there are always so many, and are resized; reports come at their pace
+    steady      apps come and go at a constant number, and are resized; reports come at their usual pace
     floods      each for a while, with all of that going on: one node that reports a thousand times a second; tails that ask
                 for all and never read; submissions as fast as they can be sent, good ones and bad
 
-What a flood is judged by is what the others feel of it: how long reports of all nodes take, and how long a well-behaved
-user's submission waits for its answer, before and during it.  Times of answers and decisions are log times, from one clock.
+The measure of a flood is its effect on others: how long reports of all nodes take, and how long a well-behaved user's
+submission waits for its answer, before and during the flood.  Times of answers and decisions are log times, from one clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 CAPACITY = {"cpu": 4000, "memory": 16 * 2**30}
 _PER_PROCESS = 250
-"""Agents of one process: one loop has to serve them all."""
+"""Agents per process: one loop has to serve them all."""
 _READY_S = 300.0
 _END_S = 60.0
 _LOOK_S = 0.5
@@ -51,19 +51,19 @@ _REACH_S = 150.0
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """The size of a run."""
 
     agents: int = 1000
     apps: int = 200
     seconds: float = 60.0
-    """Of steady load, and a third of it for each flood."""
+    """Seconds of steady load; each flood lasts a third of it."""
     report_interval_s: float = 5.0
     flood: int = 20_000
-    """Submissions at once; 0 for no floods at all."""
+    """Concurrent submissions; 0 for no floods."""
 
 
 class _Parts(NamedTuple):
-    """What is running."""
+    """The running parts."""
 
     url: str
     server: psutil.Process
@@ -134,7 +134,7 @@ async def _led(connection: Connection) -> None:
 
 @contextlib.asynccontextmanager
 async def _agents(size: Size, url: str, cluster: str, data: Path) -> AsyncIterator[list[Process]]:
-    """Once all have joined.  Raises BenchError where that takes too long."""
+    """Start agents, and return once all have joined.  Raises BenchError if that takes too long."""
     processes: list[Process] = []
     try:
         with (data / "agents.log").open("wb") as log:
@@ -162,7 +162,7 @@ async def _agents(size: Size, url: str, cluster: str, data: Path) -> AsyncIterat
 
 
 async def _told(process: Process) -> Told:
-    """Ends a process of agents, and what it has to say."""
+    """End a process of agents, and return its report."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
@@ -189,7 +189,7 @@ async def _end(process: Process) -> None:
 async def _load(
     size: Size, connection: Connection, cluster: str, parts: _Parts, tell: Tell
 ) -> tuple[list[Phase], list[Usage]]:
-    """One phase after the other, and what the processes used in each."""
+    """Run one phase after the other; return the processes' use in each."""
     phases: list[Phase] = []
     usages: list[Usage] = []
     async with Users(connection.log, cluster, size.apps) as users:
@@ -237,7 +237,7 @@ async def _phase(
 
 
 class _Meter:
-    """What the processes use of processors and memory from now on."""
+    """Measures the processes' use of processors and memory from now on."""
 
     def __init__(self, parts: _Parts) -> None:
         self._server, self._master, self._agents = parts.server, parts.master, parts.agents
@@ -248,7 +248,7 @@ class _Meter:
         return _cpu(self._server), _cpu(self._master), sum(map(_cpu, self._agents))
 
     def look(self) -> None:
-        """Raises BenchError where one has ended."""
+        """Raises BenchError if one has ended."""
         try:
             self._server_rss = max(self._server_rss, self._server.memory_info().rss)
             self._master_rss = max(self._master_rss, self._master.memory_info().rss)

@@ -1,4 +1,4 @@
-"""`make overload` in small: everything in it is real but the containers."""
+"""A small `make overload`: everything is real except for the containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process with many agents, each with a connection of its own and toy containers: a part of `make overload`.
+"""A process with many agents, each with its own connection and toy containers: a part of `make overload`.
 
 python -m tests.lab.overload.toy_agents      reads one line of JSON (`Part`), runs until its standard input ends, prints `Told`
 """
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 READY = "ready"
 """Printed once all agents have joined."""
 _CONNECT_S = 60.0
-"""A thousand connect at once."""
+"""A thousand agents connect at once."""
 _NOTE_S = 0.5
 _AT_ONCE = 50
-"""Agents of one process that connect at a time."""
+"""Agents of one process that connect at the same time."""
 
 
 class Part(msgspec.Struct):
-    """What one process runs."""
+    """The work of one process."""
 
     url: str
     cluster: str
@@ -54,8 +54,8 @@ class Part(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What it has to say in the end: of each report that was stored when it was sent (monotonic seconds, the same clock in
-    all processes of a machine) and how long that took; how many were not."""
+    """Its final report: when each stored report was sent (monotonic seconds, the same clock in all processes of a machine),
+    how long it took, and how many were not stored."""
 
     reports: list[tuple[float, float]]
     reports_failed: int
@@ -67,14 +67,14 @@ class Told(msgspec.Struct):
 
 
 class _Received:
-    """Counts the bytes that come out of the server, as they arrive."""
+    """Counts the bytes from the server, as they arrive."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
         self._bytes = 0
 
     def count(self, connection: Connection) -> None:
-        """Count what this connection receives from now on."""
+        """Count the bytes that this connection receives from now on."""
 
         def note(arrived: int) -> None:
             self._bytes += arrived
@@ -88,7 +88,7 @@ class _Received:
 
 
 class _TimedBus(Bus):
-    """A bus that notes how long reports take."""
+    """A bus that measures how long reports take."""
 
     def __init__(self, bus: Bus, told: Told) -> None:
         self._bus = bus
@@ -198,7 +198,7 @@ async def _lives(agent: Agent, told: Told) -> None:
 
 
 async def _input_ended() -> None:
-    """The parent closes it to end this, and so does the parent's end."""
+    """Return when the parent closes the pipe, or ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.read(1 << 16):

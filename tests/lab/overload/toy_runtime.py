@@ -1,8 +1,7 @@
-"""A runtime whose containers are only said to run: for benches of everything else, with a thousand nodes on one machine.
+"""A runtime with simulated containers: for benches of everything else, with a thousand nodes on one machine.
 
-An app works for as many seconds as its command says (`toy 30`), reports its steps in a real progress file, saves and
-ends when it is asked to stop, and goes on from there in its next generation, as a training app does.  No container
-survives the process.
+An app works for the seconds in its command (`toy 30`), reports its steps in a real progress file, saves and ends when it is
+asked to stop, and continues from there in its next generation, like a training app.  No container survives the process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MEMORY = 64 << 20
 
 
 class ToyRuntime:
-    """One node's; `root` is a folder of its own, best in memory."""
+    """The runtime of one node; `root` is its own folder, best in memory."""
 
     name = "toy"
     limits = False
@@ -97,9 +96,9 @@ class ToyRuntime:
         self._end(spec.key, 0)
 
     def _tell(self, key: Key, line: dict[str, float]) -> None:
-        """As in a training app, one worker tells for all of them."""
+        """As in a training app, one worker reports for all of them."""
         if key.slot == 0:
-            # A short line to a file in memory takes less than handing it to a thread.
+            # Writing a short line to a file in memory is faster than passing it to a thread.
             with open(self.run_dir(key) / PROGRESS_FILE, "a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -111,7 +110,7 @@ class ToyRuntime:
             self._hint.set()
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """It saves and ends in time, always; without any grace time it is killed."""
+        """Save and end, always in time; without a grace time, it is killed."""
         working = self._working.get(key)
         if working is None:
             return False
@@ -128,7 +127,7 @@ class ToyRuntime:
         return str(self.run_dir(key))
 
     async def put(self, key: Key, name: str, content: bytes) -> None:
-        # A few bytes to a file in memory take less than handing them to a thread.
+        # Writing a few bytes to a file in memory is faster than passing them to a thread.
         (self.run_dir(key) / name).write_bytes(content)
 
     async def remove(self, key: Key) -> None:
@@ -158,7 +157,7 @@ class ToyRuntime:
             await self._hint.wait()
 
     async def extend_lease(self, seconds: float) -> None:
-        """Noted only: what could outlive its agent here ends with it."""
+        """Only note it: no container here outlives its agent."""
         self._lease_ends = asyncio.get_running_loop().time() + seconds
 
     async def lease_left(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Users of `make overload`: those who keep so many apps going, and one who waits for an answer now and then."""
+"""Users of `make overload`: those who keep a number of apps running, and one who sometimes waits for an answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog
 
 _EVERY_S = 0.5
-"""Between two submissions of the one who waits for answers."""
+"""Between two submissions of the user who waits for answers."""
 _LENGTHS_S = (4, 15, 25, 40, 60)
 _POLITE = "polite"
 _BURST = 100
@@ -35,12 +35,12 @@ _ENOUGH = 0.95
 
 
 class Answer(NamedTuple):
-    """One submission of the polite user, by its own clock."""
+    """One submission of the user who waits for answers, by its own clock."""
 
     sent_at: float
     """Monotonic seconds."""
     took_s: float
-    """From before it was published to when its answer was read."""
+    """From just before it was published until its answer was read."""
 
 
 def spec(name: str, seconds: float, *, n_max: int = 4, user: str = "others") -> dict[str, Any]:
@@ -56,7 +56,7 @@ def spec(name: str, seconds: float, *, n_max: int = 4, user: str = "others") -> 
 
 
 class Users:
-    """`async with`: as long as it lasts, there are `apps` apps."""
+    """A context in which there are always `apps` apps."""
 
     def __init__(self, log: EventLog, cluster: str, apps: int) -> None:
         self.answers: list[Answer] = []
@@ -88,7 +88,7 @@ class Users:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def settle(self, *, timeout: float) -> None:
-        """Until every submission so far has its answer.  Raises what ended a user."""
+        """Wait until every submission so far has its answer.  Raises what ended a user."""
         owed = set(self._waiting)
         async with asyncio.timeout(timeout):
             while owed & self._waiting.keys() or not self._made:
@@ -168,7 +168,7 @@ class Users:
             await asyncio.sleep(_EVERY_S)
 
     async def _change_bounds(self) -> None:
-        """Somebody gives an app other bounds, so that it is resized though nobody else comes or goes."""
+        """Change the bounds of an app now and then, so that it is resized even if no other app comes or goes."""
         while True:
             await asyncio.sleep(1.0)
             if self._alive:

@@ -1,4 +1,4 @@
-"""The policies of the literature beside Dorm, by the worked examples of their papers: `fifo`, `srtf`, `drf`, `gavel`, `themis`
+"""The policies of the literature, by the worked examples of their papers: `fifo`, `srtf`, `drf`, `gavel`, `themis`
 and `market`; and what holds of `shockwave` too (`tests/policies/shockwave`)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.policies.problems import after, app, node, slow_machine
 FEW = settings(slow_machine, max_examples=30)
 NAMES = ("drf", "fifo", "gavel", "market", "shockwave", "srtf", "themis")
 STOP = ("srtf", "gavel", "themis", "shockwave")
-"""Policies that stop apps which could go on."""
+"""Policies that stop apps which could continue."""
 
 
 @st.composite
@@ -68,7 +68,7 @@ def typed(draw: st.DrawFn) -> Problem:
 @pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(problem=typed())
-def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
     got = policy(name).allocate(problem, {})
     instance = integer.read(problem)
     assert set(scoring.faults(instance, rows_of(instance, got), len(problem.apps))) <= (
@@ -123,10 +123,10 @@ class TestFifo:
         assert got.reasons["b"].code == "resources"
         assert got.reasons["c"].text == "b came first and waits for room"
 
-    def test_with_backfilling_who_fits_beside_starts(self) -> None:
+    def test_with_backfilling_a_fitting_app_starts(self) -> None:
         assert totals(solve("fifo", TWO, *self.APPS, backfill=True)) == {"a": 6, "b": 0, "c": 2}
 
-    def test_nobody_is_stopped_or_resized(self) -> None:
+    def test_no_app_is_stopped_or_resized(self) -> None:
         late = app("late", 1, 1, (1, 8), {"n0": 3})
         got = solve("fifo", TWO, app("early", 1, 1, (6, 6)), late)
         assert totals(got) == {"early": 0, "late": 3}
@@ -137,7 +137,7 @@ class TestFifo:
 
 
 class TestSrtf:
-    def test_who_ends_sooner_preempts(self) -> None:
+    def test_the_app_that_ends_sooner_preempts(self) -> None:
         """`long` needs 100 s more with 8 containers, `short` 40 s with 4."""
         speed = [(n, float(n)) for n in range(1, 9)]
         long = telling(app("long", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 800, *speed)
@@ -148,7 +148,7 @@ class TestSrtf:
         near = telling(app("long", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 300, *speed)
         assert totals(solve("srtf", TWO, near, short)) == {"long": 8, "short": 0}
 
-    def test_as_much_is_left_as_was_received_where_nothing_is_said(self) -> None:
+    def test_without_a_declaration_as_much_work_is_left_as_was_done(self) -> None:
         assert remaining_s(served(app("a", 1, 1, (4, 4)), 2), 4) == HOUR / 2
         old = served(app("old", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 2)
         assert totals(solve("srtf", TWO, old, app("new", 1, 1, (1, 2)))) == {"old": 0, "new": 2}
@@ -178,24 +178,24 @@ class TestDrf:
         got = solve("drf", (node("n", 9, 36),), app("a", 1, 1, (1, 9), weight=2.0), app("b", 1, 1, (1, 9)))
         assert totals(got) == {"a": 6, "b": 3}
 
-    def test_others_go_on_where_the_next_container_of_one_does_not_fit(self) -> None:
+    def test_others_continue_if_the_next_container_of_one_does_not_fit(self) -> None:
         """`wide` has 4 of 10 cores, its next 4 do not fit: Algorithm 1 as printed would end with 4 and 3 or 4 of them."""
         got = solve("drf", (node("n", 10, 40),), app("wide", 4, 1, (1, 9)), app("small", 1, 1, (1, 9)))
         assert totals(got) == {"wide": 1, "small": 6}
 
-    def test_a_newcomer_gets_its_share_from_those_that_run(self) -> None:
+    def test_a_newcomer_gets_its_share_from_running_apps(self) -> None:
         got = solve("drf", TWO, app("a", 1, 1, (1, 8), {"n0": 4, "n1": 4}), app("b", 1, 1, (1, 8)))
         assert totals(got) == {"a": 4, "b": 4}
         assert set(got.counts["a"]) == {"n0"} or set(got.counts["a"]) == {"n1"}, "and one node is cleared for it"
 
-    def test_nobody_is_stopped_for_an_earlier_one(self) -> None:
+    def test_no_app_is_stopped_for_an_earlier_one(self) -> None:
         got = solve("drf", TWO, app("a", 1, 1, (8, 8)), app("b", 1, 1, (1, 8), {"n0": 1}))
         assert totals(got) == {"a": 0, "b": 8}
         assert got.reasons["a"].code == "resources"
 
 
 def x_of(speed: list[list[float]], count: list[int], nodes: list[int], weight: list[float] | None = None) -> Any:
-    """X where each type has so many accelerators, and an app takes one for each of its containers."""
+    """X for this many accelerators of each type, of which an app takes one for each container."""
     apps, capacity = len(speed), np.array(nodes)
     found = target(
         np.array(speed),
@@ -241,7 +241,7 @@ class TestGavel:
         got = solve("gavel", nodes, same, gains)
         assert got.counts == {"gains": {"f": 1}, "same": {"s": 1}}
 
-    def test_rounds_come_near_to_the_target(self) -> None:
+    def test_rounds_approach_the_target(self) -> None:
         """Two jobs on one node: who had less of its time runs next, and over many rounds both have had half."""
         one = (node("n", 1, 4),)
         apps = [app("a", 1, 1, (1, 1)), app("b", 1, 1, (1, 1))]
@@ -259,7 +259,7 @@ class TestGavel:
             assert abs(apps[0].served_s - apps[1].served_s) <= 360
         assert [received(each, "", 1) for each in apps] == [0.5, 0.5]
 
-    def test_what_was_received_counts_by_type(self) -> None:
+    def test_received_time_counts_by_type(self) -> None:
         each = msgspec.structs.replace(app("a", 1, 1, (2, 2)), served_s=300.0, served_on={"f": 100.0}, age_s=500.0)
         assert (received(each, "f", 2), received(each, "", 2), received(each, "s", 2)) == (0.1, 0.2, 0.0)
 
@@ -302,14 +302,14 @@ class TestThemis:
         assert found.room[0] == 4000
         assert totals(solve("themis", TWO, *apps, fairness_knob=0.0)) == {"a": 4, "b": 4}
 
-    def test_only_those_that_are_worst_off_bid(self) -> None:
+    def test_only_the_worst_off_apps_bid(self) -> None:
         """f = 0.8: of five apps one bids, and can use everything that is offered."""
         apps = [self.waiting(f"a{i}", 800, 100.0 * i) for i in range(5)]
         got = solve("themis", TWO, *apps)
         assert totals(got) == {"a0": 0, "a1": 0, "a2": 0, "a3": 0, "a4": 8}
         assert got.reasons["a0"].code == "resources"
 
-    def test_what_is_won_is_held_for_a_lease(self) -> None:
+    def test_won_containers_are_held_for_a_lease(self) -> None:
         mine = msgspec.structs.replace(self.waiting("mine", 1e6, 0), current={"n0": 4, "n1": 4}, held_s=1199.0)
         other = self.waiting("other", 800, 5000)
         assert totals(solve("themis", TWO, mine, other)) == {"mine": 8, "other": 0}
@@ -318,7 +318,7 @@ class TestThemis:
         assert totals(got) == {"mine": 0, "other": 8}
         assert got.reasons["mine"].code == "resources"
 
-    def test_leftovers_go_to_those_that_had_them(self) -> None:
+    def test_leftovers_go_to_their_previous_holders(self) -> None:
         """`other` uses two; `mine` keeps the rest of what it had, and is not stopped."""
         mine = msgspec.structs.replace(self.waiting("mine", 1e6, 0), current={"n0": 4, "n1": 4}, held_s=9999.0)
         got = solve("themis", TWO, mine, self.waiting("other", 800, 5000, 2))

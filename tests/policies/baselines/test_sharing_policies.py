@@ -46,7 +46,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 @EACH
 @FEW
 @given(problem=problems(max_apps=6, max_nodes=4, most=6))
-def test_what_holds_of_every_answer(name: str, params: dict[str, Any], problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, params: dict[str, Any], problem: Problem) -> None:
     got = policy(name).allocate(problem, params)
     instance = integer.read(problem)
     assert scoring.faults(instance, rows_of(instance, got), len(problem.apps)) == []
@@ -74,7 +74,7 @@ def test_an_answer_that_came_true_is_given_again(name: str, params: dict[str, An
 
 @FEW
 @given(problem=problems(max_apps=6, max_nodes=4, most=6))
-def test_offers_never_touch_what_runs(problem: Problem) -> None:
+def test_offers_never_touch_running_containers(problem: Problem) -> None:
     got = policy("app-level").allocate(problem, {})
     world = World(problem, {})
     assert all(got.counts[each.id] == each.current for each in problem.apps if world.kept(each) or each.pinned)
@@ -94,7 +94,7 @@ def test_no_room_is_left_that_an_app_would_take(name: str, problem: Problem) -> 
         assert not any(world.fits(each, place, world.left(place, got.counts)) for place in world.room)
 
 
-def test_who_launches_takes_all_and_who_comes_later_waits() -> None:
+def test_launching_apps_take_all_and_later_ones_wait() -> None:
     first = solve("app-level", TWO, app("a", 1, 1, (1, 8)))
     assert total(first, "a") == 8
     holder = app("a", 1, 1, (1, 8), first.counts["a"])
@@ -130,7 +130,7 @@ def test_less_than_n_min_is_not_taken_and_left_to_others() -> None:
     assert (total(beside, "big"), total(beside, "small")) == (0, 3)
 
 
-def test_slots_are_shared_anew_whoever_has_them() -> None:
+def test_slots_are_redistributed_regardless_of_their_holders() -> None:
     hog = app("hog", 1, 1, (1, 8), {"n0": 4, "n1": 4})
     got = solve("task-level", TWO, hog, app("b", 1, 1, (1, 8)))
     assert (total(got, "hog"), total(got, "b")) == (4, 4)
@@ -139,7 +139,7 @@ def test_slots_are_shared_anew_whoever_has_them() -> None:
     assert (total(weighted, "hog"), total(weighted, "b")) == (2, 6)
 
 
-def test_whoever_runs_keeps_n_min_slots() -> None:
+def test_a_running_app_keeps_n_min_slots() -> None:
     hogs = [app(f"hog-{j}", 1, 1, (3, 4), {f"n{j}": 4}) for j in range(2)]
     got = solve("task-level", TWO, *hogs, app("b", 1, 1, (3, 8)))
     assert [total(got, f"hog-{j}") for j in range(2)] == [4, 4]

@@ -41,7 +41,7 @@ def telling(each: AppDemand, steps: float, *speed: tuple[int, float]) -> AppDema
 
 @st.composite
 def told(draw: st.DrawFn) -> Problem:
-    """Apps of which some have run before, and some tell what is left and how fast they are."""
+    """Apps, some of which have run before, and some of which declare their remaining work and speed."""
     problem = draw(problems(max_apps=6, max_nodes=4, most=6))
     apps = []
     for each in problem.apps:
@@ -66,7 +66,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 @pytest.mark.parametrize("name", ["tiresias", "optimus", "pollux", "sia"])
 @FEW
 @given(problem=told())
-def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
+def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
     got = policy(name).allocate(problem, {})
     instance = integer.read(problem)
     assert set(scoring.faults(instance, rows_of(instance, got), len(problem.apps))) <= {STOPPED}
@@ -92,7 +92,7 @@ def test_an_answer_that_came_true_is_given_again(name: str, problem: Problem) ->
 
 
 class TestTiresias:
-    def test_who_has_got_much_is_stopped_for_who_has_got_little(self) -> None:
+    def test_an_app_with_much_service_is_stopped_for_one_with_little(self) -> None:
         old, new = app("old", 1, 1, (8, 8), {"n0": 4, "n1": 4}), app("new", 1, 1, (2, 2))
         assert totals(solve("tiresias", TWO, served(old, 15.9), new)) == {"old": 8, "new": 0}
         got = solve("tiresias", TWO, served(old, 16), new)
@@ -101,7 +101,7 @@ class TestTiresias:
         assert got.reasons["old"].text == "stopped for apps that come first: it has had 16 container-hours"
         assert totals(solve("tiresias", TWO, served(old, 16), new, thresholds=[20 * HOUR])) == {"old": 8, "new": 0}
 
-    def test_of_one_queue_who_came_first_goes_first_and_who_fits_beside_runs(self) -> None:
+    def test_within_a_queue_the_first_goes_first_and_fitting_apps_run_next_to_it(self) -> None:
         apps = [app("a", 1, 1, (6, 6)), app("b", 1, 1, (4, 4)), app("c", 1, 1, (2, 2))]
         got = solve("tiresias", TWO, *apps)
         assert totals(got) == {"a": 6, "b": 0, "c": 2}
@@ -109,7 +109,7 @@ class TestTiresias:
         further = [served(each, hours) for each, hours in zip(apps, (1, 0, 2), strict=True)]
         assert totals(solve("tiresias", TWO, *further)) == totals(got), "service within a queue decides nothing"
 
-    def test_who_runs_stays_where_it_is(self) -> None:
+    def test_running_apps_stay_where_they_are(self) -> None:
         here = app("here", 1, 1, (2, 2), {"n1": 2})
         got = solve("tiresias", TWO, here, app("big", 1, 1, (4, 4)))
         assert got.counts == {"here": {"n1": 2}, "big": {"n0": 4}}
@@ -144,13 +144,13 @@ class TestOptimus:
         short = telling(app("short", 1, 1, (1, 4)), 40, *speed)
         assert totals(solve("optimus", TWO, short, long)) == {"long": 1, "short": 4}
 
-    def test_nobody_gets_what_makes_it_no_faster(self) -> None:
+    def test_no_app_gets_containers_that_do_not_speed_it_up(self) -> None:
         flat = telling(app("flat", 1, 1, (1, 8)), 1e6, (1, 1.0), (2, 1.5), (3, 1.4), (8, 9.0))
         got = solve("optimus", TWO, flat)
         assert totals(got) == {"flat": 2}
         assert got.reasons["flat"].text == "it would not be done earlier with more"
 
-    def test_whose_count_stays_is_left_where_it_is(self) -> None:
+    def test_an_app_with_the_same_count_stays_in_place(self) -> None:
         speed = [(n, float(n)) for n in range(1, 5)]
         stays = telling(app("stays", 1, 1, (1, 3), {"n1": 3}), 1e6, *speed)
         moves = telling(app("moves", 1, 1, (1, 8), {"n0": 2}), 10, *speed)
@@ -165,7 +165,7 @@ class TestOptimus:
         assert totals(got) == {"a0": 3, "a1": 5, "a2": 0}
         assert got.reasons["a2"].code == "resources"
 
-    def test_what_is_not_said_is_assumed(self) -> None:
+    def test_missing_declarations_are_assumed(self) -> None:
         silent = app("silent", 1, 1, (1, 8))
         assert [remaining_s(silent, n, 60.0) for n in (1, 2, 6)] == [60, 30, 10]
         assert remaining_s(telling(silent, 30), 2, 60.0) == 30, "no speed is known"

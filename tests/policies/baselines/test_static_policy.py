@@ -49,14 +49,14 @@ def test_numbers_by_id_and_by_beginning_of_the_id() -> None:
     assert [total(got, name) for name in names] == [1, 4, 3, 2]
 
 
-def test_nobody_is_resized_when_room_comes_free_or_another_arrives() -> None:
+def test_no_app_is_resized_when_room_is_freed_or_another_arrives() -> None:
     running = app("a", 1, 1, (1, 8), {"n0": 3})
     got = solve(TWO, running, app("b", 1, 1, (1, 8)), count=5)
     assert got.counts == {"a": {"n0": 3}, "b": {"n0": 1, "n1": 4}}
     assert got.overhead == 0
 
 
-def test_who_came_first_is_served_first_and_nobody_overtakes() -> None:
+def test_first_come_first_served_without_overtaking() -> None:
     apps = [app("a", 1, 1, (6, 8)), app("b", 1, 1, (4, 8)), app("c", 1, 1, (1, 8))]
     got = solve(TWO, *apps)
     assert [total(got, name) for name in "abc"] == [6, 0, 0]
@@ -69,17 +69,17 @@ def test_who_came_first_is_served_first_and_nobody_overtakes() -> None:
     assert total(solve(TWO, *apps, backfill=True), "c") == 2
 
 
-def test_an_app_that_can_never_run_holds_up_nobody() -> None:
+def test_an_app_that_can_never_run_delays_no_other() -> None:
     got = solve(TWO, app("whale", 1, 1, (50, 60)), app("a", 1, 1, (1, 8)))
     assert got.reasons["whale"].code == "no_nodes"
     assert total(got, "a") == 2
 
 
-def test_a_number_beyond_the_cluster_is_what_the_cluster_holds() -> None:
+def test_a_count_beyond_the_cluster_is_cut_to_the_cluster() -> None:
     assert total(solve(TWO, app("a", 1, 1, (1, 50)), count=20), "a") == 8
 
 
-def test_a_lost_node_gives_lost_containers_anew_and_leaves_the_rest() -> None:
+def test_after_a_lost_node_only_its_containers_are_replaced() -> None:
     apps = [app("a", 1, 1, (1, 8), {"gone": 1, "n0": 1}), app("b", 1, 1, (1, 8), {"n1": 2})]
     got = solve(TWO, *apps)
     assert got.counts["b"] == {"n1": 2}

@@ -32,7 +32,7 @@ def exchanged(problem: Problem, params: dict[str, float], loss_price: float = 0.
 
 
 def test_a_device_without_cores_is_used() -> None:
-    """`web` has the last cores beside two GPUs; it goes where there are cores alone, and `train` comes."""
+    """`web` has the last cores next to two GPUs; it moves to a node with cores only, and `train` takes its place."""
     problem = Problem(
         (node("gpus", 8, 64, gpu=8), node("plain", 4, 64)),
         (
@@ -45,7 +45,7 @@ def test_a_device_without_cores_is_used() -> None:
     assert counts == [{"gpus": 8}, {"plain": 1}]
 
 
-def test_what_finds_no_room_elsewhere_goes_as_far_as_it_may() -> None:
+def test_containers_without_room_elsewhere_move_as_far_as_possible() -> None:
     problem = Problem(
         (node("gpus", 8, 64, gpu=8),),
         (app("train", 1, 1, (1, 8), {"gpus": 4}, gpu=1), app("web", 1, 1, (2, 4), {"gpus": 4})),
@@ -56,7 +56,7 @@ def test_what_finds_no_room_elsewhere_goes_as_far_as_it_may() -> None:
     assert draft.n.tolist() == [4, 4]
 
 
-def test_a_change_that_costs_more_than_it_is_worth_is_not_made() -> None:
+def test_a_change_that_costs_more_than_its_gain_is_not_made() -> None:
     rooms = (node("gpus", 8, 64, gpu=8), node("plain", 4, 64))
     apps = (app("train", 1, 1, (1, 8), {"gpus": 6}, gpu=1), app("web", 2, 1, (1, 1), {"gpus": 1}))
     _, draft = exchanged(Problem(rooms, apps), {**OPEN, "adjust_s": 1500.0})

@@ -13,7 +13,7 @@ from tests.policies.problems import after
     ("name", "nodes", "wanted"),
     [("dorm", 6, 1), ("dorm", 12, 3), ("dorm", 20, 5), ("dorm", 150, 3), ("dorm-exact", 6, 1), ("dorm-exact", 12, 3)],
 )
-def test_others_move_for_one_that_waits(name: str, nodes: int, wanted: int) -> None:
+def test_others_move_for_a_waiting_app(name: str, nodes: int, wanted: int) -> None:
     rooms = tuple(NodeRoom(f"n{j:03}", {"cpu": 4000}) for j in range(nodes))
     small = [AppDemand(f"s{j:03}", {"cpu": 1000}, 1.0, 1, 1, {f"n{j:03}": 1}) for j in range(nodes)]
     problem = Problem(rooms, (*small, AppDemand("wide", {"cpu": 4000}, 1.0, wanted, wanted, waited_s=5000.0)))

@@ -40,7 +40,7 @@ def net(allocation: Allocation) -> float:
 
 
 def small_worlds(sequences: int, events: int, apps: tuple[int, int], nodes: tuple[int, int]) -> Iterator[Problem]:
-    """Problems of short sequences, every other with labels, wishes and gangs; each goes on from the answer of `dorm`."""
+    """Problems of short sequences, every other one with labels, wishes and gangs; each continues from the answer of `dorm`."""
     for seed in range(sequences):
         chance = Random(seed)
         world = World(
@@ -109,8 +109,8 @@ def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min()
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # It computes for half a minute, and longer beside others.
-def test_what_is_not_solved_at_once_is_near_the_bound_on_average() -> None:
+@pytest.mark.timeout(600)  # It computes for half a minute, and longer next to others.
+def test_unsolved_problems_are_near_the_bound_on_average() -> None:
     """Measured: 0.13 % on average; 2 of 80 miss an n_min, both on a cold start whose n_min hardly fit, and 4 the best ξ."""
     compared = Compared()
     beyond = 0
@@ -251,7 +251,7 @@ def total(allocation: Allocation, name: str) -> int:
 
 
 @pytest.mark.usefixtures("each_way")
-def test_what_a_lost_node_hit_starts_again_where_nothing_may_change() -> None:
+def test_apps_hit_by_a_lost_node_restart_even_if_nothing_may_change() -> None:
     """Forced changes do not count against θ2; whom nothing forces stays where it is, whatever there would be to gain."""
     nodes = tuple(node(f"n{j}", 4, 16) for j in range(3))
     hit = app("hit", 1, 1, (2, 4), {"n0": 1, "lost": 1})
@@ -280,7 +280,7 @@ def test_changes_that_something_forces_are_made_at_theta2_0(why: str) -> None:
 
 
 @pytest.mark.usefixtures("each_way")
-def test_what_is_hit_starts_before_one_that_has_waited_long() -> None:
+def test_a_hit_app_starts_before_one_that_has_waited_long() -> None:
     old = AppDemand("old", {"cpu": 1000}, 1.0, 3, 3, waited_s=5000.0)
     hit = AppDemand("hit", {"cpu": 1000}, 1.0, 3, 3, {"lost": 3})
     got = DORM.allocate(Problem((NodeRoom("n0", {"cpu": 4000}),), (old, hit)), {})
@@ -288,7 +288,7 @@ def test_what_is_hit_starts_before_one_that_has_waited_long() -> None:
 
 
 @pytest.mark.usefixtures("each_way")
-def test_one_that_has_waited_too_long_starts_before_smaller_and_younger_ones() -> None:
+def test_an_app_that_has_waited_too_long_starts_before_smaller_and_younger_ones() -> None:
     small = [AppDemand(f"s{i}", {"cpu": 1000}, 1.0, 1, 1, waited_s=100.0) for i in range(4)]
     for waited_s, expected in ((599.0, 0), (601.0, 3)):
         big = AppDemand("big", {"cpu": 1000}, 1.0, 3, 3, waited_s=waited_s)
@@ -298,7 +298,7 @@ def test_one_that_has_waited_too_long_starts_before_smaller_and_younger_ones() -
 
 
 @pytest.mark.usefixtures("each_way")
-def test_room_that_is_reserved_is_given_to_nobody_else() -> None:
+def test_reserved_room_is_given_to_no_other_app() -> None:
     runs = AppDemand("runs", {"cpu": 1000}, 1.0, 2, 4, {"n0": 2})
     old = AppDemand("old", {"cpu": 4000}, 1.0, 1, 1, waited_s=700.0)
     young = AppDemand("young", {"cpu": 1000}, 1.0, 1, 2)

@@ -210,7 +210,7 @@ def answers_that_stand() -> list[Allocation]:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("how", LINE)
-def test_when_the_linear_program_fails_the_greedy_answer_stands(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_linear_program_fails_the_greedy_answer_remains(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer, "TINY", 0)
     monkeypatch.setattr(counts, "linprog", LINE[how])
     statuses = {got.status for got in answers_that_stand()}
@@ -219,7 +219,7 @@ def test_when_the_linear_program_fails_the_greedy_answer_stands(how: str, monkey
 
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("how", WHOLE)
-def test_when_the_integer_program_fails_the_answer_before_it_stands(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_integer_program_fails_the_previous_answer_remains(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "milp", WHOLE[how])
     statuses = {got.status for got in answers_that_stand()}
     assert "fallback" in statuses
@@ -227,7 +227,7 @@ def test_when_the_integer_program_fails_the_answer_before_it_stands(how: str, mo
 
 
 @pytest.mark.usefixtures("each_way")
-def test_when_all_of_the_solver_is_gone_an_answer_stands_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_solver_there_is_an_answer_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "linprog", raises)
     monkeypatch.setattr(model, "milp", raises)
     assert {got.status for got in answers_that_stand()} == {"fallback"}
@@ -286,7 +286,7 @@ NEVER_RUN = (
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("params", [{}, {"theta1": 0.0, "theta2": 1.0, "floor": 1.0, "patience_s": 0.0}])
 @pytest.mark.parametrize("case", STRANGE)
-def test_strange_input_is_placed_or_refused_with_a_reason_and_harms_nobody(case: str, params: dict[str, float]) -> None:
+def test_strange_input_is_placed_or_refused_with_a_reason_without_harm(case: str, params: dict[str, float]) -> None:
     nodes, strange = STRANGE[case]
     problem = Problem(nodes, (strange, FINE))
     got = DORM.allocate(problem, params)

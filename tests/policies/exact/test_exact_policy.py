@@ -86,7 +86,7 @@ def test_the_order_of_nodes_decides_nothing(problem: Problem, params: dict[str, 
 
 @settings(slow_machine, max_examples=30)
 @given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 3), st.data())
-def test_of_identical_apps_the_first_to_come_runs(apps: int, n_min: int, nodes: int, data: st.DataObject) -> None:
+def test_the_first_of_identical_apps_runs(apps: int, n_min: int, nodes: int, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(apps)))
     problem = Problem(
         tuple(node(f"n{j}", 3, 8) for j in range(nodes)),
@@ -100,7 +100,7 @@ def test_of_identical_apps_the_first_to_come_runs(apps: int, n_min: int, nodes: 
 
 @settings(slow_machine, max_examples=25)
 @given(problems(max_apps=4, max_nodes=3, most=5))
-def test_idle_rounds_come_to_rest(problem: Problem) -> None:
+def test_idle_rounds_settle(problem: Problem) -> None:
     settle(problem, {})
 
 
@@ -134,7 +134,7 @@ def test_the_hash_seed_decides_nothing() -> None:
 # Pitfalls
 
 
-def test_where_integrality_forbids_theta1_the_nearest_is_taken_and_the_excess_is_said() -> None:
+def test_if_integrality_forbids_theta1_the_nearest_answer_is_chosen_and_the_excess_reported() -> None:
     problem = Problem((node("n0", 10, 40),), (app("big", 1, 1, (8, 9)), app("small", 1, 1, (1, 9))))
     got = solve(problem, theta1=0.0)
     assert (total(got, "big"), total(got, "small")) == (8, 2)
@@ -168,7 +168,7 @@ def test_nothing_moves_where_nothing_is_gained() -> None:
     assert got.overhead == 0
 
 
-def test_what_grows_keeps_its_containers_where_they_are() -> None:
+def test_a_growing_app_keeps_its_containers_in_place() -> None:
     problem = Problem(three(), (app("a", 1, 1, (1, 6), {"n1": 3, "n2": 1}),))
     got = solve(problem)
     assert total(got, "a") == 6
@@ -242,8 +242,8 @@ def test_an_app_that_can_never_run_takes_nothing_from_the_others() -> None:
     assert got.reasons["gpus"].text == "no node has any GPUs"
 
 
-def test_an_app_that_waits_for_room_does_not_make_others_shrink_in_vain() -> None:
-    """`big` cannot run beside n_min of `a`, whatever shrinks; so `a` may use everything."""
+def test_an_app_that_waits_for_room_does_not_shrink_others_needlessly() -> None:
+    """`big` cannot run next to n_min of `a`, whatever shrinks; so `a` may use everything."""
     apps = (app("a", 1, 1, (6, 12), {"n0": 4, "n1": 2}), app("big", 1, 1, (8, 8)))
     answers = settle(Problem(three(), apps), {})
     assert total(answers[-1], "a") == 12
@@ -268,13 +268,13 @@ def test_apps_on_a_lost_node_change_without_counting() -> None:
     assert total(got, "also") == 4
 
 
-def test_a_hit_app_goes_before_one_that_waits_even_if_it_came_later() -> None:
+def test_a_hit_app_precedes_a_waiting_one_even_if_it_is_younger() -> None:
     apps = (app("waits", 1, 1, (4, 4)), app("hit", 1, 1, (3, 3), {"gone": 3}))
     got = solve(Problem((node("n0", 4, 8),), apps))
     assert (total(got, "waits"), total(got, "hit")) == (0, 3)
 
 
-def test_capacity_that_was_lowered_forces_those_on_the_node() -> None:
+def test_lowered_capacity_forces_changes_on_the_node() -> None:
     apps = (app("a", 1, 1, (1, 4), {"n0": 4}), app("b", 1, 1, (1, 4), {"n0": 4}))
     got = solve(Problem((node("n0", 5, 16),), apps), theta2=0.0)
     assert total(got, "a") + total(got, "b") == 5
@@ -306,7 +306,7 @@ def test_bytes_and_cores_weigh_the_same_and_nothing_fits_by_a_rounding() -> None
     assert 15 * (GIB - 3) <= used <= 16 * GIB - 1
 
 
-def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
+def test_a_pinned_app_stays_and_occupies_its_room() -> None:
     apps = (app("a", 1, 1, (1, 12), {"n0": 4, "gone": 1}, pinned=True), app("b", 1, 1, (1, 12)))
     got = solve(Problem(three(), apps))
     assert got.counts["a"] == {"gone": 1, "n0": 4}
@@ -321,7 +321,7 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 @pytest.mark.slow
 @settings(slow_machine, max_examples=tries(16, 200))
 @given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())
-def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(
+def test_an_app_beyond_its_patience_is_not_overtaken_while_others_shrink_for_it(
     budget: int, held: list[int], spare: int, several: bool
 ) -> None:
     """Each round two young apps come that would fit into what was just cleared, and none of them ever ends."""
@@ -347,7 +347,7 @@ def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(
     raise AssertionError("it still waits")
 
 
-def test_where_nothing_may_change_the_young_run_beside_what_is_reserved() -> None:
+def test_if_nothing_may_change_young_apps_run_next_to_reserved_room() -> None:
     """θ2 = 0: nobody can ever make room for `old`, so only the nodes that are reserved for it are closed."""
     old = msgspec.structs.replace(app("old", 1, 1, (4, 4)), waited_s=700.0, require='zone == "a"')
     apps = (app("a", 1, 1, (2, 4), {"n0": 4}), app("b", 1, 1, (1, 2), {"n1": 2}), old, app("young", 1, 1, (3, 3)))
@@ -397,7 +397,7 @@ def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return "node_limit" if request.param == "at the limit" else "fallback"
 
 
-def test_the_greedy_answer_stands_when_the_solver_has_none(broken_solver: str) -> None:
+def test_the_greedy_answer_remains_when_the_solver_has_none(broken_solver: str) -> None:
     for seed in range(4):
         problem = sample(seed)
         got = solve(problem)

@@ -41,9 +41,7 @@ def counts(found: Allocation) -> dict[str, int]:
     ("age", "restarts", "factor"),
     [(0.0, 0, 0.0), (30.0, 0, 0.5), (300.0, 1, 270 / 330), (300.0, 4, 180 / 330), (60.0, 3, 0.0)],
 )
-def test_a_restart_is_worth_less_to_a_young_app_and_to_one_that_was_restarted_often(
-    age: float, restarts: int, factor: float
-) -> None:
+def test_young_and_often_restarted_apps_gain_less_from_a_restart(age: float, restarts: int, factor: float) -> None:
     assert restart_factor(app("a", 1.0, age_s=age, adjustments=restarts), 30.0) == pytest.approx(factor)
 
 
@@ -102,11 +100,11 @@ def test_a_young_app_is_left_alone_and_an_old_one_is_not() -> None:
     assert counts(solve(nodes(1), often)) == {"a": 1}
 
 
-def test_what_an_app_was_tried_with_bounds_it() -> None:
+def test_an_app_is_bounded_by_the_sizes_it_has_tried() -> None:
     assert counts(solve(nodes(4), app("a", 1.0, tried=2), app("b", 0.1, tried=1))) == {"a": 4, "b": 2}
 
 
-def test_batch_sizes_are_those_of_the_model() -> None:
+def test_batch_sizes_follow_the_model() -> None:
     batch = Batch(64, 64, 4096, 256, 100_000.0)
     found = solve(nodes(2), app("a", 0.6, batch=batch), app("b", 1.0))
     assert found.batches.keys() == {"a"}

@@ -53,13 +53,13 @@ class TestConfigurations:
         assert self.offered(nodes("t4", 4), app("a")) == [("t4", n) for n in (1, 2, 4, 8, 12, 16)]
         assert self.offered(nodes("a100", 2, 8), app("a")) == [("a100", n) for n in (1, 2, 4, 8, 16)]
 
-    def test_of_each_type_within_bounds_and_what_was_tried(self) -> None:
+    def test_configurations_of_each_type_are_within_bounds_and_tried_sizes(self) -> None:
         cluster = nodes("t4", 2) + nodes("a100", 1, 8)
         assert self.offered(cluster, app("a", n_max=4)) == [(kind, n) for kind in ("a100", "t4") for n in (1, 2, 4)]
         assert self.offered(cluster, app("a", tried=2)) == [(kind, n) for kind in ("a100", "t4") for n in (1, 2, 4)]
         assert self.offered(cluster, app("a", n_min=3, n_max=3)) == [("a100", 3), ("t4", 3)]
 
-    def test_what_an_app_has_now_is_one_of_them(self) -> None:
+    def test_the_present_configuration_is_among_them(self) -> None:
         assert ("t4", 3) in self.offered(nodes("t4", 2), app("a", current={"t40": 3}))
 
 
@@ -98,13 +98,13 @@ def test_each_app_goes_where_it_gains_most() -> None:
     assert allocate(cluster, a, b).counts == {"a": {"new0": 4}, "b": {"old0": 4}}
 
 
-def test_more_go_to_those_that_scale_and_nobody_is_left_out() -> None:
+def test_more_go_to_apps_that_scale_and_none_is_left_out() -> None:
     found = counts(allocate(nodes("t4", 4), app("a", 0.95), *(app(f"b{i}", 0.1) for i in range(3))))
     assert found["a"] > max(found[f"b{i}"] for i in range(3))
     assert min(found.values()) >= 1
 
 
-def test_lambda_says_what_it_costs_to_leave_an_app_out() -> None:
+def test_lambda_is_the_cost_of_leaving_an_app_out() -> None:
     """Of six apps on four GPUs: 2^(0.9 p) - λ twice is less than 1 - λ four times, up to λ = 1.27."""
     six = [app(f"a{i}") for i in range(6)]
     assert sorted(counts(allocate(nodes("t4", 1), *six)).values()) == [0, 0, 0, 0, 2, 2]
@@ -119,7 +119,7 @@ def test_an_app_moves_only_if_that_pays_at_its_age() -> None:
     assert counts(allocate(nodes("t4", 1), old)) == {"a": 4}
 
 
-def test_what_does_not_change_keeps_its_nodes() -> None:
+def test_unchanged_apps_keep_their_nodes() -> None:
     apps = [app(f"a{i}", n_max=2, current={f"t4{i}": 2}, age_s=1000.0) for i in range(2)]
     found = allocate(nodes("t4", 2), *apps)
     assert found.counts == {"a0": {"t40": 2}, "a1": {"t41": 2}}
@@ -135,7 +135,7 @@ def test_an_app_is_moved_where_another_needs_a_whole_node() -> None:
     assert found.overhead == 1
 
 
-def test_batch_sizes_and_reasons_come_with_the_answer() -> None:
+def test_the_answer_has_batch_sizes_and_reasons() -> None:
     batch = Batch(64, 64, 4096, 256, 100_000.0)
     found = allocate(nodes("t4", 1), app("a", 0.6, batch=batch), *(app(f"b{i}") for i in range(4)))
     assert found.batches.keys() <= {"a"}

@@ -49,7 +49,7 @@ class TestBestResponse:
     @settings(slow_machine, max_examples=60)
     @given(worth=games(), budget=st.sampled_from([0.01, 1.0, 30.0]), seed=st.integers(0, 99))
     def test_no_shift_between_two_machines_is_better(self, worth: Any, budget: float, seed: int) -> None:
-        """The utility is concave, so where no shift of bids between two machines improves it, nothing does."""
+        """The utility is concave, so if no shift of bids between two machines improves it, nothing does."""
         one, others = worth[0], np.random.default_rng(seed).random(worth.shape[1]) + 0.01
         bids = best_response(one, others, budget)
         assert bids.sum() == pytest.approx(budget)
@@ -66,7 +66,7 @@ class TestBestResponse:
 
 
 class TestEquilibrium:
-    def test_users_who_want_the_same_get_the_same(self) -> None:
+    def test_equal_demands_get_equal_shares(self) -> None:
         worth = np.array([[0.7, 0.3], [0.7, 0.3], [0.7, 0.3]])
         found = equilibrium(worth, np.ones(3), EXACT)
         assert found.parts == pytest.approx(np.full((3, 2), 1 / 3), abs=1e-6)
@@ -86,7 +86,7 @@ class TestEquilibrium:
 
     @settings(slow_machine, max_examples=60)
     @given(worth=games())
-    def test_nobody_gains_by_another_answer(self, worth: Any) -> None:
+    def test_no_app_gains_by_another_answer(self, worth: Any) -> None:
         found = equilibrium(worth, np.ones(len(worth)))
         assert found.converged
         for user, bids in enumerate(found.bids):
@@ -144,11 +144,11 @@ class TestMeasures:
         worth, parts = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.5, 0.5], [0.0, 0.5]])
         assert measures(worth, parts, np.ones(2)) == pytest.approx((0.75 / 1.5, 0.5, 0.5))
 
-    def test_who_pays_more_is_not_envied_for_it(self) -> None:
+    def test_an_app_with_a_larger_budget_is_not_envied_for_it(self) -> None:
         worth, parts = np.array([[1.0], [1.0]]), np.array([[0.75], [0.25]])
         assert measures(worth, parts, np.array([3.0, 1.0])) == pytest.approx((1.0, 1.0, 1.0))
 
-    def test_nobody_at_all(self) -> None:
+    def test_no_one_at_all(self) -> None:
         assert measures(np.zeros((2, 1)), np.zeros((2, 1)), np.ones(2)) == (1.0, 1.0, 1.0)
 
 
@@ -159,7 +159,7 @@ class TestPolicy:
         assert got.reasons["b"].code == "budget"
         assert got.reasons["b"].text == "its budget buys 2 containers at the prices that all bids make"
 
-    def test_what_one_does_not_use_goes_to_the_others(self) -> None:
+    def test_unused_shares_go_to_the_others(self) -> None:
         got = solve("market", TWO, app("a", 1, 1, (1, 1)), app("b", 1, 1, (1, 8)), app("c", 1, 1, (1, 8)))
         assert totals(got) == {"a": 1, "b": 4, "c": 3}
 
@@ -197,13 +197,13 @@ class TestAnswers:
         assert self.division(3, 2) == pytest.approx((5 / 8, 2 / 3, 2 / 3, 1 / 2))
         assert self.division(6, 0) == pytest.approx((6 / 8, 0, 0, 1 / 2))
 
-    def test_who_has_its_most_envies_nobody(self) -> None:
+    def test_an_app_at_its_maximum_envies_no_other(self) -> None:
         assert self.division(6, 2, bound=(1, 2)) == pytest.approx((1, 1, 1, 1))
 
-    def test_who_could_not_run_with_what_another_has_does_not_envy_it(self) -> None:
+    def test_an_app_does_not_envy_nodes_on_which_it_could_not_run(self) -> None:
         assert self.division(4, 0, bound=(8, 8))[2:] == pytest.approx((1, 1))
 
-    def test_who_pays_more_is_not_envied_for_it(self) -> None:
+    def test_an_app_with_a_larger_budget_is_not_envied_for_it(self) -> None:
         assert self.division(6, 2, weight=1 / 3)[1:] == pytest.approx((1, 1, 1))
 
     def test_resources_that_one_does_not_need_are_worth_nothing_to_it(self) -> None:

@@ -1,4 +1,4 @@
-"""OASiS on whole instances: figures by hand, the dynamic program against every schedule, and what holds of every outcome."""
+"""OASiS on whole instances: figures by hand, the dynamic program against every schedule, and invariants of every outcome."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_bounds_of_an_instance_by_hand() -> None:
 
 @MANY
 @given(instances())
-def test_all_machines_at_their_lowest_prices_cost_at_most_half_of_what_any_one_job_is_worth(
+def test_all_machines_at_lowest_prices_cost_at_most_half_the_value_of_any_job(
     instance: tuple[Cluster, list[Job]],
 ) -> None:
     """The dual objective before the first job: half of the optimum at most, which the analysis needs."""
@@ -287,7 +287,7 @@ def test_admission_raises_prices_until_a_job_is_refused() -> None:
     assert {schedule.last for schedule in outcome.admitted.values()} == {0, 1}
 
 
-def test_a_job_that_is_worth_less_than_its_resources_is_refused_though_there_is_room() -> None:
+def test_a_job_that_is_worth_less_than_its_resources_is_refused_even_if_there_is_room() -> None:
     one = cluster([10.0], [10.0], slots=1)
     jobs = [job(f"rich-{number}", 3, 3, worth=1000.0, bandwidths=(1, 3)) for number in range(3)]
     poor = job("poor", 1, 1, worth=2.0)
@@ -323,7 +323,7 @@ def faults(one: Cluster, jobs: list[Job], outcome: Outcome) -> list[str]:
 
 @MANY
 @given(instances(most_jobs=6))
-def test_what_holds_of_every_outcome(instance: tuple[Cluster, list[Job]]) -> None:
+def test_invariants_of_every_outcome(instance: tuple[Cluster, list[Job]]) -> None:
     one, jobs = instance
     outcome = run(one, jobs)
     assert not faults(one, jobs, outcome)

@@ -72,7 +72,7 @@ def planned(draw: st.DrawFn) -> Problem:
 
 @settings(slow_machine, max_examples=tries(60, 1000))
 @given(problem=planned())
-def test_what_holds_of_every_answer(problem: Problem) -> None:
+def test_invariants_of_every_answer(problem: Problem) -> None:
     params = {"slot_s": SLOT_S, "slots": 12}
     got = policy("oasis").allocate(problem, params)
     instance = integer.read(problem)
@@ -143,14 +143,14 @@ def test_a_patient_app_takes_the_cheap_slots() -> None:
     assert got.reasons["a"].code == "queue"
 
 
-def test_the_rest_of_the_present_slot_counts_for_as_much_as_it_is() -> None:
+def test_the_rest_of_the_present_slot_counts_in_proportion() -> None:
     """From 150 to 200 two workers do one worker-slot; the two others are done in the next slot."""
     critical = Utility(worth=10.0, decay=0.1, target_s=160.0)
     got = solve(ONE, working(app("a", 1, 4, (2, 2)), 300.0, utility=critical), at_s=150.0)
     assert got.plans["a"].slots == (Slot(150.0, {"n0": 2}), Slot(300.0, {}))
 
 
-def test_an_app_begins_at_once_though_whole_slots_would_do() -> None:
+def test_an_app_starts_at_once_even_if_whole_slots_would_suffice() -> None:
     got = solve(ONE, working(app("a", 1, 4, (2, 2)), 200.0), at_s=150.0)
     assert got.plans["a"].slots == (Slot(150.0, {"n0": 2}), Slot(300.0, {}))
 
@@ -199,7 +199,7 @@ def test_a_plan_is_kept_whatever_arrives_and_runs_by_the_clock() -> None:
     assert got.plans["b"] == ended.apps[1].plan
 
 
-def test_an_app_that_is_late_gets_further_slots_though_it_is_worth_nothing_any_more() -> None:
+def test_a_late_app_gets_further_slots_even_if_it_has_no_value_left() -> None:
     useless = Utility(worth=1.0, decay=1.0, target_s=50.0)
     plan = Plan((Slot(0.0, {"n0": 2}), Slot(200.0, {})))
     late = working(app("a", 1, 4, (2, 2), {"n0": 2}), 400.0, utility=useless, plan=plan, age_s=1000.0)
@@ -258,7 +258,7 @@ def test_work_beyond_the_horizon_is_refused_with_the_reason() -> None:
     assert got.reasons["a"].text == "refused: its work can't be done within 33 min"
 
 
-def test_an_app_that_runs_when_the_policy_is_chosen_goes_on() -> None:
+def test_an_app_that_runs_when_the_policy_changes_continues() -> None:
     running = app("a", 1, 4, (1, 4), {"n0": 4})
     assert totals(solve(ONE, working(running, 1e6))) == {"a": 4}
     smaller = solve(ONE, working(app("a", 1, 4, (1, 4), {"n0": 2}), 1e6))

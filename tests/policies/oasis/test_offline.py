@@ -1,4 +1,4 @@
-"""The offline optimum, and the competitive ratio beside its bound."""
+"""The offline optimum, and the competitive ratio against its bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dorm.policies.oasis.model import Job
 
 
-def test_the_optimum_keeps_room_for_what_comes_later() -> None:
+def test_the_optimum_keeps_room_for_later_jobs() -> None:
     """One machine, one slot for each job's whole work: the optimum refuses the first job for the better second one."""
     one = cluster([1.0], [1.0], slots=1)
     small, large = job("small", 1, 1, worth=2.0, bandwidths=(1, 1)), job("large", 1, 1, worth=10.0, bandwidths=(1, 1))
@@ -40,7 +40,7 @@ def test_without_jobs_that_can_end_there_is_nothing_to_gain() -> None:
     assert optimum(cluster([1.0], [1.0], slots=1), [job("long", 3, 1)]).utility == 0.0
 
 
-def test_what_the_solver_simplifies_away_is_found() -> None:
+def test_columns_removed_by_presolve_are_found() -> None:
     """Two workers in both slots are four worker-slots of work; HiGHS's presolve leaves no schedule at all."""
     only = job("only", 4, 2, worth=1.0, worker=(1.0, 1.0), server=(1.0, 1.0), bandwidths=(1, 2))
     one = Cluster(workers=((2.0, 2.0),), servers=((2.0, 2.0), (2.0, 2.0)), slots=2, slot_s=1.0)

@@ -36,7 +36,7 @@ def markets(draw: st.DrawFn) -> Market:
 
 
 def schedules(of: Market) -> list[np.ndarray]:
-    """Return the counts of every schedule of the window: each round holds any apps that fit beside each other."""
+    """Return the counts of every schedule of the window: each round holds any apps that fit together."""
     apps = range(len(of.left_s))
     rounds = [
         chosen
@@ -61,7 +61,7 @@ class TestMarket:
         assert market((300, 100, 1, 1)).log_utility(np.array([4])) == pytest.approx([0.0])
         assert market((300, 200, 1, 1)).log_utility(np.array([1])) == pytest.approx([math.log(0.8)])
 
-    def test_the_makespan_is_what_is_left_of_the_longest(self) -> None:
+    def test_the_makespan_is_the_remaining_time_of_the_longest_app(self) -> None:
         one = market((100, 100, 1, 1), (500, 500, 1, 1), regularizer=1e-3)
         none, some = one.value(np.array([0, 0])), one.value(np.array([0, 2]))
         progress = (math.log(0.6) + math.log(0.8)) / 2 - (math.log(0.4) + math.log(0.6)) / 2
@@ -99,7 +99,7 @@ class TestProgram:
 
     @settings(slow_machine, max_examples=tries(25, 2_000))
     @given(of=markets())
-    def test_no_schedule_is_better_than_the_bound_and_the_counts_come_near_to_it(self, of: Market) -> None:
+    def test_no_schedule_beats_the_bound_and_the_counts_approach_it(self, of: Market) -> None:
         found = solve(of)
         assert found is not None
         possible = schedules(of)
@@ -132,7 +132,7 @@ class TestRounds:
         made = planned(of, found, np.zeros(3, np.bool_), [0, 1, 2])
         assert [sorted(one) for one in made] == [[1, 2]] * 4
 
-    def test_the_largest_part_of_what_an_app_can_use_goes_first_and_then_late_apps(self) -> None:
+    def test_apps_with_the_largest_usable_part_go_first_and_then_late_apps(self) -> None:
         """The first one needs two rounds and gets both; the others could use all six."""
         of = market((0, 150, 1, 1), (0, 900, 2, 1), (0, 900, 9, 1), rounds=6)
         made = schedule(of, np.array([2, 2, 2]), np.array([False] * 3), [0, 1, 2])
@@ -143,18 +143,18 @@ class TestRounds:
         made = schedule(of, np.array([2, 1, 1]), np.array([False] * 3), [0, 1, 2])
         assert [sorted(one) for one in made] == [[0, 1], [0, 2]]
 
-    def test_among_equals_those_that_run_go_on_then_those_that_came_first(self) -> None:
+    def test_among_equals_running_apps_precede_and_then_older_ones(self) -> None:
         of = market((0, 900, 1, 1), (0, 900, 1, 1), (0, 900, 0.5, 1), rounds=3)
         made = schedule(of, np.array([1, 1, 1]), np.array([False, False, True]), [1, 0, 2])
         assert made == [[2], [1], [0]]
 
-    def test_room_that_is_left_goes_to_those_that_need_longest(self) -> None:
+    def test_remaining_room_goes_to_the_apps_that_need_longest(self) -> None:
         of = market((0, 500, 1, 0.5), (0, 700, 1, 0.5), (0, 900, 1, 0.75), rounds=1)
         assert schedule(of, np.array([1, 0, 0]), np.array([False] * 3), [0, 1, 2]) == [[0, 1]]
 
     @settings(slow_machine, max_examples=tries(20, 1_000))
     @given(of=markets())
-    def test_rounds_hold_what_they_have_room_for_and_apps_of_one_size_get_their_counts(self, of: Market) -> None:
+    def test_rounds_respect_room_and_apps_of_one_size_get_their_counts(self, of: Market) -> None:
         found = solve(of)
         assert found is not None
         apps = len(of.left_s)

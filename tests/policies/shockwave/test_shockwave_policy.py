@@ -40,7 +40,7 @@ def runs(got: Allocation) -> list[str]:
     return [name for name, row in got.counts.items() if row]
 
 
-def test_one_of_two_equal_apps_runs_and_goes_on_while_it_has_as_many_rounds() -> None:
+def test_one_of_two_equal_apps_runs_and_continues_at_equal_rounds() -> None:
     got = solve(job("a", 9600), job("b", 9600), regularizer=0.0)
     (first,) = runs(got)
     assert got.status == "optimal"
@@ -92,7 +92,7 @@ def test_room_that_no_turn_needs_is_used() -> None:
     assert "a" in runs(got)
 
 
-def test_what_was_measured_corrects_what_was_declared() -> None:
+def test_measurements_correct_declarations() -> None:
     """An app that turned out to be four times as slow has about four times as much time left."""
     declared = job("a", 3600)
     slow = msgspec.structs.replace(declared, measured=(Measured(4, 0.25, 3600.0),))
@@ -106,7 +106,7 @@ def test_what_was_measured_corrects_what_was_declared() -> None:
     assert found[1] == pytest.approx(4 * 3600, rel=0.02)
 
 
-def test_an_app_that_says_nothing_has_an_hour_on_one_container_or_what_it_has_had() -> None:
+def test_an_app_without_reports_has_an_hour_left_or_as_long_as_it_has_run() -> None:
     new, old = app("new", 1, 1, (4, 4)), app("old", 1, 1, (4, 4))
     old = msgspec.structs.replace(old, served_s=4 * 5000.0)
     instance = integer.read(Problem(ONE, (new, old)))
@@ -139,7 +139,7 @@ def test_turns_pass_as_work_is_done() -> None:
     assert min(had.values()) >= 8
 
 
-def test_an_app_that_the_room_beside_pinned_ones_does_not_hold_takes_no_rounds() -> None:
+def test_an_app_without_room_next_to_pinned_ones_takes_no_rounds() -> None:
     stays = app("stays", 1, 1, (1, 2), {"n0": 2}, pinned=True)
     got = solve(stays, job("a", 9000), job("b", 9000, 2))
     assert runs(got) == ["b", "stays"]

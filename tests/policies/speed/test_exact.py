@@ -1,4 +1,4 @@
-"""`dorm-speed` beside its exact counterpart."""
+"""`dorm-speed` against its exact counterpart."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_how_many_containers_keep_an_app_in_time(age: float, served: float, boun
     assert lateness.floors(instance, worth, shares, bound, ~entitled)[0] == 0
 
 
-def test_a_long_app_that_is_late_gets_what_a_short_one_would_have_had() -> None:
+def test_a_late_long_app_gets_the_share_of_a_short_one() -> None:
     long = here("long", 100_000, age=40_000.0, served=40_000.0, on="n0")
     short = here("short", 1_000, age=10.0, served=10.0, on="n1")
     problem, free = Problem(NODES, (long, short)), {"theta1": 1.0, "theta2": 1.0, "floor": 0.0}

@@ -44,13 +44,13 @@ def test_one_point_a_minute_gives_the_level_and_the_law_the_rest() -> None:
 
 
 @pytest.mark.parametrize("s", [0.003, 0.03, 0.3])
-def test_three_points_tell_who_scales_from_who_does_not(s: float) -> None:
+def test_three_points_distinguish_apps_that_scale(s: float) -> None:
     known = learned(worked({n: law(n, s) for n in (1, 4, 8)}))
     for n in (1, 2, 4, 8, 16):
         assert known.rate(n) == pytest.approx(law(n, s), rel=0.12), n
 
 
-def test_measurements_correct_what_was_declared() -> None:
+def test_measurements_correct_declarations() -> None:
     """Its owner says that it scales; four containers were as fast as two."""
     declared = tuple((n, float(n)) for n in (1, 2, 4, 8))
     known = learned(worked({2: 2.0, 4: 2.0}, seconds=600.0, most=8, speed=declared))
@@ -58,7 +58,7 @@ def test_measurements_correct_what_was_declared() -> None:
     assert known.rate(8) == pytest.approx(4.0, rel=0.1), "beyond, its owner's curve goes on from there"
 
 
-def test_a_short_stretch_says_less_than_a_long_one() -> None:
+def test_a_short_stretch_weighs_less_than_a_long_one() -> None:
     declared = tuple((n, float(n)) for n in (1, 2, 4, 8))
     points = (Measured(1, 1.0, 3600.0), Measured(4, 2.0, 2.0))
     short = learned(msgspec.structs.replace(worked({}, most=8), speed=declared, measured=points))
@@ -69,7 +69,7 @@ def test_a_short_stretch_says_less_than_a_long_one() -> None:
     assert 3.0 < short.rate(4) < 4.0
 
 
-def test_an_app_like_it_is_expected_to_be_as_fast() -> None:
+def test_a_similar_app_is_expected_to_be_as_fast() -> None:
     like = tuple(Measured(n, 7 * law(n, 0.3), 600.0) for n in (1, 4))
     known = learned(msgspec.structs.replace(app("new", 1, 1, (1, 16)), alike=like))
     assert known.basis == "alike"
@@ -106,7 +106,7 @@ def test_nonsense_gives_a_curve_and_the_same_one_again(
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e6])
-def test_a_jump_of_a_million_starves_nobody(rate: float) -> None:
+def test_a_jump_of_a_million_starves_no_other_reader(rate: float) -> None:
     nodes: tuple[NodeRoom, ...] = (node("n0", 8, 32), node("n1", 8, 32))
     odd = msgspec.structs.replace(worked({2: 1.0, 4: rate}, most=8), id="odd", remaining_steps=1e5)
     fair = msgspec.structs.replace(worked({2: 1.0, 4: 1.9}, most=8), id="fair", remaining_steps=1e5)
@@ -121,18 +121,18 @@ class TestGrowth:
         got = policy("dorm-speed").allocate(Problem(self.NODES, (one,)), {})
         return totals(got)["a"], got.reasons["a"].code if "a" in got.reasons else ""
 
-    def test_it_grows_to_twice_what_was_measured(self) -> None:
+    def test_it_grows_to_twice_the_measured_size(self) -> None:
         here = worked({2: 2.0}, most=32, current={"n0": 2}, remaining_steps=1e6)
         assert self.decide(here) == (4, "learning")
         here = worked({2: 2.0, 4: 4.0}, most=32, current={"n0": 4}, remaining_steps=1e6)
         assert self.decide(here) == (8, "learning")
 
-    def test_what_its_owner_declares_is_known(self) -> None:
+    def test_declared_speeds_are_known(self) -> None:
         declared = tuple((n, float(n)) for n in range(1, 33))
         here = worked({2: 2.0}, most=32, current={"n0": 2}, remaining_steps=1e6, speed=declared)
         assert self.decide(here) == (32, "")
 
-    def test_one_that_never_reported_is_not_held_back(self) -> None:
+    def test_an_app_that_never_reported_is_not_held_back(self) -> None:
         assert self.decide(worked({}, most=32, current={"n0": 2}, served_s=1e6))[0] > 4
 
 

@@ -57,6 +57,8 @@ def odd(draw: st.DrawFn) -> Problem:
     apps = []
     for each in problem.apps:
         here = msgspec.structs.replace(each, adjust_s=draw(st.sampled_from([None, 0.0, 0.01, 2.0, 30.0, 9000.0])))
+        if each.current:
+            here = msgspec.structs.replace(here, held_s=draw(st.sampled_from([None, 0.0, 40.0, 1e5, math.nan])))
         if draw(st.integers(0, 3)) == 0:
             points = draw(st.lists(st.tuples(st.integers(-1, 9), rates), max_size=4))
             left = draw(st.sampled_from([None, 0.0, 1e-9, 1e12, math.inf, math.nan]))
@@ -72,13 +74,14 @@ PARAMS = st.fixed_dictionaries(
         "floor": st.sampled_from([0.0, 0.5, 1.0]),
         "power": st.sampled_from([0.3, 0.5, 1.0]),
         "max_changes": st.sampled_from([50, 1, 0]),
+        "rest": st.sampled_from([0.0, 10.0]),
     }
 )
 
 
 @FEW
 @given(problem=odd(), params=PARAMS)
-def test_what_holds_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
+def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
     instance = integer.read(problem)
     all_settings = policy("dorm-speed").check_params(params)
@@ -174,6 +177,54 @@ class TestWorth:
         assert totals(solve(TWO, here)) == {"here": 8 if grows else 4}
         slow = msgspec.structs.replace(here, adjust_s=600.0)
         assert totals(solve(TWO, slow)) == {"here": 4}
+
+
+class TestRest:
+    """From 4 to 8 containers saves thousands of seconds; after a restart of 30 s, an app rests for 300 s with `rest=10`."""
+
+    @staticmethod
+    def held(seconds: float | None, pause: float | None = 30.0) -> AppDemand:
+        here = telling(app("here", 1, 1, (1, 8), {"n0": 4}), 4e4, *LINEAR)
+        return msgspec.structs.replace(here, adjust_s=pause, held_s=seconds)
+
+    @pytest.mark.parametrize(("seconds", "grows"), [(0.0, False), (299.0, False), (300.0, True), (None, True)])
+    def test_an_app_keeps_what_it_has_for_ten_pauses(self, seconds: float | None, grows: bool) -> None:
+        got = solve(TWO, self.held(seconds), rest=10.0)
+        assert totals(got) == {"here": 8 if grows else 4}
+        if not grows:
+            assert got.reasons["here"].code == "price"
+            assert got.reasons["here"].text == (
+                "it keeps what it has for 300 s after a change, because each one stops it for 30 s"
+            )
+            assert totals(solve(TWO, self.held(seconds))) == {"here": 8}
+
+    @pytest.mark.parametrize("pause", [0.01, 4.9, None])
+    def test_neither_an_app_with_a_short_pause_rests_nor_one_whose_pause_was_never_measured(
+        self, pause: float | None
+    ) -> None:
+        assert totals(solve(TWO, self.held(1.0, pause), rest=10.0)) == {"here": 8}
+
+    def test_after_its_rest_a_recent_change_makes_the_next_one_more_expensive(self) -> None:
+        """From 4 to 8 containers saves 250 s: more than 6 pauses of 30 s, and less than 6 (1 + 300 / 300) of them."""
+        here = msgspec.structs.replace(self.held(300.0), remaining_steps=2000.0)
+        assert totals(solve(TWO, here, rest=10.0)) == {"here": 4}
+        assert totals(solve(TWO, msgspec.structs.replace(here, held_s=1e5), rest=10.0)) == {"here": 8}
+
+    def test_a_resting_app_gives_room_to_one_that_waits(self) -> None:
+        here = msgspec.structs.replace(self.held(0.0), current={"n0": 4, "n1": 4})
+        late = telling(app("late", 1, 1, (1, 4)), 1e4, *LINEAR)
+        got = totals(solve(TWO, here, late, rest=10.0))
+        assert got["late"] >= 1
+        assert got["here"] >= 1
+
+    def test_an_app_gets_no_room_that_a_resting_one_would_have_to_leave(self) -> None:
+        """Both would be served by 4 each; the one that rests keeps 7 of 8."""
+        here = msgspec.structs.replace(self.held(10.0), current={"n0": 4, "n1": 3})
+        beside = telling(app("beside", 1, 1, (1, 8), {"n1": 1}), 1e4, *LINEAR)
+        beside = msgspec.structs.replace(beside, adjust_s=30.0, held_s=1e5)
+        assert totals(solve(TWO, here, beside, rest=10.0)) == {"here": 7, "beside": 1}
+        free = totals(solve(TWO, msgspec.structs.replace(here, held_s=1e5), beside, theta2=1.0, rest=10.0))
+        assert free["beside"] > 1
 
 
 class TestDisturbance:
@@ -302,7 +353,7 @@ def test_parameters_are_checked(params: dict[str, Any], code: str) -> None:
         policy("dorm-speed").check_params(params)
 
 
-def test_a_restart_that_theta1_allows_is_made_though_only_a_part_of_it_would_be_needed() -> None:
+def test_a_restart_that_theta1_allows_is_complete_even_if_a_part_would_suffice() -> None:
     """Three apps leave one of 64 containers to a newcomer, and θ2 allows one restart.  The relaxed program spends it on parts
     of two restarts, of which rounding leaves nothing: the newcomer stayed at one container, far below its share."""
 

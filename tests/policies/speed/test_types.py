@@ -37,7 +37,7 @@ PAIR = (typed("f0", 4, "fast"), typed("s0", 4, "slow"))
 
 
 def keen(each: AppDemand, times: float, rates: list[tuple[int, float]] = LINEAR, steps: float = 1e5) -> AppDemand:
-    """An app that is so many times as fast on fast nodes, as its owner declares."""
+    """An app that is this many times as fast on fast nodes, as its owner declares."""
     told = telling(each, steps, *rates)
     return msgspec.structs.replace(told, speed_on={"fast": tuple((n, times * rate) for n, rate in rates)})
 
@@ -61,7 +61,7 @@ def solve(
 
 
 class TestLearning:
-    def test_what_is_declared_for_a_type_comes_first(self) -> None:
+    def test_declarations_for_a_type_come_first(self) -> None:
         found = known(keen(app("a", 1, 1, (1, 8)), 3.0))
         assert found.curves["fast"].rate(4) == pytest.approx(12.0)
         assert found.curves["slow"].rate(4) == pytest.approx(4.0)
@@ -72,19 +72,19 @@ class TestLearning:
         assert found.curves["fast"].rate(4) == pytest.approx(8.0, rel=0.03)
         assert found.curves["slow"].rate(4) == pytest.approx(2.0, rel=0.03)
 
-    def test_what_was_measured_elsewhere_counts_times_the_ratio(self) -> None:
+    def test_measurements_on_other_types_count_times_the_ratio(self) -> None:
         """Two containers were tried on both types, eight only on the slow one."""
         points = [Measured(2, 6.0, 3600.0, 1, "fast"), Measured(2, 2.0, 3600.0, 1, "slow")]
         found = known(worked(*points, Measured(8, 5.0, 3600.0, 1, "slow")))
         assert found.curves["fast"].rate(8) == pytest.approx(15.0, rel=0.05)
 
-    def test_the_ratio_may_come_from_an_app_like_it(self) -> None:
+    def test_the_ratio_may_come_from_a_similar_app(self) -> None:
         like = (Measured(1, 10.0, 3600.0, 1, "fast"), Measured(1, 2.5, 3600.0, 1, "slow"))
         found = known(worked(Measured(4, 8.0, 600.0, 1, "slow"), alike_by_type=like))
         assert found.curves["slow"].rate(4) == pytest.approx(8.0, rel=0.03)
         assert found.curves["fast"].rate(4) == pytest.approx(32.0, rel=0.05)
 
-    def test_a_type_of_which_nothing_is_known_has_the_curve_without_types(self) -> None:
+    def test_an_unknown_type_has_the_curve_without_types(self) -> None:
         each = worked(Measured(4, 8.0, 3600.0, 1, "fast"), Measured(4, 2.0, 3600.0, 1, "slow"))
         found = known(each, ("fast", "new", "slow"))
         assert found.curves["new"].rate(4) == learned(known_of(each)).rate(4)
@@ -95,7 +95,7 @@ class TestLearning:
         assert found.curves["slow"].rate(8) == pytest.approx(6.0, rel=0.05)
         assert found.curves["fast"].rate(8) == pytest.approx(18.0, rel=0.05)
 
-    def test_noise_is_no_difference_and_a_short_stretch_says_less(self) -> None:
+    def test_noise_is_no_difference_and_short_stretches_weigh_less(self) -> None:
         close = worked(Measured(4, 2.0, 600.0, 1, "fast"), Measured(4, 2.0 * (1 + ALIKE / 2), 600.0, 1, "slow"))
         assert curves.paces(close, TYPES, TYPES) is None
         short = known(worked(Measured(4, 8.0, 5.0, 1, "fast"), Measured(4, 2.0, 600.0, 1, "slow")))
@@ -108,7 +108,7 @@ class TestLearning:
             (Measured(4, 2.0, 60.0, 1, "slow"), Measured(8, 3.0, 60.0, 1, "slow")),
         ],
     )
-    def test_one_type_alone_says_nothing_of_others(self, points: tuple[Measured, ...]) -> None:
+    def test_one_type_alone_shows_nothing_about_others(self, points: tuple[Measured, ...]) -> None:
         assert curves.paces(worked(*points), TYPES, TYPES) is None
 
 
@@ -127,7 +127,7 @@ class TestPlacing:
             fast = keen(app("keen", 1, 1, (4, 4), {"s0": 4}), 3.0, steps=steps)
             assert solve(PAIR, fast, flat, params=params).counts == {"keen": {"s0": 4}, "flat": {"f0": 4}}
 
-    def test_the_one_that_gains_more_gets_the_fast_nodes(self) -> None:
+    def test_the_app_that_gains_more_gets_the_fast_nodes(self) -> None:
         apps = [keen(app(f"a{i}", 1, 1, (4, 4)), times) for i, times in enumerate((1.2, 4.0))]
         assert solve(PAIR, *apps).counts == {"a0": {"s0": 4}, "a1": {"f0": 4}}
 
@@ -136,7 +136,7 @@ class TestPlacing:
         assert solve(PAIR, keen(app("a", 1, 1, (1, 8)), 3.0)).counts["a"] == {"f0": 4}
         assert solve(PAIR, keen(app("a", 1, 1, (1, 8)), 1.5)).counts["a"] == {"f0": 4, "s0": 4}
 
-    def test_what_was_measured_moves_an_app_too(self) -> None:
+    def test_measurements_move_an_app_too(self) -> None:
         points = (Measured(4, 9.0, 600.0, 1, "fast"), Measured(4, 3.0, 600.0, 1, "slow"))
         here = msgspec.structs.replace(
             app("a", 1, 1, (4, 4), {"s0": 4}), measured=points, remaining_steps=1e6, adjust_s=30.0
@@ -191,7 +191,7 @@ def mixed() -> st.SearchStrategy[Problem]:
 
 @FEW
 @given(problem=mixed(), params=PARAMS)
-def test_what_holds_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
+def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
     instance = integer.read(problem)
     all_settings = policy("dorm-speed").check_params(params)
@@ -234,7 +234,7 @@ def test_an_answer_that_came_true_is_given_again(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("times", [1e6, 1e-6])
-def test_nonsense_by_type_starves_nobody(times: float) -> None:
+def test_nonsense_by_type_starves_no_app(times: float) -> None:
     odd_one = keen(app("odd", 1, 1, (1, 8)), times)
     fair = keen(app("fair", 1, 1, (1, 8)), 1.5)
     got = totals(solve(PAIR, odd_one, fair, params={}))

@@ -1,4 +1,4 @@
-"""Audits of logs with which nothing is wrong, and of what can't be checked."""
+"""Audits of correct logs, and of what can't be checked."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def by_another(change: Any) -> list[Record]:
         ({"status": "guard"}, "time guard"),
     ],
 )
-async def test_what_can_not_be_decided_again_is_never_good(fields: dict[str, Any], why: str) -> None:
+async def test_rounds_that_cannot_be_decided_again_are_never_good(fields: dict[str, Any], why: str) -> None:
     report = await audited(by_another(lambda resized: msgspec.structs.replace(resized, **fields)))
     assert report.divergence is None
     assert report.not_checked == 1
@@ -192,7 +192,7 @@ async def test_a_round_of_a_later_build_is_not_checked() -> None:
     assert "another build" in next(iter(report.not_checked_because))
 
 
-async def test_a_round_that_nobody_can_read_is_not_checked() -> None:
+async def test_an_unreadable_round_is_not_checked() -> None:
     story = Story()
     story.store(subjects.rounds(CLUSTER), b"\xc1")
     story.submit("one")
@@ -277,7 +277,7 @@ async def test_progress_goes_over_the_log_twice(written: list[Record]) -> None:
     assert told[-1] == (2 * len(written), 2 * len(written))
 
 
-def test_encoding_is_what_masters_write(recorded: list[Record]) -> None:
+def test_the_encoding_equals_that_of_masters(recorded: list[Record]) -> None:
     """An audit compares bytes, so what is read and written again has to be the same bytes."""
     for record in recorded:
         event = decode(record)

@@ -76,6 +76,6 @@ async def test_seals_are_checked_from_there_on() -> None:
     assert "unknown" in unknown.seals.unknown
 
 
-async def test_a_part_without_a_state_to_begin_with(written: list[Record]) -> None:
+async def test_a_part_without_an_initial_state(written: list[Record]) -> None:
     with raises(AuditError, "snapshot.missing"):
         await verify(Part(written, 7))

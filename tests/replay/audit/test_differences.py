@@ -47,7 +47,7 @@ def test_each_place_in_the_order_of_the_fields(recorded: Any, again: Any, found:
     assert differences(recorded, again) == [Difference(*one) for one in found]
 
 
-def test_a_path_goes_on_from_where_it_starts() -> None:
+def test_a_path_continues_from_its_start() -> None:
     assert [one.path for one in differences(Inner(1), Inner(2), "events[3]")] == ["events[3].size"]
     assert [one.path for one in differences({"a": [1]}, {"a": [2]}, "at")] == ["at['a'][0]"]
 

@@ -1,4 +1,4 @@
-"""An audit cut into slices, in one process and in several: the same report, whatever is wrong with the log."""
+"""An audit cut into slices, in one process and in several: the same report for any damage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_slices_are_the_log_and_no_question_is_open_between_them(records: list[R
         after = part.upto
 
 
-def test_a_slice_begins_and_ends_in_the_states_of_the_whole_log(written: list[Record]) -> None:
+def test_a_slice_starts_and_ends_in_the_states_of_the_whole_log(written: list[Record]) -> None:
     slices, state = slices_of(written), State()
     for part in slices:
         assert part.state == copy(state).encoded
@@ -89,7 +89,7 @@ async def test_the_same_report_however_the_log_is_cut(records: list[Record], mon
 
 
 def lies(written: list[Record]) -> list[list[Record]]:
-    """Another decision, a round that can't be where it is, and a gap."""
+    """Another decision, an impossible round, and a gap."""
     return [
         changed_fact(written, rounds_with(written, Resized)[-1], Resized, lambda r: replace(r, utilization=0.5)),
         changed(written, rounds_with(written, GenerationReleased)[-1], lambda e: replace(e, basis=0)),
@@ -112,7 +112,7 @@ async def test_the_same_report_by_one_process_and_by_several(written: list[Recor
         assert one == several
 
 
-async def test_what_a_decision_would_have_given_each_app(written: list[Record]) -> None:
+async def test_the_containers_that_a_repeated_decision_gives(written: list[Record]) -> None:
     seq = next(
         seq
         for seq in rounds_with(written, Resized)
@@ -157,7 +157,7 @@ async def test_a_log_without_rounds_is_cut_as_well(monkeypatch: pytest.MonkeyPat
         report = await audited(records)
         assert report.good
         if most < 12:
-            # More came between a basis and its round than anybody keeps.
+            # More records came between a basis and its round than are kept.
             assert report.not_checked == 1 or report == whole
         else:
             assert report == whole

@@ -1,4 +1,4 @@
-"""A sealed log that became the log of a cluster of another name: no false alarm, and sealed anew from its first record on."""
+"""A sealed log that became the log of a cluster of another name: no false alarm, and sealed again from its first record."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_under_the_same_name_they_hold(nats_server: NatsServer) -> None:
         await connection.close()
 
 
-async def test_the_new_seal_covers_what_was_imported(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_the_new_seal_covers_imported_records(nats_server: NatsServer, tmp_path: Path) -> None:
     name = f"imported-{secrets.token_hex(4)}"
     await import_log(log_of(sealed_log(SEALS, 20).records), nats_server.url, name)
     connection = await Connection.open(nats_server.url, name)

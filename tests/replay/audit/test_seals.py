@@ -57,7 +57,7 @@ async def test_a_sound_log() -> None:
     assert (await report_of(RECORDS, SOUND.key.public)).keys_given
 
 
-async def test_a_log_without_seals_says_so() -> None:
+async def test_a_log_without_seals_is_reported() -> None:
     log = SealedLog()
     log.say(10)
     report = await report_of(log.records)
@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[list[Record], int], list[Record]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", [1, 70, 230, 480, 660])
-async def test_what_was_removed_added_or_moved_is_found_with_and_without_new_numbers(way: str, at: int) -> None:
+async def test_removed_added_and_moved_records_are_found_even_if_renumbered(way: str, at: int) -> None:
     other = WAYS[way](list(RECORDS), at)
     damage = await damage_in(other)
     assert damage.first == damage.last == at + 1 + (way in ("inserted", "repeated"))
@@ -127,7 +127,7 @@ async def test_all_records_between_two_seals_removed() -> None:
 
 
 async def test_a_cut_tail() -> None:
-    """That the tail is not sealed is said; that it is gone, whoever kept the chain knows."""
+    """The audit reports that the tail is not sealed; only a kept copy of the chain shows that it is gone."""
     report = await report_of(RECORDS[:LAST])
     assert report.good
     assert report.sealed_upto == UPTO[-2]
@@ -141,7 +141,7 @@ async def test_a_cut_tail() -> None:
     )
 
 
-async def test_a_changed_tail_is_what_nobody_sealed_but_is_not_what_was_expected() -> None:
+async def test_a_changed_unsealed_tail_contradicts_only_the_expectation() -> None:
     whole = await report_of(RECORDS)
     other = [*RECORDS[:-1], flipped(RECORDS[-1])]
     assert (await report_of(other)).good
@@ -154,7 +154,7 @@ async def test_a_changed_tail_is_what_nobody_sealed_but_is_not_what_was_expected
 
 
 @pytest.mark.parametrize("text", ["", "12", "12:", "x:" + "0" * 64, "12:" + "g" * 64])
-def test_what_nobody_can_expect(text: str) -> None:
+def test_impossible_expectations(text: str) -> None:
     with raises(SealError, "seal.malformed"):
         Expected.parse(text)
 
@@ -182,7 +182,7 @@ async def test_a_seal_with_another_field(field: str, seq: int) -> None:
     assert "not signed" in damage.what
 
 
-async def test_a_seal_that_nobody_can_read() -> None:
+async def test_an_unreadable_seal() -> None:
     for seq in SEALS:
         record = RECORDS[seq - 1]
         other = [*RECORDS[: seq - 1], replace(record, body=record.body[:-3]), *RECORDS[seq:]]
@@ -206,7 +206,7 @@ def resealed(records: Sequence[Record], key: SealKey, *, announced: bool) -> lis
 
 
 async def test_a_log_sealed_again_with_another_key() -> None:
-    """Who has changed all of it can only be told by whoever knows the key."""
+    """A log that was changed as a whole is only detected with the known key."""
     other = SealKey(new_seed())
     records = resealed(RECORDS, other, announced=True)
     assert (await report_of(records)).good
@@ -244,7 +244,7 @@ async def test_two_masters_with_keys_of_their_own_after_one_another() -> None:
     assert not (await report_of(log.records, first.public)).good
 
 
-async def test_a_seal_that_comes_much_too_late_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_seal_that_is_much_too_late_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.audit.seal_checks.MOST_BETWEEN", 10)
     log = SealedLog()
     log.say(3)
@@ -291,7 +291,7 @@ class Part(MemoryLog):
         return 7
 
 
-async def test_a_part_of_a_log_whose_chain_is_not_known_can_not_be_checked() -> None:
+async def test_a_part_of_a_log_with_an_unknown_chain_cannot_be_checked() -> None:
     report = await verify_seals(Part(time.time_ns))
     assert not report.good
     assert "unknown" in report.unknown
@@ -311,7 +311,7 @@ async def test_an_anonymized_log_can_not_be_checked_and_is_not_called_damaged() 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-async def test_no_change_of_what_is_sealed_stays_hidden(data: st.DataObject) -> None:
+async def test_every_change_of_sealed_records_is_found(data: st.DataObject) -> None:
     """Any record replaced, removed, added or moved, with new numbers, changes the verdict and is found where it is."""
     at = data.draw(st.integers(1, LAST - 3), "index")
     way = data.draw(st.sampled_from([*WAYS, *CHANGES]), "way")
@@ -333,6 +333,6 @@ async def test_no_change_of_what_is_sealed_stays_hidden(data: st.DataObject) -> 
     assert damage.last >= at
 
 
-def test_a_check_tells_where_it_stopped() -> None:
+def test_a_check_reports_where_it_stopped() -> None:
     assert str(Damage(3, 3, 5, "gone")) == "sequence 3: gone"
     assert str(Damage(3, 9, 11, "gone")) == "between sequence 3 and 9: gone"

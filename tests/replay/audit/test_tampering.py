@@ -1,4 +1,4 @@
-"""Logs that somebody changed: every way is found, at the right place, and what is before it is still good."""
+"""Tampered logs: every change is found, at the right place, and earlier records still pass."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_any_other_fact(written: list[Record], kind: type, fields: dict[st
     "fields",
     [{"basis": 0}, {"basis": 10**9}, {"epoch": 9}, {"at": 1}, {"allocated": True}],
 )
-async def test_a_round_that_says_when_it_was_decided(written: list[Record], fields: dict[str, Any]) -> None:
+async def test_a_round_that_states_when_it_was_decided(written: list[Record], fields: dict[str, Any]) -> None:
     seq = rounds_with(written, GenerationReleased)[-1]
     await found(changed(written, seq, lambda event: replace(event, **fields)), seq)
 
@@ -188,7 +188,7 @@ async def test_swapped_records(written: list[Record]) -> None:
         await found(swapped, index + 1, "contiguous")
 
 
-async def test_a_round_swapped_with_what_it_follows_from(written: list[Record]) -> None:
+async def test_a_round_swapped_with_its_basis(written: list[Record]) -> None:
     for record in written:
         event = decode(record)
         if isinstance(event, Round) and event.basis == record.seq - 1 > 0:
@@ -207,7 +207,7 @@ async def test_a_changed_submission(written: list[Record]) -> None:
     await found(changed(written, seq, alter), answer, "n_max", "recorded as 4 and replayed as 3")
 
 
-async def test_an_election_that_nobody_held(written: list[Record]) -> None:
+async def test_a_forged_election(written: list[Record]) -> None:
     for wrong in (0, 1, 3, 9):
         seq = rounds_with(written, MasterElected)[1]
         record = written[seq - 1]
@@ -244,6 +244,6 @@ async def test_a_snapshot_that_is_not_of_the_records(records: list[Record]) -> N
         assert (await verify(await with_snapshot(records, seq, forged=False))).good
 
 
-async def test_a_snapshot_of_another_build_is_taken_up_by_nobody(records: list[Record]) -> None:
+async def test_no_build_uses_a_snapshot_of_another_build(records: list[Record]) -> None:
     seq = len(records)
     assert (await verify(await with_snapshot(records, seq, forged=True, build="another"))).good

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-def test_what_the_whole_state_breaks_is_found_at_once() -> None:
+def test_violations_of_the_whole_state_are_found_at_once() -> None:
     story = Story()
     story.submit("one")
     story.settle()

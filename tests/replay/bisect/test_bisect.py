@@ -98,12 +98,12 @@ async def test_the_last_moment_at_which_another_policy_could_still_have_made_it(
     assert found.guesses == []
 
 
-async def test_what_holds_under_every_policy_was_inevitable_from_the_start() -> None:
+async def test_outcomes_under_every_policy_were_inevitable_from_the_start() -> None:
     found = await asked(slow(), f"digits completed before {clock(1100)}", ONE, FOUR)
     assert (found.inevitable, found.after, found.really, found.exact) == (0, None, True, True)
 
 
-async def test_what_did_not_happen_never_was() -> None:
+async def test_an_unreached_phase_is_absent() -> None:
     found = await asked(slow(), f"digits completed before {clock(400)}", ONE, FOUR)
     assert (found.inevitable, found.really, found.exact) == (None, False, False)
     assert found.moments[-1].verdicts == {ONE: False, FOUR: False}
@@ -164,7 +164,7 @@ async def test_questions_without_an_answer() -> None:
 
 
 @pytest.mark.parametrize("name", ["incident.dorm", "0.5.0.dorm", "0.4.0.dorm"])
-async def test_recorded_logs_agree_with_what_really_happened(name: str) -> None:
+async def test_recorded_logs_agree_with_the_real_course(name: str) -> None:
     """At the log's end every verdict is the log's own, under each policy."""
     archive = await open_archive(GOLDEN / name)
     try:
@@ -187,7 +187,7 @@ async def test_recorded_logs_agree_with_what_really_happened(name: str) -> None:
 
 
 @pytest.mark.slow
-async def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
+async def test_the_command_answers_in_words_and_as_json(tmp_path: Path) -> None:
     file = str(GOLDEN / "0.5.0.dorm")
     common = ["--policies", "dorm,static", "--file", file]
     outcome = "not (wide completed before 22:13:40)"

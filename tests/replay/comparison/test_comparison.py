@@ -27,7 +27,7 @@ def log() -> MemoryLog:
     return log_of(busy_log(1500, apps=5, nodes=3, seed=2))
 
 
-async def test_each_side_says_what_story_describe_and_usage_say(log: MemoryLog) -> None:
+async def test_each_side_agrees_with_story_describe_and_usage(log: MemoryLog) -> None:
     state = await state_at(log)
     one, other = sorted(state.apps.values(), key=lambda app: -app.adjustments)[:2]
     found = await compare(log, one.id, other.name)

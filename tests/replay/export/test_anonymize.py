@@ -1,4 +1,4 @@
-"""A log under pseudonyms replays as the original does, and says nothing of it."""
+"""A log under pseudonyms replays like the original, and reveals nothing of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def counts(report: Report) -> dict[str, Any]:
 
 
 async def same_audit(records: list[Record]) -> list[Record]:
-    """The records under other names, of which an audit says what it says of these."""
+    """The records under other names, which an audit judges like these."""
     made = await rewritten(records)
     assert [(record.seq, record.time) for record in made] == [(record.seq, record.time) for record in records]
     before, after = await verify(log_of(records)), await verify(log_of(made))
@@ -70,7 +70,7 @@ async def same_audit(records: list[Record]) -> list[Record]:
 # --- it replays the same ------------------------------------------------------------------------------------------------
 
 
-async def test_what_really_happened_is_decided_again(records: list[Record]) -> None:
+async def test_an_anonymized_real_log_is_decided_again(records: list[Record]) -> None:
     """`records` are of real parts, and of a story."""
     made = await same_audit(records)
     assert (await verify(log_of(made))).good
@@ -83,7 +83,7 @@ async def test_histories_are_decided_again(seed: int) -> None:
     assert await same_audit(made) == made
 
 
-async def test_the_same_things_happen_to_everybody() -> None:
+async def test_the_rewritten_log_folds_to_the_same_states() -> None:
     records = golden_story()
     made = await rewritten(records)
     before, after = await state_at(log_of(records)), await state_at(log_of(made))
@@ -121,7 +121,7 @@ def shape(state: State) -> list[Any]:
         ({"command": ["tulips", "\x00"]}, "spec.command.missing", ""),
     ],
 )
-async def test_refusals_say_why_where_no_stranger_is_quoted(wrong: dict[str, Any], code: str, named: str) -> None:
+async def test_refusals_give_reasons_unless_they_quote_a_stranger(wrong: dict[str, Any], code: str, named: str) -> None:
     story = Story()
     story.submit("bad", **wrong)
     story.settle()
@@ -132,7 +132,7 @@ async def test_refusals_say_why_where_no_stranger_is_quoted(wrong: dict[str, Any
     assert b"ulip" not in all_bytes(made).lower()
 
 
-async def test_what_an_app_has_shown_is_in_a_part_too(tmp_path: Path) -> None:
+async def test_reports_of_an_app_are_in_a_part_too(tmp_path: Path) -> None:
     """Retries by cause, failures in a row and a fallback are parts of the state that a part begins with."""
     story = Bench(a=4)
     story.running("app", n_min=1, n_max=6, retries={"limit": 3, "out_of_memory": 2})
@@ -200,7 +200,7 @@ ANYTHING = st.one_of(st.sampled_from(WORDS), SAID)
 
 
 class People(msgspec.Struct):
-    """All that a story may be told with."""
+    """Everything that may appear in a story."""
 
     apps: list[str]
     users: list[str]
@@ -362,7 +362,7 @@ def test_every_field_with_text_has_a_rule() -> None:
 # --- parts, and what can't be -------------------------------------------------------------------------------------------
 
 
-async def test_a_part_begins_with_the_state_there(tmp_path: Path) -> None:
+async def test_a_part_starts_with_its_state(tmp_path: Path) -> None:
     """Whether all is anonymized and a part taken, or a part is taken and that anonymized."""
     records = two_apps().records
     one, part, other = tmp_path / "one.dorm", tmp_path / "part.dorm", tmp_path / "other.dorm"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +84,7 @@ async def test_an_empty_log_makes_an_empty_archive(tmp_path: Path) -> None:
     assert await read_all(tmp_path / "empty.dorm") == []
 
 
-async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path) -> None:
+async def test_an_existing_file_is_kept(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     path.write_text("precious")
     with raises(ExportError, "file.exists"):
@@ -92,7 +94,21 @@ async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path)
     assert await read_all(path) == written
 
 
-async def test_a_file_that_comes_while_it_is_written_stays(written: list[Record], tmp_path: Path) -> None:
+async def test_only_the_owner_reads_a_new_file_and_a_replaced_one_keeps_its_permissions(
+    written: list[Record], tmp_path: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        await export(log_of(written), tmp_path / "log.dorm")
+        assert stat.S_IMODE((tmp_path / "log.dorm").stat().st_mode) == 0o600
+        (tmp_path / "log.dorm").chmod(0o644)
+        await export(log_of(written), tmp_path / "log.dorm", force=True)
+        assert stat.S_IMODE((tmp_path / "log.dorm").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+
+
+async def test_a_file_created_meanwhile_is_kept(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
 
     def meanwhile(done: int, total: int) -> None:
@@ -139,9 +155,7 @@ async def test_a_place_where_nothing_can_be_written(written: list[Record], tmp_p
         await export(log_of(written), tmp_path / "nowhere" / "log.dorm")
 
 
-async def test_a_file_cut_anywhere_verifies_up_to_there_and_is_told_to_be_cut(
-    written: list[Record], tmp_path: Path
-) -> None:
+async def test_a_truncated_file_verifies_up_to_the_cut_and_reports_it(written: list[Record], tmp_path: Path) -> None:
     whole = tmp_path / "log.dorm"
     await export(log_of(written[:12]), whole)
     data = whole.read_bytes()
@@ -230,7 +244,7 @@ async def test_a_part_by_times(written: list[Record], tmp_path: Path) -> None:
 # --- selections and tables ----------------------------------------------------------------------------------------------
 
 
-async def test_what_concerns_an_app(written: list[Record], tmp_path: Path) -> None:
+async def test_records_that_concern_an_app(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "one.dorm"
     done = await export(log_of(written), path, selection=Selection(apps=("one",)))
     found = await read_all(path)
@@ -272,7 +286,7 @@ async def test_lines_of_json(written: list[Record], tmp_path: Path) -> None:
     assert next(row for row in rows if row["kind"] == "AppSubmitted")["app"].startswith("one-")
 
 
-async def test_lines_are_packed_as_the_ending_says(written: list[Record], tmp_path: Path) -> None:
+async def test_lines_are_compressed_by_the_files_extension(written: list[Record], tmp_path: Path) -> None:
     for name in ("log.jsonl", "log.ndjson.gz", "log.ndjson.zst"):
         await export(log_of(written), tmp_path / name)
     plain = lines(tmp_path / "log.jsonl")
@@ -311,7 +325,7 @@ async def test_rows_of_one_app_are_its_events_alone(written: list[Record], tmp_p
     assert {row["user"] for row in rows if row["app"]} == {"someone"}
 
 
-def test_the_ending_tells_the_format() -> None:
+def test_the_file_extension_determines_the_format() -> None:
     for name, form in (("a.dorm", "archive"), ("a", "archive"), ("a.b.parquet", "parquet"), ("a.jsonl.gz", "ndjson")):
         assert format_of(Path(name)) == form
     for name in ("a.csv", "a.dorm.gz", "a.gz.parquet.zst"):

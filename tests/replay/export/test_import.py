@@ -81,9 +81,7 @@ async def test_the_records_are_the_same_and_so_is_the_state(
         await connection.close()
 
 
-async def test_a_log_that_goes_on_has_times_of_the_server(
-    nats_server: NatsServer, written: list[Record], name: str
-) -> None:
+async def test_a_continued_log_has_the_servers_times(nats_server: NatsServer, written: list[Record], name: str) -> None:
     await import_log(log_of(written), nats_server.url, name)
     connection = await Connection.open(nats_server.url, name, create=True)
     try:
@@ -122,7 +120,7 @@ class Stops(MemoryLog):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), LogDamaged("it ends here")], ids=repr)
-async def test_a_broken_off_import_goes_on_where_it_was(
+async def test_an_interrupted_import_continues(
     nats_server: NatsServer, written: list[Record], name: str, error: BaseException
 ) -> None:
     with pytest.raises(type(error)):
@@ -151,7 +149,7 @@ async def test_a_cluster_that_is_there_is_left_alone(nats_server: NatsServer, wr
     assert repr(f"{name}-2") in str(refused.value)
 
 
-async def test_nobody_gets_in_between(nats_server: NatsServer, name: str) -> None:
+async def test_no_app_starts_in_between(nats_server: NatsServer, name: str) -> None:
     many = [Record(seq, seq, f"dorm.{CLUSTER}.AppSubmitted.eve", b"%d" % seq) for seq in range(1, 1501)]
 
     class Interrupted(MemoryLog):
@@ -224,7 +222,7 @@ def test_headers_are_read_as_they_were_written() -> None:
 
 
 async def run_dorm(*words: object) -> tuple[int, str, str]:
-    """The program in a process of its own: exit code, standard output, standard error."""
+    """The program in a separate process: exit code, standard output, standard error."""
     program = [sys.executable, "-c", "from dorm.cli.main import main; main()", *map(str, words)]
     process = await asyncio.create_subprocess_exec(
         *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Rows for analysis of whatever a log may hold."""
+"""Rows for analysis, for any content of a log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_record_becomes_rows(records: list[tuple[str, bytes]], times: list
         asyncio.run(write(Path(home)))
 
 
-def test_whose_app_it_is() -> None:
+def test_the_owner_of_an_app() -> None:
     """Also of apps that were submitted before the part that is exported."""
     story = Story()
     spec = {"name": "hers", "command": ["work"], "demand": {"cpu": 1}, "user": "ann"}
@@ -103,7 +103,7 @@ def test_whose_app_it_is() -> None:
     assert asyncio.run(users(middle + 1)) == {("hers", "ann"), ("None", "carl")}
 
 
-def test_what_is_remembered_of_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.export.tables._REMEMBERED", 10)
     users = Users(None)
     for number in range(50):

@@ -1,5 +1,4 @@
-"""The folder of an incident: it names what led to it, nothing is in it that the log does not say, and nothing at all if
-anything goes wrong."""
+"""The folder of an incident: it names the causes, contains only what the log says, and is empty if anything goes wrong."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def made(tmp_path: Path, *, disguised: bool = False) -> tuple[Path, Incident]:
     return folder, found
 
 
-def test_the_folder_names_what_changed_before_and_who_is_concerned(tmp_path: Path) -> None:
+def test_the_folder_names_earlier_changes_and_affected_users(tmp_path: Path) -> None:
     folder, found = made(tmp_path)
     _, begin = incident_log()
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -162,7 +161,7 @@ async def test_bad_questions_leave_no_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-async def test_it_tells_what_was_there_before_the_log_begins(tmp_path: Path) -> None:
+async def test_it_reaches_back_to_the_start_of_the_log(tmp_path: Path) -> None:
     story, _ = incident_log()
     found = await write(
         log_of(story.records), tmp_path / "all", BeforeEnd(3600 * SECOND), before_s=60, disguised=False, page=page

@@ -1,4 +1,4 @@
-"""What a recording says of apps and nodes is what `story` and `explain` say of the log."""
+"""A recording says the same about apps and nodes as `story` and `explain` do for the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plain(chapters: Sequence[Chapter]) -> list[Chapter]:
     return [msgspec.structs.replace(one, **nothing) for one in chapters]
 
 
-def test_stories_are_those_of_the_log() -> None:
+def test_stories_agree_with_the_log() -> None:
     found, log = recorded(RECORDS), log_of(RECORDS)
     state = State()
     for one in RECORDS:
@@ -70,7 +70,7 @@ def test_every_explanation_holds_where_it_was_taken() -> None:
     assert checked > 10
 
 
-def test_a_part_starts_with_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_starts_with_the_known_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_stories, "MOST_TURNS", 4)
     found = recorded(RECORDS, 400)
     state = State()
@@ -84,7 +84,7 @@ def test_a_part_starts_with_what_was_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert min(int(turn.position) for turns in found.turns.values() for turn in turns) >= 400
 
 
-def test_on_long_logs_only_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_long_logs_only_some_have_stories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_stories, "MOST_LOOKS", 9 * len(RECORDS))
     monkeypatch.setattr(page_stories, "MOST_CHAPTERS", 5)
     monkeypatch.setattr(page_stories, "MOST_EXPLAINING", 100)

@@ -1,4 +1,4 @@
-"""A span of time as the dashboard draws it: what held is drawn, and its size follows from the drawing's width."""
+"""A span of time as the dashboard draws it: it agrees with the states, and its size follows from the drawing's width."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn(records: list[Record]) -> Timeline:
     return asyncio.run(picture_of(log_of(records)))
 
 
-def test_spans_are_what_held(records: list[Record]) -> None:
+def test_spans_agree_with_the_states(records: list[Record]) -> None:
     picture = drawn(records)
     whole = timeline(picture, width=4000)
     assert {app.id for app in whole.apps} == set(picture.apps)
@@ -74,7 +74,7 @@ def test_its_size_follows_from_the_width(width: int) -> None:
     assert max(len(points) for points in found.figures.values()) <= 2 * width + 2
 
 
-def test_apps_come_in_pages_by_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apps_are_in_pages_by_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_timeline, "APPS", 3)
     picture = drawn(busy_log(1500, apps=8, nodes=4))
     seen: list[str] = []
@@ -88,7 +88,7 @@ def test_apps_come_in_pages_by_sequence(monkeypatch: pytest.MonkeyPatch) -> None
     assert [app.id for app in timeline(picture, apps=seen[4:6]).apps] == seen[4:6]
 
 
-def test_a_window_holds_what_lived_in_it() -> None:
+def test_a_window_contains_the_apps_that_lived_in_it() -> None:
     records = busy_log(2000, apps=8, nodes=4)
     picture = drawn(records)
     length = picture.end - picture.start

@@ -1,4 +1,4 @@
-"""A view shows what the state holds, at every moment of a log, and grows with the cluster alone."""
+"""A view agrees with the state at every moment of a log, and grows only with the cluster."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_of_a_busy_cluster_too() -> None:
         check(state, seen)
 
 
-def test_shares_are_those_of_the_policy(records: list[Record]) -> None:
+def test_shares_agree_with_the_policy(records: list[Record]) -> None:
     *_, (state, seen) = views(records, every=7)
     known = standings(problem_of(state, state.time)).apps
     assert {app.id: (app.share, app.fair_share) for app in seen.apps if app.id in known} == {
@@ -87,7 +87,7 @@ def test_shares_are_those_of_the_policy(records: list[Record]) -> None:
     }
 
 
-def test_a_decision_comes_with_its_reasons(records: list[Record]) -> None:
+def test_a_decision_has_its_reasons(records: list[Record]) -> None:
     decisions = {}
     for _, seen in views(records):
         if seen.decision is not None:
@@ -117,6 +117,6 @@ def test_a_view_does_not_grow_with_history() -> None:
     assert long_ago > 5
 
 
-def test_a_view_is_json_that_says_the_same_again(records: list[Record]) -> None:
+def test_a_view_survives_a_round_trip_through_json(records: list[Record]) -> None:
     *_, (_, seen) = views(records)
     assert msgspec.json.decode(msgspec.json.encode(seen), type=View) == seen

@@ -1,4 +1,4 @@
-"""Apps of the past: the rows are what the state said of each app at its end, however long ago that was."""
+"""Apps of the past: the rows agree with the state at each app's end, however long ago that was."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def log(story: Story) -> MemoryLog:
     return log_of(story.records)
 
 
-async def test_every_app_is_there_though_the_cluster_keeps_few(story: Story, log: MemoryLog) -> None:
+async def test_every_app_is_listed_even_if_the_cluster_keeps_few(story: Story, log: MemoryLog) -> None:
     found = await gather(log)
     assert [row.name for row in found.apps] == [*(f"app-{number:02}" for number in range(12)), "live"]
     assert [row.state for row in found.apps] == [*(["completed"] * 3 + ["failed"]) * 3, "live"]
@@ -71,7 +71,7 @@ async def test_every_app_is_there_though_the_cluster_keeps_few(story: Story, log
         assert (row.step, row.adjustments) == (shown["step"], shown["adjustments"])
 
 
-async def test_a_span_has_what_had_not_ended_before_it(story: Story, log: MemoryLog) -> None:
+async def test_a_span_contains_apps_that_had_not_ended_before_it(story: Story, log: MemoryLog) -> None:
     whole = (await gather(log)).apps
     for seq in (0, 40, 90, len(story.records)):
         begin = (await state_at(log, AtSequence(seq))).time if seq else 0

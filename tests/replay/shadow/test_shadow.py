@@ -104,7 +104,7 @@ async def test_a_policy_that_fails_keeps_its_allocation() -> None:
     assert [one.then.containers for one in found[1:] if one.live] == [3] * len([one for one in found[1:] if one.live])
 
 
-async def test_now_is_one_comparison_with_the_allocation_as_it_is() -> None:
+async def test_now_compares_once_with_the_present_allocation() -> None:
     records = made()
     cut = next(seq for seq in decisions(records) if seq > 10)
     shadow = Shadow(log_of(records[:cut]), "lab", policy("static"), {"count": 1})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def told(bench: Bench, name: str = "app", *, at: int | None = None) -> list[Chapter]:
-    """Of the bench's log, folded anew."""
+    """The state of the bench's log, folded from its start."""
     state, teller = State(), AppTeller(name)
     fold(state, bench.records, len(bench.records) if at is None else at, None, teller.see)
     return teller.story()

@@ -1,4 +1,4 @@
-"""Explanations: what they say is what the log says."""
+"""Explanations agree with the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
 
 
 def explained(bench: Bench, name: str = "app", *, at: int | None = None) -> Explanation:
-    """Of the bench's log, folded anew."""
+    """The state of the bench's log, folded from its start."""
     state, witness = State(), Witness(name)
     last = len(bench.records) if at is None else at
     fold(state, bench.records, last, None, witness.see)
@@ -65,7 +65,7 @@ def test_an_app_that_waits() -> None:
     assert found.last_change is None
 
 
-def test_the_decision_is_the_last_one_and_where_it_is() -> None:
+def test_the_last_decision_and_its_position_are_named() -> None:
     bench = full()
     found = explained(bench, "late")
     seqs = rounds_with(bench.records, k.Resized)
@@ -111,7 +111,7 @@ def test_an_earlier_moment() -> None:
     assert f"sequence {seq - 2}" in str(refused.value)
 
 
-def test_an_adjustment_under_way_and_what_it_cost() -> None:
+def test_an_adjustment_in_progress_and_its_cost() -> None:
     bench = Bench(n1=4)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)
@@ -148,7 +148,7 @@ def test_a_pause_is_why_nothing_happens() -> None:
     bench.settle()
     text = explained(bench).text
     assert "Scheduling is paused since " in text
-    assert "by ops: a new switch, so nothing new is decided; `dorm resume` goes on." in text
+    assert "by ops: a new switch, so nothing new is decided; `dorm resume` continues." in text
 
 
 def test_an_app_that_is_tried_again() -> None:
@@ -192,7 +192,7 @@ def test_an_app_that_has_left_the_state() -> None:
     assert explained(bench, at=seq).state == "ended"
 
 
-def test_a_refused_app_says_why() -> None:
+def test_a_refused_app_has_a_reason() -> None:
     bench = Bench(n1=4)
     bench.submit("big", cpu=5)
     bench.settle()
@@ -211,7 +211,7 @@ def test_a_refused_app_says_why() -> None:
     assert (found.state, found.refusal) == ("live", None)
 
 
-def test_a_refused_update_is_told() -> None:
+def test_a_refused_update_is_in_the_story() -> None:
     bench = Bench(n1=4)
     app = bench.running("app", n_max=2)
     bench.add(k.AppUpdated(app="app", n_min=3))
@@ -220,7 +220,7 @@ def test_a_refused_update_is_told() -> None:
         assert "An update was refused" in explained(bench, name).text
 
 
-def test_a_later_submission_of_the_name_is_told() -> None:
+def test_a_later_submission_of_the_name_is_in_the_story() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=2)
     bench.submit("app", id="second")

@@ -1,4 +1,4 @@
-"""A change of settings is named as the cause of what it did to nodes and apps: in stories and in `dorm explain`."""
+"""A change of settings is named as the cause of its effects on nodes and apps: in stories and in `dorm explain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.core.records import Bench
 
 
 def told(bench: Bench) -> tuple[AppTeller, NodeTeller, str]:
-    """The stories of app and node n2, and what explain says."""
+    """The stories of app and node n2, and the explanation."""
     app, node, witness, state = AppTeller("app"), NodeTeller("n2"), Witness("app"), State()
     for record in bench.records:
         event, folded = evolve(state, record)
@@ -75,7 +75,7 @@ def test_containers_that_a_shorter_lease_killed() -> None:
     assert "eve had lowered node_lease from 5m to 6s" in text
 
 
-def test_agents_of_earlier_releases_follow_what_is_refused_today() -> None:
+def test_agents_of_earlier_releases_follow_settings_that_are_refused_today() -> None:
     """And their log says who asked for it."""
     bench = Bench(n1=2, n2=2)
     bench.running("app", n_max=4, n_min=4)

@@ -67,7 +67,7 @@ async def test_the_first_decision_about_an_app_after_the_change_names_it() -> No
     assert any("alice set policy=dorm" in c.text for chapter in await chapters(story, "n0") for c in chapter.causes)
 
 
-async def test_explain_says_after_which_change_it_was_decided() -> None:
+async def test_explain_names_the_change_that_a_decision_follows() -> None:
     story = changed()
     for name, told in (("one", True), ("two", False)):
         witness = Witness(name)
@@ -101,7 +101,7 @@ async def test_a_change_that_changes_nothing_of_a_decision_is_no_cause() -> None
     assert not any("bob" in cause.text for chapter in told for cause in chapter.causes)
 
 
-async def test_diff_says_who_changed_which_setting_from_what_to_what() -> None:
+async def test_diff_shows_who_changed_which_setting_and_how() -> None:
     story = changed()
     story.say(k.PolicyChanged(policy="nonsense"), "eve")
     story.say(k.PolicyChanged(set_params={"theta2": 0.25}), "alice")
@@ -120,7 +120,7 @@ async def test_diff_says_who_changed_which_setting_from_what_to_what() -> None:
     ]
 
 
-def test_the_watch_follows_only_what_took_effect() -> None:
+def test_the_watch_follows_only_effective_changes() -> None:
     from replay.story.settings import SettingsWatch
 
     state, watch = State(), SettingsWatch()

@@ -1,4 +1,4 @@
-"""Stories of apps: what they say is what happened, with what led to it."""
+"""Stories of apps agree with the log, and name the causes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.core.records import Bench
 from tests.replay.story.telling import causes, contended, decision, one, resize, told, what
 
 
-def test_who_submitted_it_and_whose_it_is() -> None:
+def test_the_submitter_and_the_owner() -> None:
     for user, text in (
         ("bob", "submitted by ann for bob"),
         ("ann", "submitted by ann"),
@@ -49,7 +49,7 @@ def test_from_submission_to_the_first_step() -> None:
     assert "reports its first progress, at step 7, 5.0 s after the decision" in resumed.text
 
 
-def test_who_was_shrunk_for_whose_sake() -> None:
+def test_which_app_shrank_for_which() -> None:
     bench = contended()
     bench.add(
         k.AppSubmitted(by="bob", spec={"name": "new", "command": ["work"], "demand": {"cpu": 1}, "n_max": 4}), "bob"
@@ -70,7 +70,7 @@ def test_who_was_shrunk_for_whose_sake() -> None:
     assert "with room that app gave up on n1 (2) in the same decision" in started.text
 
 
-def test_nobody_is_blamed_who_would_have_fitted_beside_it() -> None:
+def test_no_app_is_blamed_that_would_have_fitted_next_to_it() -> None:
     """The owner asks for less just as another app comes, for which there is room anyway."""
     bench = Bench(n1=8)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
@@ -116,7 +116,7 @@ def test_room_that_another_moved_out_of() -> None:
     )
 
 
-def test_what_an_adjustment_cost() -> None:
+def test_the_cost_of_an_adjustment() -> None:
     bench = contended()
     app = bench.app()
     bench.add(k.AppProgressed(app=app.id, generation=1, step=10))
@@ -164,7 +164,7 @@ def test_progress_is_summed_up() -> None:
     assert len(told(bench)) == before + 1
 
 
-def test_waits_are_told_when_their_reason_changes() -> None:
+def test_waits_are_reported_when_their_reason_changes() -> None:
     bench = Bench(n1=4, n2=4)
     bench.add(k.PolicyChanged(policy="dorm-exact"))
     bench.running("app", n_min=8, n_max=8)

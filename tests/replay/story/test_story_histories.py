@@ -1,4 +1,4 @@
-"""What holds of every story, whatever happened: on histories of a whole virtual cluster, with faults and nonsense."""
+"""Invariants of every story: on histories of a whole virtual cluster, with faults and nonsense."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def what(chapters: list[Chapter]) -> list[str]:
     return [chapter.what for chapter in chapters]
 
 
-def test_what_was_decided_for_it_and_what_ran_there() -> None:
+def test_decisions_for_a_node_and_its_containers() -> None:
     bench = Bench(n1=4, n2=4)
     bench.wait(10)
     bench.running("app", n_max=8)
@@ -66,7 +66,7 @@ def test_what_was_decided_for_it_and_what_ran_there() -> None:
     assert use.mean == pytest.approx(0.5)
 
 
-def test_containers_that_fail_are_told_up_to_a_few() -> None:
+def test_only_a_few_failed_containers_are_listed_one_by_one() -> None:
     bench = Bench(n1=8)
     bench.running("app", n_max=8)
     for slot in range(8):
@@ -79,7 +79,7 @@ def test_containers_that_fail_are_told_up_to_a_few() -> None:
     assert (totals.failed, totals.running) == (8, 0)
 
 
-def test_what_is_stopped_for_good_has_that_as_its_cause() -> None:
+def test_a_final_stop_is_named_as_the_cause() -> None:
     bench = Bench(n1=8)
     bench.running("app", n_max=2)
     bench.running("other", n_max=2)
@@ -92,7 +92,7 @@ def test_what_is_stopped_for_good_has_that_as_its_cause() -> None:
     assert [chapter.causes[0].text for chapter in ended] == ["app was cancelled", "other failed"]
 
 
-def test_it_is_drained_lost_and_comes_back_with_less() -> None:
+def test_a_node_is_drained_lost_and_returns_with_less() -> None:
     bench = Bench(n1=4, n2=4)
     bench.running("app", n_min=8, n_max=8)
     bench.wait(100)

@@ -109,7 +109,7 @@ async def test_a_late_app_is_read_from_a_late_snapshot(monkeypatch: pytest.Monke
     assert plain.given == len(bench.records)
 
 
-async def test_a_part_of_a_log_tells_what_it_holds() -> None:
+async def test_a_part_of_a_log_describes_itself() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=4)
     start = len(bench.records)
@@ -147,7 +147,7 @@ async def test_since_a_moment() -> None:
         await tell(log_of(records), "n1", AtSequence(20), since=AtSequence(30))
 
 
-async def test_until_a_moment_it_is_the_begin_of_the_whole() -> None:
+async def test_a_story_until_a_moment_is_the_start_of_the_whole() -> None:
     records = two_apps().records
     whole = (await tell(log_of(records), "one")).chapters
     for at in range(5, len(records), 7):

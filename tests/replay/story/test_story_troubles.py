@@ -1,4 +1,4 @@
-"""Stories of what went wrong, was overtaken, refused or repeated, and of requests."""
+"""Stories of failures, of overtaken, refused and repeated changes, and of requests."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_decision_that_was_overtaken() -> None:
     assert second.partition == {"n1": 4}
 
 
-def test_refusals_and_requests_with_who_asked() -> None:
+def test_refusals_and_requests_name_their_sender() -> None:
     bench = Bench(n1=4)
     bench.submit("app", cpu=9)
     bench.settle()
@@ -114,14 +114,14 @@ def test_refusals_and_requests_with_who_asked() -> None:
     assert cancelled.causes == [Cause(asked.position, asked.text)]
 
 
-def test_a_submission_that_nobody_has_answered() -> None:
+def test_an_unanswered_submission() -> None:
     bench = Bench(n1=4)
     bench.submit("app")
     assert what(told(bench)) == ["submitted"]
     assert told(bench, at=1) == []
 
 
-def test_void_rounds_and_repeats_say_nothing() -> None:
+def test_void_rounds_and_repeats_have_no_effect() -> None:
     bench = contended()
     before = told(bench)
     for record in list(bench.records):
@@ -146,7 +146,7 @@ def test_an_idle_tick_is_a_cause() -> None:
     assert "the log was quiet" in causes(shrunk)[0]
 
 
-def test_what_had_to_wait_for_an_adjustment_is_still_a_cause() -> None:
+def test_causes_that_waited_for_an_adjustment_are_still_causes() -> None:
     bench = contended()
     bench.submit("new", n_max=4)
     bench.settle()
@@ -194,7 +194,7 @@ def test_an_app_that_has_left_the_state() -> None:
     assert whole[-1].what == "completed"
 
 
-def test_what_strangers_write_stays_on_its_line() -> None:
+def test_foreign_text_is_kept_on_its_line() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=1, retries={"limit": 0})
     bench.exited("app", 0, 1, message="a\x1b[2J\nb" + "x" * 5000)
@@ -206,7 +206,7 @@ def test_what_strangers_write_stays_on_its_line() -> None:
     assert "\n" in failed.exit.message
 
 
-def test_containers_that_had_to_be_killed_are_told() -> None:
+def test_killed_containers_are_in_the_story() -> None:
     bench = Bench(n1=4)
     bench.running("app", n_max=3)
     bench.add(k.AppUpdated(app="app", n_max=2))
@@ -220,7 +220,7 @@ def test_containers_that_had_to_be_killed_are_told() -> None:
     assert "2 containers killed at the end of their grace time" in released.text
 
 
-def test_an_app_that_asked_for_less_says_why() -> None:
+def test_an_app_that_asked_for_less_has_that_as_its_reason() -> None:
     bench = contended()
     app = bench.app()
     bench.add(k.AppResizeRequested(app=app.id, generation=1, containers=2, reason="the gap\x1b grows"), "n1")

@@ -1,4 +1,4 @@
-"""Of the progress beside the log a tenant reads that of its own apps."""
+"""A tenant reads only the progress of its own apps beside the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Views:
         self.state = life.state
 
 
-async def test_own_progress_and_nobody_elses() -> None:
+async def test_only_own_progress() -> None:
     life = Life(2, hostile=False).play(30)
     apps = {tenant: [app for app in life.state.apps.values() if app.tenant == tenant] for tenant in ("alice", BOB)}
     progress = MemoryProgress(lambda: life.now)

@@ -1,4 +1,4 @@
-"""A tenant's view of any log folds to what the tenant has, and holds no word of others."""
+"""A tenant's view of any log folds to the tenant's part of the state, and contains nothing about others."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def said(records: Sequence[Record]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(tries(6, 300)))
-def test_a_view_folds_to_the_tenants_own_and_names_nobody_else(seed: int) -> None:
+def test_a_view_folds_to_the_tenants_own_data_and_names_no_other_tenant(seed: int) -> None:
     life = Life(seed).play(30)
     assert CANARY.encode() in said(life.records)
     view = Viewed(life.records, "alice")
@@ -89,7 +89,7 @@ def test_a_view_folds_to_the_tenants_own_and_names_nobody_else(seed: int) -> Non
     assert view.own(view.state) == view.expected()
     # What everybody shares, and the counts that explain a share, are the same.
     assert shared(view.state) == shared(life.state)
-    # A reader who starts from a state goes on with the same records.
+    # A reader that starts from a state continues with the same records.
     middle = len(life.records) // 2
     begun = Viewed(life.records[:middle], "alice").projection.state_for("alice")
     encoded = copy(begun)
@@ -102,7 +102,7 @@ def test_a_view_folds_to_the_tenants_own_and_names_nobody_else(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(tries(3, 100)))
-def test_who_is_refused_is_not_told_whose_it_is(seed: int) -> None:
+def test_a_refusal_does_not_reveal_the_owner(seed: int) -> None:
     life = Life(seed).play(30)
     view = Viewed(life.records, BOB)
     others = [one for one in view.records if subjects.who_of(one.subject) != BOB]
@@ -124,7 +124,7 @@ def shared(state: State) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(tries(2, 50)))
-async def test_stories_and_explanations_are_those_of_the_log(seed: int) -> None:
+async def test_stories_and_explanations_agree_with_the_log(seed: int) -> None:
     life = Life(seed, nodes=2, hostile=False).play(25)
     view = Viewed(life.records, "alice")
     apps = [app for app in life.state.apps.values() if app.tenant == "alice"]
@@ -142,7 +142,7 @@ async def told(records: Sequence[Record], app: str) -> str:
     return re.sub(r'"shortage":{([^}]*)}', lambda found: ",".join(sorted(found[1].split(","))), text)
 
 
-def test_two_who_compare_notes_learn_nothing_of_a_third() -> None:
+def test_two_tenants_together_learn_nothing_about_a_third() -> None:
     """The pseudonyms of a third one are the same to all; those of themselves say nothing."""
     life = Life(7).play(20)
     alices, bobs = Viewed(life.records, "alice"), Viewed(life.records, BOB)
@@ -159,7 +159,7 @@ def test_another_key_gives_other_pseudonyms() -> None:
     assert app != Projection(life.state, KEY).names.app_name("train", "alice")
 
 
-def test_what_nobody_may_see_is_there_and_says_nothing() -> None:
+def test_hidden_records_exist_and_reveal_nothing() -> None:
     life = Life(1)
     life.by(BOB, k.UserAdded(name=f"{CANARY}-friend", role="admin"))
     life.store(f"dorm.story.AppSubmitted.{BOB}", b"\xc1" + CANARY.encode())
@@ -173,7 +173,7 @@ def test_what_nobody_may_see_is_there_and_says_nothing() -> None:
     assert Viewed(life.records, BOB).records[-3:-1] == life.records[-3:-1]
 
 
-def test_a_new_kind_is_withheld_until_somebody_decides_what_it_shows() -> None:
+def test_a_new_kind_is_withheld_until_it_has_a_rule() -> None:
     hidden = {one.__name__ for one in k.Published.__args__} - {one.__name__ for one in SHOWN}
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",

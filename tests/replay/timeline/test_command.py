@@ -1,4 +1,4 @@
-"""`dorm replay timeline` as people use it: what it writes, what it says, its exit codes."""
+"""`dorm replay timeline`: files, output and exit codes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_by_the_files_ending(dorm: Dorm, log_file: Path, tmp_path: Path, name: s
     assert sorted(one.name for one in tmp_path.iterdir() if one.name != "home") == sorted([name, "incident.dorm"])
 
 
-def test_a_file_that_is_there_stays(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_kept(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("precious")
     code, _, err = dorm("-o", path, "--file", log_file)
@@ -110,7 +110,7 @@ def test_wrong_usage(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     assert str(tmp_path / "nowhere" / "a.json") in err
 
 
-def test_what_is_missing_is_named_before_anything_is_folded(
+def test_missing_files_are_named_before_anything_is_folded(
     dorm: Dorm, log_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replay.timeline.model.find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""A timeline as one picture: it is there, says what it leaves out, and is the same each time."""
+"""A timeline as one picture: it exists, names what it leaves out, and is reproducible."""
 
 from __future__ import annotations
 

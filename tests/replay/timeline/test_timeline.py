@@ -1,4 +1,4 @@
-"""The model of a timeline: what holds in the picture at a time is what held in the state."""
+"""The model of a timeline agrees with the state at every time."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_of_a_busy_cluster_and_a_part_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["drained", "lost"])
-def test_what_is_on_a_node_that_goes_is_no_more_than_everything(how: str) -> None:
+def test_utilization_with_a_leaving_node_is_at_most_1(how: str) -> None:
     bench = Bench(n1=4, n2=2)
     bench.running(n_min=6, n_max=6)
     bench.wait(60)
@@ -162,7 +162,7 @@ def test_times_that_are_none(written: list[Record]) -> None:
     assert (empty.start, empty.end, empty.apps, empty.nodes) == (0, 0, {}, {})
 
 
-def test_every_decision_is_there_with_what_it_changed(recorded: list[Record]) -> None:
+def test_every_decision_is_listed_with_its_changes(recorded: list[Record]) -> None:
     picture = drawn(recorded)
     facts = all_facts(recorded, Resized)
     assert len(picture.decisions) == len(facts)
@@ -197,7 +197,7 @@ def test_adjustments_have_the_phases_that_the_state_measured(recorded: list[Reco
     assert measured
 
 
-def test_failures_ends_and_what_happened_to_nodes_are_marked(written: list[Record]) -> None:
+def test_failures_ends_and_events_of_nodes_are_marked(written: list[Record]) -> None:
     picture = drawn(written)
     said = [mark_line(mark, picture) for mark in picture.marks]
     assert any(line.startswith("one on n0: container 3/0 ended with exit code 1") for line in said)
@@ -238,9 +238,7 @@ def test_figures_that_are_no_numbers(written: list[Record], number: float) -> No
 
 @pytest.mark.parametrize("figure", ["utilization", "fairness_loss"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_decision_whose_figures_the_state_would_keep_is_not_believed(
-    written: list[Record], number: float, figure: str
-) -> None:
+def test_a_decision_with_strange_figures_is_left_out(written: list[Record], number: float, figure: str) -> None:
     seq = rounds_with(written, Resized)[1]
     strange = changed_fact(written, seq, Resized, lambda fact: msgspec.structs.replace(fact, **{figure: number}))
     picture = drawn(strange)
@@ -283,7 +281,7 @@ def test_a_reason_of_an_app_that_was_asked_for_is_kept_before_others() -> None:
     assert all(one.reasons[0].name == "app-19" for one in of_all)
 
 
-def test_what_is_too_much_becomes_coarser_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_changes_become_coarser_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     records = busy_log(2500, apps=12, nodes=6, tick_s=20)
     story = Story(nodes=1)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Traces reach a real receiver, which decodes them; a receiver in trouble is tried again, and one that refuses is an error."""
+"""Traces reach a real receiver, which decodes them; a failing receiver is retried, and a refusal is an error."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_log_at_a_receiver() -> None:
     assert {one.key: one.value.string_value for one in resource.attributes}["service.name"] == "dorm"
 
 
-async def test_a_receiver_in_trouble_is_tried_again_and_one_that_refuses_is_an_error(
+async def test_a_failing_receiver_is_retried_and_a_refusal_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("replay.traces.sending._FIRST_S", 0.01)
@@ -126,7 +126,7 @@ async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) == 2
 
 
-def test_json_and_protobuf_say_the_same() -> None:
+def test_json_and_protobuf_agree() -> None:
     spans = spans_of(two_apps().records)
     message = ExportTraceServiceRequest()
     message.ParseFromString(as_protobuf("c", spans))

@@ -1,4 +1,4 @@
-"""What changed between two states: all that people see of them, and nothing where nothing did."""
+"""What changed between two states: all that people see of them, and nothing if nothing did."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(things: list[Any], *ignored: str) -> dict[str, dict[str, Any]]:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 3), one=st.floats(0, 1), other=st.floats(0, 1))
 @example(seed=3, one=0.8125, other=0.78125)  # Another container of an app that ends has ended.
-def test_what_people_see_change_is_in_it_and_nothing_else(seed: int, one: float, other: float) -> None:
+def test_a_diff_contains_exactly_the_visible_changes(seed: int, one: float, other: float) -> None:
     records = history(seed)
     before, after = (folded(records, round(part * len(records))) for part in (one, other))
     found = diff(before, after)

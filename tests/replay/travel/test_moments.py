@@ -34,7 +34,7 @@ def test_moments_are_read(text: str, moment: Moment) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1.5", "2026-13-01", "12:00", "٣", "9" * 19, "x" * 60])
-def test_what_is_no_moment_is_quoted(text: str) -> None:
+def test_invalid_moments_are_quoted(text: str) -> None:
     with raises(MomentError, "moment.malformed") as refused:
         parse(text)
     assert str(refused.value).startswith(repr(text))
@@ -50,7 +50,7 @@ def test_a_long_text_is_quoted_in_part() -> None:
     ("text", "code"),
     [("-", "malformed"), ("-10x", "malformed"), ("--5m", "malformed"), ("-9999d", "out_of_range")],
 )
-def test_what_is_no_span_is_quoted(text: str, code: str) -> None:
+def test_invalid_spans_are_quoted(text: str, code: str) -> None:
     with raises(MomentError, f"moment.{code}") as refused:
         parse(text)
     assert str(refused.value).startswith(f"{text!r}: {text[1:]!r}")

@@ -94,7 +94,7 @@ def matching(seed: int, search: Search) -> list[int]:
 
 
 async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: Any) -> int:
-    """One move of the stepper; where it has to be then, as an index of its events (-1: before the first)."""
+    """One move of the stepper, and its expected place afterwards as an index of its events (-1: before the first)."""
     records, found = history(seed), events(seed)
     if how == "step":
         await stepper.step(much)
@@ -129,7 +129,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     room=st.sampled_from([1, 20_000, 1 << 30]),
     snapshots=st.lists(st.floats(0, 1), max_size=2),
 )
-def test_any_walk_ends_in_the_state_of_a_fold_from_the_begin(
+def test_any_walk_ends_in_the_state_of_a_fold_from_the_start(
     seed: int, moves: list[Any], room: int, snapshots: list[float]
 ) -> None:
     async def walk() -> None:
@@ -174,7 +174,7 @@ async def test_any_step_costs_a_page_of_folding_at_most() -> None:
             assert stepper.folded - before <= 2 * abs(count) + SMALL
 
 
-async def test_a_jump_begins_at_a_snapshot() -> None:
+async def test_a_jump_starts_at_a_snapshot() -> None:
     log = log_of(history(1))
     await keep(log, 4 * SMALL)
     stepper = await Stepper.open(log)
@@ -210,7 +210,7 @@ async def test_nothing_is_read_twice_on_a_walk_to_and_fro() -> None:
     assert set(counting.read_of.values()) == {1}
 
 
-async def test_a_page_that_is_read_again_beside_others_stays_as_it_is() -> None:
+async def test_a_page_read_again_among_others_is_unchanged() -> None:
     records = history(0)
     pages = Pages(log_of(records), 0)
     for after, upto in ((44, 65), (0, 1), (64, len(records)), (0, len(records))):
@@ -252,7 +252,7 @@ async def test_a_move_that_is_cancelled_was_none() -> None:
             await stepper.go(AtSequence(20))
 
 
-async def test_what_is_around_and_which_of_it_is_wanted() -> None:
+async def test_the_surroundings_and_their_filter() -> None:
     stepper = await Stepper.open(log_of(history(0)))
     everything = events(0)
     for at in (0, 5, 40, len(everything) - 1):
@@ -264,7 +264,7 @@ async def test_what_is_around_and_which_of_it_is_wanted() -> None:
             assert await stepper.wanted(around, search) == wanted & {one.position for one in around}
 
 
-async def test_failures_are_what_nobody_asked_for() -> None:
+async def test_only_unrequested_ends_are_failures() -> None:
     stepper = await Stepper.open(log_of(history(6)))
     found = []
     while await stepper.step(1, Search(what="failure")):

@@ -66,7 +66,7 @@ async def test_a_gap_is_never_folded_over(written: list[Record]) -> None:
     assert (await state_at(log, AtSequence(5))).seq == 5
 
 
-async def test_progress_is_told(written: list[Record]) -> None:
+async def test_progress_is_in_the_story(written: list[Record]) -> None:
     told: list[tuple[int, int]] = []
     await state_at(log_of(written), AtSequence(20), progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (20, 20)

@@ -1,4 +1,4 @@
-"""Whatever snapshots lie beside a log, good ones and bad, the state at a moment is that of the fold from its begin."""
+"""With any snapshots beside a log, valid or not, the state at a moment equals that of a fold from its start."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_state_is_the_same_from_whatever_snapshot(
     asyncio.run(check())
 
 
-async def test_a_snapshot_spares_the_fold_of_what_came_before_it() -> None:
+async def test_a_snapshot_spares_the_fold_of_earlier_records() -> None:
     """The records before it could be of anything."""
     records = history(1)
     log = log_of(records)
@@ -116,7 +116,7 @@ async def test_a_snapshot_spares_the_fold_of_what_came_before_it() -> None:
     assert digest(await state_at(log, AtSequence(49))) != folds(1)[49][0]
 
 
-async def test_who_wants_to_see_each_record_sees_all_of_them() -> None:
+async def test_an_observer_sees_every_record() -> None:
     log = log_of(history(1))
     await keep(log, 50)
     seen: list[int] = []
@@ -136,7 +136,7 @@ def part_of(path: Path, start: int, **claims: Any) -> None:
         writer.finish()
 
 
-async def test_a_part_of_a_log_begins_with_the_state_there_whichever_build_folded_it(tmp_path: Path) -> None:
+async def test_a_part_of_a_log_starts_with_its_state_under_any_build(tmp_path: Path) -> None:
     records, expected = history(1), folds(1)
     part_of(tmp_path / "part.dorm", 40)
     log = await SegmentLog.open(tmp_path / "part.dorm")
@@ -153,7 +153,7 @@ async def test_a_part_of_a_log_begins_with_the_state_there_whichever_build_folde
     await log.close()
 
 
-async def test_a_part_of_a_log_whose_state_is_of_no_use_can_not_be_folded(tmp_path: Path) -> None:
+async def test_a_part_of_a_log_with_an_unusable_state_cannot_be_folded(tmp_path: Path) -> None:
     for claims, code in (({"core": 99}, "snapshot.other_version"), ({"digest": "0" * 32}, "snapshot.missing")):
         part_of(tmp_path / "part.dorm", 40, **claims)
         log = await SegmentLog.open(tmp_path / "part.dorm")

@@ -83,7 +83,7 @@ def records(request: pytest.FixtureRequest) -> Sequence[Record]:
     return LOGS[request.param]()
 
 
-def test_the_sums_are_the_integral_of_what_is_reserved(records: Sequence[Record]) -> None:
+def test_sums_are_the_integral_of_reservations(records: Sequence[Record]) -> None:
     end = records[-1].time + 7 * SECOND
     expected = integral(records, 0, end)
     assert expected
@@ -142,7 +142,7 @@ def test_filters_are_the_part_that_they_name(records: Sequence[Record]) -> None:
         assert summed(ledger_of(records, 0, end, by=("user", "app", "node"), wanted=wanted)) == part
 
 
-def test_nothing_is_given_beyond_capacity_and_pauses_are_a_part_of_what_is_given(records: Sequence[Record]) -> None:
+def test_usage_is_within_capacity_and_includes_pauses(records: Sequence[Record]) -> None:
     end = records[-1].time
     for period in ledger_of(records, 0, end, by=("node",)).periods:
         assert period.sums

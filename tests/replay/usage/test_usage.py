@@ -1,4 +1,4 @@
-"""What becomes of what apps are given: used, wasted, lost; and the answers to questions that make no sense."""
+"""What apps do with their containers: used, wasted, lost; and the answers to nonsensical questions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_used_and_wasted_are_of_the_time_that_is_known() -> None:
     assert gpu.given == pytest.approx(cpu.given)
 
 
-async def test_use_is_spread_over_a_containers_life_and_one_that_runs_says_it_by_its_heartbeat() -> None:
+async def test_use_is_spread_over_a_containers_life_and_heartbeats_report_running_ones() -> None:
     story = running()
     ended, started = container(story)
     for _ in range(20):
@@ -144,7 +144,7 @@ async def test_questions_without_an_answer() -> None:
             await usage(log, **{f"{what}s": ["onn"]})  # type: ignore[arg-type]
 
 
-async def test_a_span_that_begins_before_the_log_begins_with_the_log() -> None:
+async def test_a_span_before_the_log_starts_with_the_log() -> None:
     story = running()
     log = log_of(story.records)
     early = await usage(log, AtTime(START - HOUR))

@@ -1,14 +1,14 @@
-"""The faults of a history: drawn from its seed beforehand, and applied each at its time.
+"""The faults of a history: drawn from its seed beforehand, each applied at its time.
 
     faults       the schedule
     attack       applies it
 
-Families of faults, with what has to hold beside them:
+Families of faults, with their invariants:
 
-    crowds       tenants that take more than their part
+    crowds       tenants that take more than their share
     gates        holds, and apps that wait for others, at any moment
-    misuse       operators' mistakes: settings that would destroy, a missing mount
-    neighbors    a crash loop beside others, and a restart of the cluster
+    misuse       operators' mistakes: destructive settings, a missing mount
+    neighbors    a crash loop next to other apps, and a restart of the cluster
     operators    pauses, forgotten nodes, maintenance and retries at any moment
     steering     edits and restarts of apps at any moment
     replacing    another machine under a node's name, and a removed folder

@@ -1,4 +1,4 @@
-"""The attack: applies a schedule of faults to a running history, each at its time, and lifts it when its time is over."""
+"""The attack: applies a schedule of faults to a running history, and ends each fault when its time is over."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _RESTART_S = 0.5
 _MOST_STEPS = 400
-"""A process is made to crash at most so many steps after the fault's time."""
+"""A process crashes at most this many steps after the fault's time."""
 
 
 class Attack:
-    """Hits one history."""
+    """Attacks one history."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -50,14 +50,15 @@ class Attack:
         self.history.hit(fault)
 
     def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
-        """`undo` when its time is over, unless the history came to its calm end before, which undoes all."""
+        """Call `undo` when the fault's time is over, unless the calm end of the history, which undoes everything, came
+        before."""
         self.later(fault.for_s, undo)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         self.world.after(seconds, lambda: None if self.over else act())
 
     def place(self, fault: Fault) -> str:
-        """The host that the fault hits: of a node's name the machine that is there now."""
+        """The host that the fault hits: for a node's name, its present machine."""
         return self.history.place_of.get(fault.target, fault.target)
 
     # --- processes -----------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class Attack:
         self.pause(self.place(fault), fault.for_s)
 
     def pause(self, place: str, for_s: float) -> None:
-        """All that runs on this host."""
+        """Pause everything that runs on this host."""
         paused = list(self.history.hosts[place].processes)
         for process in paused:
             process.pause()
@@ -124,7 +125,7 @@ class Attack:
     # --- rounds --------------------------------------------------------------------------------------------------------
 
     def _before_next_round(self, act: Callable[[str, bytes, Callable[[], None]], None]) -> None:
-        """`act` is called with id and body of the next round that reaches the server, and a way to let it pass."""
+        """Call `act` with id and body of the next round that reaches the server, and a function that lets it pass."""
         server = self.world.server
         append = server.append
 
@@ -143,7 +144,7 @@ class Attack:
         server.append = watch  # type: ignore[method-assign, assignment]
 
     def _hold_round(self, fault: Fault) -> None:
-        """The network keeps a round, and all that its master says afterwards, for longer than the master's lease."""
+        """The network delays a round, and everything that its master sends afterwards, for longer than the master's lease."""
 
         def hold(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
             host = self.history.hosts[msg_id.partition("-")[0]]
@@ -155,7 +156,7 @@ class Attack:
         self._before_next_round(hold)
 
     def _forestall_round(self, fault: Fault) -> None:
-        """Something comes right before a round that its master could not know of."""
+        """A record that the master could not know about arrives right before its round."""
 
         def forestall(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
             round = decode(Record(0, 0, subjects.rounds(self.history.cluster), body))
@@ -173,7 +174,7 @@ class Attack:
         self._before_next_round(forestall)
 
     def _kill_before_start(self, fault: Fault) -> None:
-        """The agents that are to start the next generation die before they read of it, for longer than their lease."""
+        """The agents that will start the next generation die before they read about it, for longer than their lease."""
 
         def kill(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
             del msg_id
@@ -195,7 +196,7 @@ class Attack:
         self._before_next_round(kill)
 
     def _read_slowly(self, fault: Fault) -> None:
-        """An agent starts again, and gets the log a few records at a time: what it knows is old for a while."""
+        """An agent restarts, and gets the log a few records at a time, so its knowledge is outdated for a while."""
         place = self.place(fault)
         self.history.down_for[place] = _RESTART_S
         self._host(fault).reads_slowly_until = self.world.now + fault.for_s
@@ -262,7 +263,7 @@ class Attack:
         self.world.server.crash(down_s=fault.for_s)
 
     def _start_before_server(self, fault: Fault) -> None:
-        """As when everything is switched on at once: masters and agents are there long before the server."""
+        """Masters and agents start long before the server, as when everything is switched on at once."""
         for host in [*self.history.masters, *self.history.machines]:
             self.history.down_for[host] = fault.argument
             for process in list(self.history.hosts[host].processes):
@@ -277,7 +278,7 @@ class Attack:
         self._later(fault, lambda: setattr(self.world.server, "full", False))
 
     def _step_server(self, fault: Fault) -> None:
-        # Deadlines go by log time, so hours of it would be over.
+        # Deadlines use log time, so a step would end hours of them.
         self.world.server.step_clock(max(-40.0, min(40.0, _step_of(fault))))
 
     # --- clients and strangers -----------------------------------------------------------------------------------------
@@ -290,13 +291,13 @@ class Attack:
             known = {*whole.submissions, *(app.submission for app in whole.apps.values())}
             for record in self.world.server.records:
                 if record.msg_id == again.msg_id:
-                    # After the retention nobody remembers it but the log by its id.
+                    # After the retention, only the log still knows its id.
                     forget = fault.argument > 0.5 and again.msg_id in known
                     self.history.append(record.subject, record.body, "" if forget else record.msg_id)
                     return
 
     def _repeat_records(self, fault: Fault) -> None:
-        """Facts of agents once more, without the ids by which the log would know them."""
+        """Repeat facts of agents, without the ids by which the log would recognize them."""
         facts = [r for r in self.world.server.records[-60:] if isinstance(decode(r), _REPEATABLE)]
         for record in facts[int(fault.argument * len(facts)) :][:3]:
             self.history.append(record.subject, record.body)
@@ -308,7 +309,7 @@ class Attack:
         begin = int(fault.argument * 1e5) % len(words)
         for subject, body in words[begin : begin + 3]:
             if subject.startswith("round") and self.history.audited:
-                continue  # A round that no master wrote is what an audit is there to find.
+                continue  # An audit is meant to find rounds that no master wrote.
             self.history.append(f"dorm.{self.history.cluster}.{subject}", body)
 
     def _drain(self, fault: Fault) -> None:
@@ -342,7 +343,7 @@ _REPEATABLE = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppPr
 
 
 def _step_of(fault: Fault) -> float:
-    """Mostly seconds, now and then hours, back as well as forth."""
+    """Return a step: mostly seconds, sometimes hours, forward or back."""
     size = 3.0 if fault.argument < 0.4 else 40.0 if fault.argument < 0.8 else 7200.0
     return size if int(fault.argument * 1e5) % 2 else -size
 

@@ -1,9 +1,9 @@
-"""Tenants that take more than their part, and what others may expect beside them.
+"""Tenants that take more than their share, and the guarantees for others.
 
-Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only where the nodes'
+Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only if the nodes'
 ranges are used as far as promised.
 
-Programs that flood their progress files: few records come of them, however much they write.
+Programs that flood their progress files: they cause few records, however much they write.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 _FIRST_INDEX = 1000
-"""Of their plans; those that customers submit come before."""
+"""Where the indexes of their plans begin, after those of the customers."""
 
 
 def submit_crowd(history: History, fault: Fault) -> None:
-    """One such app, by a stranger."""
+    """Submit such an app, as a stranger."""
     index = _FIRST_INDEX + fault.number
     plan = AppPlan(
         index=index,
@@ -57,7 +57,7 @@ def submit_crowd(history: History, fault: Fault) -> None:
 
 
 def flood_progress(history: History, fault: Fault) -> None:
-    """By one container of a node; some leave a hole of gigabytes as well."""
+    """Flood the progress file of one container of a node; some also leave a hole of gigabytes."""
     running = [one for one in history.machines[fault.target].running() if one.program is not None]
     for container in sorted(running, key=lambda container: container.key):
         if container.program is not None:
@@ -65,15 +65,15 @@ def flood_progress(history: History, fault: Fault) -> None:
 
 
 class Spoken:
-    """How often the log was told of each container's progress."""
+    """The number of progress facts of each container on the log."""
 
     def __init__(self) -> None:
         self._records: Counter[tuple[str, int]] = Counter()
         self._since: dict[tuple[str, int], float] = {}
 
     def too_much(self, event: k.AppProgressed | k.AppCheckpointed, now: float) -> str:
-        """Empty, or how many facts there are of its generation, which one program in it tells.  `now` is virtual seconds;
-        agents that start again begin to count anew, so some more are allowed."""
+        """Return "", or the number of facts of its generation, which one program reports, if that is too large.  `now` is
+        virtual seconds; restarted agents start counting again, so some more are allowed."""
         key = event.app, event.generation
         self._records[key] += 1
         seconds = now - self._since.setdefault(key, now)
@@ -82,15 +82,17 @@ class Spoken:
 
 
 def needless_wait(state: State, decision: k.Resized) -> str:
-    """Which app of this decision waits for ports beside a node that has room for it and ports; empty for none.  Only of the
+    """Return which app of this decision waits for ports although a node has room and ports for it; "" for none.  Only for the
     policy that may shrink others for it."""
     if decision.policy != "dorm" or any(reason.code == "reserved" for reason in decision.reasons.values()):
-        return ""  # Apps that have to wait for one that was interrupted take ports in this decision, though they run nowhere.
+        return (
+            ""  # Apps that have to wait for an interrupted one take ports in this decision, although they do not run.
+        )
     live = list(state.live_apps())
     places: dict[str, Mapping[str, int]] = {app.id: app.current.by_node() for app in live if app.current is not None}
-    # Nobody grows into the place of an app that pauses after a failure.
+    # No app grows into the place of an app that pauses after a failure.
     places |= {app: claim.place for app, claim in claims(state, state.time).items() if claim.pausing}
-    # What the decision gives counts for it, even where a record after its basis has made that void.
+    # The decision's containers count, even if a record after its basis has made them void.
     placed = {
         change.app: Counter(place.node for place in change.placement) for change in decision.changes if change.placement
     }

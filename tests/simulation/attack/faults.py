@@ -1,7 +1,7 @@
-"""What goes wrong, and when: a schedule that is drawn from the seed beforehand, so that shrinking can leave items out.
+"""The faults and their times: a schedule that is drawn from the seed beforehand, so that shrinking can leave items out.
 
-Each fault has its own place in the schedule and draws nothing from what others draw, so a history without one of them has the
-others unchanged.
+Each fault has its own place in the schedule and its own random numbers, so a history without one of them has the others
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`target` names a host, a node or nothing; `for_s` is how long it lasts, 0 for what happens in a moment."""
+    """`target` names a host, a node or nothing; `for_s` is its duration, 0 for a momentary fault."""
 
     number: int
     at: float
@@ -21,7 +21,7 @@ class Fault(msgspec.Struct, frozen=True):
     target: str = ""
     for_s: float = 0.0
     argument: float = 0.0
-    """What the kind makes of it: steps until a crash, seconds of a clock's step, a number to choose by."""
+    """Its meaning depends on the kind: steps until a crash, seconds of a clock's step, a number to choose by."""
 
     def __str__(self) -> str:
         lasts = f" for {self.for_s} s" if self.for_s else ""
@@ -34,7 +34,7 @@ CLIENT: Final = "client"
 NOBODY: Final = ""
 
 KINDS: Final[dict[str, tuple[str, float]]] = {
-    # by kind: whom it hits, and how often it is drawn beside the others
+    # by kind: what it hits, and how often it is drawn relative to the others
     "master killed": (MASTER, 3),
     "master crashes": (MASTER, 3),
     "master stopped": (MASTER, 1),
@@ -83,7 +83,7 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 }
 
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
-    # by kind: whom it hits, and in what part of all seeds it happens
+    # by kind: what it hits, and the fraction of seeds in which it happens
     "all start before the server": (NOBODY, 0.15),
     "message id taken": (NOBODY, 0.2),
     "large submissions": (NOBODY, 0.1),
@@ -108,8 +108,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "apps edited": (NOBODY, 0.15),
     "apps restarted": (NOBODY, 0.15),
 }
-"""Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
-as they were but for itself."""
+"""Added after the seeds were first played. Each draws from its own stream, so a new kind leaves all schedules otherwise
+unchanged."""
 
 HARMLESS: Final = frozenset(
     {
@@ -145,7 +145,7 @@ HARMLESS: Final = frozenset(
         "apps wait for others",
     }
 )
-"""None of these is a reason for not hearing a node, for ending its lease or for another master."""
+"""None of these explains that a node is not heard, that its lease ends, or that another master leads."""
 
 _LASTING: Final[dict[str, tuple[float, float]]] = {
     "all start before the server": (1.5, 15),
@@ -188,10 +188,10 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
 
 
 def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], clients: list[str]) -> list[Fault]:
-    """A schedule over `span_s` virtual seconds, numbered."""
+    """Return a numbered schedule over `span_s` virtual seconds."""
     chance = random.Random(f"{seed}.faults")
     count = chance.choice([1, 3, 6, 10, 16, 24])
-    # A seed dwells on a few kinds, so that it meets combinations which all kinds at once would make rare.
+    # Each seed uses a few kinds, because with all kinds, many combinations would be rare.
     names = list(KINDS)
     if chance.random() < 0.6:
         names = chance.sample(names, chance.randint(2, 8))
@@ -222,7 +222,7 @@ def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], 
 def _draw_later(
     chance: random.Random, kind: str, part: float, span_s: float, targets: list[str]
 ) -> list[tuple[float, str, str, float, float]]:
-    """None in most seeds, else one or a few."""
+    """Draw none in most seeds, otherwise one or a few."""
     if chance.random() >= part:
         return []
     shortest, longest = _LASTING.get(kind, (0.0, 0.0))

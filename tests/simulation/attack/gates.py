@@ -1,4 +1,4 @@
-"""What keeps apps from running at any moment: people hold and release them, and submit apps that wait for others.
+"""Gates at any moment: users hold and release apps, and submit apps that wait for others.
 
 held              some of the apps; they are released after a while
 wait for others   a chain of three by a stranger: the second follows the first however that ends, after a delay, and may run
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 _CHAINS = 3000
-"""Where the indexes of these apps begin, so that no other app has one."""
+"""The first index of these apps, which no other app has."""
 
 
 def _hold(attack: Attack, fault: Fault) -> None:
@@ -64,13 +64,13 @@ def come_to_rest(history: History) -> None:
 
 
 class Shut:
-    """Since which record each app has had a closed gate that only a record opens."""
+    """The record since which each app has had a closed gate that only a record opens."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
 
     def wrong(self, state: State, event: k.Round) -> str:
-        """What is wrong with the round that was folded last; "" for nothing."""
+        """Return the error of the last folded round; "" for none."""
         now = max(state.time, event.at)
         early = [app.id for app in state.live_apps() if starts_at(app) > now]
         shut = [*early, *(app for app, seq in self._since.items() if seq <= event.basis)]

@@ -1,10 +1,10 @@
-"""A cluster that knows its users, nodes and masters, and hostile ones among them.
+"""A cluster that knows its users, nodes and masters, some of them hostile.
 
     mallory     a user like others: acts on their apps, in their names, under their submissions' ids, and on the cluster
-    evil        an enrolled node: reports for other nodes and about apps of which it has no part
-    forger      has got past the server's permissions, and writes rounds without a master's key
+    evil        an enrolled node: reports for other nodes, and about apps that it does not run
+    forger      has bypassed the server's permissions, and writes rounds without a master's key
 
-Every record of theirs is held against what it changed: nothing but what belongs to its author.
+Each of their records may only change what belongs to its author.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 ADMIN, OPERATOR, USER, NODE, FORGER = "root", "operator", "mallory", "evil", f"{STRANGER}-forger"
 _ACTS = 40
 _UNKNOWN = -1_000_000
-"""Below it are plans of apps that the hostile user submits."""
+"""Plans below this index are apps of the hostile user."""
 
 
 def trusted(history: History) -> None:
-    """Make a history's cluster know everyone, and set the hostile ones on it."""
+    """Make a history's cluster know everyone, and start the hostile identities."""
     world = history.world
     chance = world.chance("hostile")
     world.key = SealKey(nkeys.encode_seed(chance.randbytes(32), nkeys.PREFIX_BYTE_CLUSTER))
@@ -64,7 +64,7 @@ def _by(history: History, who: str, event: k.Event, msg_id: str = "") -> None:
 
 
 class _Watch:
-    """Compares what others have before and after each record of the hostile ones."""
+    """Compares the others' data before and after each hostile record."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -91,7 +91,8 @@ def hostile(record: Record) -> bool:
 
 
 def others(state: State) -> dict[str, Any]:
-    """What of a state is neither the hostile user's nor the hostile node's, nor a note of what they tried."""
+    """Return the parts of a state that belong neither to the hostile user nor to the hostile node, without notes of their
+    attempts."""
     apps = {app.id: msgspec.to_builtins(app) for app in state.apps.values() if app.tenant != USER}
     nodes = {node.id: msgspec.to_builtins(node) for node in state.nodes.values() if node.id != NODE}
     waiting = {id: one.refused for id, one in state.submissions.items() if one.tenant != USER}
@@ -117,7 +118,7 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _forestall_submissions(history: History, chance: Random) -> None:
-    """Before each submission of somebody else's reaches the log, one of the same id and name comes from the hostile user."""
+    """Before a submission of another user reaches the log, the hostile user submits one of the same id and name."""
     server = history.world.server
     taken: set[str] = set()
     """Once each: after the retention a repeat would be another app, which only the log's own memory of ids prevents."""
@@ -149,7 +150,7 @@ def _act(history: History, kind: str, chance: Random) -> None:
     if kind in _ON_CLUSTER:
         _by(history, USER, _ON_CLUSTER[kind](node))
     elif kind == "join":
-        claims = {"cpu": 10**12}  # More than it is enrolled with: nothing would ever be heard of what was placed there.
+        claims = {"cpu": 10**12}  # More than it is enrolled with: containers placed there would never start.
         _by(history, NODE, k.NodeJoined(node=NODE, address="10.9.9.9", capacity=claims, ports=(30_000, 30_010)))
     elif app is not None:
         victim = k.AppCancelRequested(app=app.id if chance.random() < 0.5 else app.name, by=app.user, reason="hostile")
@@ -175,10 +176,10 @@ def _act(history: History, kind: str, chance: Random) -> None:
 
 
 def _forge(history: History, facts: list[Any], epoch: int = 0) -> None:
-    """A round as the next one would be, but for the signature."""
+    """Forge the next round, without a signature."""
     whole, server = history.world.whole, history.world.server
     if history.audited:
-        return  # A round that no master wrote is what an audit is there to find.
+        return  # An audit is meant to find rounds that no master wrote.
     body = k.Round(
         by=FORGER,
         epoch=epoch or whole.epoch,

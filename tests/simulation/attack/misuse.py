@@ -1,4 +1,4 @@
-"""What operators do to a cluster by mistake: settings that would destroy it, and a mount that is missing."""
+"""Operators' mistakes: settings that would destroy a cluster, and a missing mount."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _DESTROYING: Final[tuple[dict[str, Any], ...]] = (
 
 
 _OPERATOR_S = 10.0
-"""Between two looks of an operator."""
+"""Time between two checks of an operator."""
 
 
 def _destroy(attack: Attack, fault: Fault) -> None:
-    """Settings which are refused, in the words of a client that does not check them."""
+    """Send settings that are refused, as a client that does not check them."""
     times = _DESTROYING[int(fault.argument * len(_DESTROYING))]
     attack.history.say(k.PolicyChanged(**times))
 
 
 def _unmount(attack: Attack, fault: Fault) -> None:
-    """The shared folder of checkpoints is gone from a node, half the time while its agent starts, where another node has the
-    folder: a node that is alone can't know that its own is not the shared one."""
+    """Remove the shared folder of checkpoints from a node, half the time while its agent starts, if another node has the
+    folder: a node that is alone can't know that its own folder is not the shared one."""
     machine = attack.history.machines[fault.target]
     others = [one for one in attack.history.machines.values() if one.name != machine.name]
     machine.mount(False)
@@ -54,9 +54,10 @@ def _unmount(attack: Attack, fault: Fault) -> None:
 
 
 def settle_folders(history: History) -> None:
-    """In the end an operator looks whether every node has the shared folder again and the cluster's is still another one: no
-    node had the mount when its agent started, and apps saved their work below it.  The operator puts that work into the
-    shared folder, as the agents' messages say, and names the folder, as `dorm nodes` says.  Nothing else needs anybody."""
+    """In the end, an operator checks whether every node has the shared folder again while the cluster still uses another one:
+    no node had the mount when its agent started, and apps saved their work below it.  The operator copies that work into the
+    shared folder, as the agents' messages advise, and names the folder, as `dorm nodes` advises.  Nothing else needs an
+    operator."""
     if history.over:
         return
     whole = history.world.whole
@@ -76,7 +77,7 @@ def settle_folders(history: History) -> None:
 
 
 def _marker(folder: Path) -> str:
-    """The id in it, "" for none."""
+    """Return the id in a marker, "" for none."""
     path = folder / MARKER
     return path.read_text().strip() if path.exists() else ""
 

@@ -1,9 +1,9 @@
-"""A crash loop beside others, and a cluster that is restarted: what they do, and what has to hold all the same.
+"""A crash loop next to other apps, and a restarted cluster, with their invariants.
 
     crash loop           an app that works a little and fails, again and again, beside one that takes what it can get.  It
                          pauses shortly, or for so long that its place is given away.  Nobody is made smaller for it
                          twice, and no neighbor is restarted because of it more than twice
-cluster restarted    agents leave in good order, then the masters, and all come back.  Apps that never ran do not start
+cluster restarted    agents leave gracefully, then the masters, and all come back.  Apps that never ran do not start
                      before those that did
 settled              no app is resized again before its generation has worked, unless it has to be
 """
@@ -33,21 +33,22 @@ if TYPE_CHECKING:
 
 _LEAVE_S = 20.0
 _LOOPS = 2000
-"""Where the indexes of these apps begin, so that no other app has one."""
+"""The first index of these apps, which no other app has."""
 _MARGIN_S = 10.0
-"""Of virtual time, in which the log's own may differ from it."""
+"""Seconds by which log time may differ from virtual time."""
 
 
 LASTS_S = 40.0
-"""How much longer the attack of a history with a crash loop lasts, without other faults: time to fail again and again."""
+"""How much longer the attack lasts in a history with a crash loop, without other faults, so that it can fail repeatedly."""
 _KEPT_S = 3
 _LONG_PAUSE_S = 5.0
 _UNDER_DORM = 0.6
-"""Part of the crash loops whose cluster is led by the policy `dorm`, as what restarts cost is that policy's promise."""
+"""Fraction of the crash loops under the policy `dorm`, which bounds the cost of restarts."""
 
 
 def start_loop(history: History, fault: Fault) -> None:
-    """Submit an app that takes what it can get, and one that fails `fault.argument` seconds, and a bit, after each start."""
+    """Submit an app that takes all it can get, and one that fails slightly more than `fault.argument` seconds after each
+    start."""
     if fault.argument < _UNDER_DORM:
         history.policies = ["dorm"]
         history.say(k.PolicyChanged(policy="dorm"))
@@ -67,7 +68,7 @@ def start_loop(history: History, fault: Fault) -> None:
 
 @contextlib.contextmanager
 def scaled(history: History) -> Iterator[None]:
-    """How long a place is kept, in proportion to a crash loop here, which pauses for seconds and not for minutes."""
+    """Scale how long a place is kept to a crash loop here, which pauses for seconds instead of minutes."""
     usual = claims.KEPT_S
     if any(fault.kind == "crash loop" for fault in history.faults):
         claims.KEPT_S = _KEPT_S
@@ -115,7 +116,7 @@ def _submit(
 
 
 def restart(history: History, fault: Fault) -> None:
-    """A younger app waits for the whole cluster; everybody leaves, and is away for a while; nodes come back one by one."""
+    """A younger app waits for the whole cluster; all nodes leave for a while, and come back one by one."""
     whole = sum(cpu // 1000 for cpu in history.cpus.values())
     _submit(history, "young", n_min=whole, n_max=whole, steps=4)
     history.world.after(1.5, lambda: None if history.attack.over else _restart(history, fault))
@@ -145,18 +146,18 @@ async def _leave(process: AgentProcess) -> None:
 
 
 class _Free(NamedTuple):
-    """What is free on each node, in thousandths of cores."""
+    """Free room on each node, in thousandths of cores."""
 
     before: dict[str, int]
-    """A decision, with the places that others give up by it still taken."""
+    """A decision; places that others give up in it still count as taken."""
     gained: dict[str, dict[str, int]]
-    """By app and node: what the decision gives it beyond what it has there."""
+    """By app and node: the containers that the decision adds."""
     gone: dict[str, int]
-    """What apps give up by it."""
+    """What apps give up in it."""
 
     @classmethod
     def of(cls, whole: State, fact: k.Resized) -> _Free:
-        """After the decision is folded."""
+        """Return the decision of a round, after it is folded."""
         free = {node.id: node.capacity.get("cpu", 0) for node in whole.nodes.values()}
         for app in whole.live_apps():
             for node, count in app.current.by_node().items() if app.current is not None else ():
@@ -186,7 +187,7 @@ class _Free(NamedTuple):
 
 
 class Neighbors:
-    """Looks at every decision of a history."""
+    """Checks every decision of a history."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -205,7 +206,7 @@ class Neighbors:
         """Log time at which the first node was back; 0 before."""
 
     def arm(self) -> None:
-        """The cluster is stopped now."""
+        """Start checking: the cluster is stopped now."""
         if any("clock" in fault.kind for fault in self.history.faults):
             return
         whole = self.history.world.whole
@@ -237,19 +238,19 @@ class Neighbors:
             if not before and change.from_generation == 0 and change.placement:
                 self._after_those_who_ran(app)
             if self.back_at and change.adjustment == "start":
-                self.ran.pop(change.app, None)  # It is back, and a policy may stop it as any other.
+                self.ran.pop(change.app, None)  # It is back, and a policy may stop it like any other app.
         free = _Free.of(self.history.world.whole, fact)
         if fact.policy == "dorm":
             self._bounded(fact, free)
         started = {change.app for change in fact.changes if change.adjustment == "start"}
         for app_id, left in list(self.left.items()):
             if any(left.get(node) for other in started - {app_id} for node in free.gained.get(other, {})):
-                del self.left[app_id]  # Who waits may start there, and then the rest is nobody's place.
+                del self.left[app_id]  # A waiting app may start there, and then the rest is reserved for none.
                 continue
             left.update({node: min(cpu, free.after(node)) for node, cpu in left.items()})
 
     def _settled(self, app: App, before: Generation) -> None:
-        """What it was before had worked, or was there for long enough, or could not stay."""
+        """Return whether its previous generation had worked, had run for long enough, or could not stay."""
         time = self.history.world.whole.time
         if before.adjustment != "restart" or before.worked or self._has_to_go(app, before) or _asked(app, before):
             return
@@ -279,13 +280,13 @@ class Neighbors:
             app = whole.apps.get(app_id)
             if app is None or app.ended or app.cancel_requested or app.retry_at or app.debt != failures:
                 continue
-            if closed(app, whole.time):  # Held since: nobody waits for it.
+            if closed(app, whole.time):  # Held since then: no app waits for it.
                 continue
             place = app.generations.get(app.generation)
             by_choice = not app.interrupted_at and place is not None and not place.void and not place.containers
             if _ends_by_itself(app):
                 continue
-            if by_choice or app.interrupted_at >= whole.time:  # By the policy's, or interrupted by this very decision.
+            if by_choice or app.interrupted_at >= whole.time:  # By the policy, or interrupted by this very decision.
                 continue
             self.history.checks.hold(
                 app.current is not None or newcomer.id in self.ran,
@@ -293,7 +294,8 @@ class Neighbors:
             )
 
     def _bounded(self, fact: k.Resized, free: _Free) -> None:
-        """What failures of one app cost others: the policy makes room for it once, and uses what it left once."""
+        """Check the cost of one app's failures for others: the policy makes room for it once, and uses the room that it left
+        once."""
         whole = self.history.world.whole
         gainers: list[App] = []
         chosen: list[tuple[App, Generation, Generation]] = []
@@ -340,7 +342,7 @@ class Neighbors:
             self._restarted(looping, other)
 
     def _used_room(self, neighbor: App, free: _Free) -> None:
-        """It grew into the room of those that failed and have not come back."""
+        """Return whether it grew into the room of apps that failed and have not come back."""
         whole = self.history.world.whole
         grown = free.gained[neighbor.id]
         for app_id, left in self.left.items():
@@ -350,7 +352,7 @@ class Neighbors:
             used = sum(
                 min(grown.get(node, 0), cpu - free.after(node)) for node, cpu in left.items() if cpu > free.after(node)
             )
-            if used and sum(grown.values()) <= used:  # Else it would have been resized for the rest anyhow.
+            if used and sum(grown.values()) <= used:  # Otherwise, it would have been resized for the rest anyway.
                 self._restarted(app, neighbor)
 
     def _restarted(self, looping: App, neighbor: App) -> None:

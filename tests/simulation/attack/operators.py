@@ -1,4 +1,4 @@
-"""What operators do at any moment: they pause scheduling, forget nodes, take machines out, and do not wait for pauses."""
+"""Actions of operators at any moment: pause scheduling, forget nodes, take machines out, retry apps early."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def _pause(attack: Attack, fault: Fault) -> None:
 
 
 def _forget(attack: Attack, fault: Fault) -> None:
-    """In the words of a client that does not look first, again and again: so also in the moment in which its lease ends, and
-    in which it comes back."""
+    """Forget a node repeatedly, as a client that does not check first: also when its lease ends, and when it comes back."""
     attack.history.say(k.NodeForgetRequested(node=fault.target))
     if fault.argument > 0.3:
         for number in range(1, _TRIES):
@@ -36,7 +35,7 @@ def _forget(attack: Attack, fault: Fault) -> None:
 
 
 def _maintain(attack: Attack, fault: Fault) -> None:
-    """Half of them before the node is empty, which is what its lease is for."""
+    """Take a machine out, half the time before the node is empty, which its lease allows."""
     attack.history.say(k.NodeDrainRequested(node=fault.target, maintenance=True))
     if fault.argument < 0.5:
         place = attack.place(fault)
@@ -52,13 +51,13 @@ def _retry(attack: Attack, fault: Fault) -> None:
 
 
 def come_to_rest(history: History) -> None:
-    """A pause that still waits for a server that was down will count, too."""
+    """End pauses, including one that still waits for a server that was down."""
     if history.world.whole.paused is not None or history.waits_to_say(k.SchedulingPaused):
         history.say(k.SchedulingResumed())
 
 
 def decided_while_paused(state: State, event: k.Round) -> str:
-    """What is wrong with a decision; "" for nothing.  One whose basis is before the pause was made before it."""
+    """Return the error of a decision; "" for none.  A decision with a basis before the pause was made before it."""
     pause = state.paused
     if pause is None or event.basis < pause.seq:
         return ""

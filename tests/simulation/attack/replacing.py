@@ -1,4 +1,4 @@
-"""Faults about which machine a node is: another machine under the same name, and a node's folder that is removed.
+"""Faults of a node's identity: another machine under the same name, and a removed folder.
 
 A place is one machine of one name: `n3` is the first machine of that name, `n3+1` the one that replaces it.
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _MOST_PLACES = 4
 _SLACK_S = 5.0
 _ARRIVES_S = 12.0
-"""Until the operator has another machine under the name, at most."""
+"""The longest time until the operator has another machine under the name."""
 
 
 def replace_node(attack: Attack, fault: Fault) -> None:
-    """An operator starts another machine, with an empty folder, under the name of one that was paused, cut off, dead or
-    without power, or that is alive all along."""
+    """An operator starts another machine, with an empty folder, under the name of one that is paused, cut off, dead, without
+    power, or still alive."""
     history = attack.history
     old = attack.place(fault)
     host, machine = history.hosts[old], history.machines[old]
     if len(history.machines_named(fault.target)) >= _MOST_PLACES:
         return
-    # It may take that long until nothing of the old one runs, and until then the name is not the newcomer's.
+    # It may take that long until nothing runs on the old machine, and until then the newcomer does not hold the name.
     history.disturb(fault.target, fault.for_s + history.whole_lease_s + _SLACK_S)
     choice = fault.argument
     if choice < 0.3:
@@ -48,7 +48,7 @@ def replace_node(attack: Attack, fault: Fault) -> None:
 
 
 def remove_folder(attack: Attack, fault: Fault) -> None:
-    """`rm -rf` of a node's folder, under an agent that runs or is stopped for a while, or after one that has died."""
+    """Remove a node's folder while its agent runs, is stopped for a while, or has died."""
     history, place = attack.history, attack.place(fault)
     history.disturb(fault.target, fault.for_s + history.whole_lease_s + _SLACK_S)
     if fault.argument < 0.4:
@@ -63,10 +63,10 @@ def remove_folder(attack: Attack, fault: Fault) -> None:
 
 
 def settle_names(history: History) -> None:
-    """In the end an operator stops all agents of a name but one: who holds it goes on."""
+    """In the end, an operator stops all agents of a name except the one that holds it."""
     for name in history.machines_of():
         if all(machine.place in history.retired for machine in history.machines_named(name)):
-            history.add_machine(name, hit=True)  # the one that was on its way
+            history.add_machine(name, hit=True)  # the one that was starting
         machines = history.machines_named(name)
         node = history.world.whole.nodes.get(name)
         holds = [machine.place for machine in machines if node is not None and _identity(machine) == node.identity]
@@ -79,7 +79,7 @@ def settle_names(history: History) -> None:
 
 
 def _identity(machine: Machine) -> str:
-    """What lies in its agent's folder."""
+    """Return the identity in its agent's folder."""
     try:
         return (machine.folder / "agent" / FILE).read_text().split()[0]
     except (FileNotFoundError, IndexError):

@@ -1,4 +1,4 @@
-"""What owners do with apps that exist: they restart them, and edit them, also impossibly or from what is no longer so."""
+"""Owners restart and edit existing apps, sometimes with invalid or outdated edits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EDITS: Final[tuple[Callable[[App], dict[str, Any]], ...]] = (
 
 
 def _edit(attack: Attack, fault: Fault) -> None:
-    """Each app at another time, and one of them twice from the same spec."""
+    """Edit each app at another time, and one of them twice from the same spec."""
     for number, app in enumerate(list(attack.world.whole.apps.values())):
         choice = int(fault.argument * len(_EDITS)) + number
         attack.later(0.7 * number, partial(_edit_one, attack, app.id, choice))
@@ -47,7 +47,7 @@ def _edit_one(attack: Attack, id: str, choice: int) -> None:
 
 
 def _restart(attack: Attack, fault: Fault) -> None:
-    """Also those that have ended, and the same one twice."""
+    """Restart apps, also ended ones, and the same one twice."""
     for number, app in enumerate(list(attack.world.whole.apps)):
         fresh = number % 3 == int(fault.argument * 3)
         attack.later(0.9 * number, partial(_say, attack, app, fresh))

@@ -1,4 +1,4 @@
-"""Strangers who read the log and write to it: what they send is meant to be taken for somebody else's, or to break readers."""
+"""Strangers who read the log and write to it: their records imitate others' records, or attack readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _GUESSES = 40
 _LARGE, _MANY = 225_000, 6
-"""Bytes and number of submissions whose answers are together larger than a message may be."""
+"""Size and number of submissions whose answers together exceed the largest message."""
 _WORDS: Final = b'{"app": "nobody"}'
 _OF_AGENTS: Final = ("ContainerExited", "ContainerStarted", "AppCheckpointed", "NodeJoined")
 
@@ -25,7 +25,7 @@ _OF_AGENTS: Final = ("ContainerExited", "ContainerStarted", "AppCheckpointed", "
 def take_message_id(attack: Attack, fault: Fault) -> None:
     """A stranger appends under a message id right before its owner does."""
     if fault.argument < 0.35:
-        # That of an election, which every other round of the epoch depends on.
+        # The id of an election, on which all other rounds of the epoch depend.
         for name in attack.history.masters:
             for process in list(attack.history.hosts[name].processes):
                 process.kill()
@@ -40,7 +40,7 @@ def take_message_id(attack: Attack, fault: Fault) -> None:
 
 
 def _take_next(attack: Attack, *, elections: bool, kinds: tuple[str, ...]) -> None:
-    """The id of the next record of these kinds that reaches the server."""
+    """Take the id of the next record of these kinds that reaches the server."""
     server, cluster = attack.world.server, attack.history.cluster
 
     def forestall(subject: str, body: bytes, msg_id: str) -> None:
@@ -60,7 +60,7 @@ def _take_next(attack: Attack, *, elections: bool, kinds: tuple[str, ...]) -> No
 
 
 def _guess_rounds(attack: Attack) -> None:
-    """The ids that rounds had up to release 0.5.0 followed from what was on the log."""
+    """Take the ids of rounds up to release 0.5.0, which followed from the log."""
     server, history = attack.world.server, attack.history
     last = next((r for r in reversed(server.records) if subjects.kind_of(r.subject) == "Round"), None)
     event = decode(last) if last is not None else None
@@ -73,7 +73,7 @@ def _guess_rounds(attack: Attack) -> None:
 
 
 def impersonate_node(attack: Attack, fault: Fault) -> None:
-    """A stranger says what only the node's agent may say, with the identity that anybody can read on the log."""
+    """A stranger publishes facts of a node's agent, with the identity that anyone can read on the log."""
     whole, history = attack.world.whole, attack.history
     node = whole.nodes.get(fault.target)
     if node is None:
@@ -93,7 +93,7 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
 
 
 def submit_large(attack: Attack, fault: Fault) -> None:
-    """Specs of nearly the largest size, all at once."""
+    """Submit specs of nearly the largest size, all at once."""
     for number in range(_MANY):
         index = -1 - fault.number * _MANY - number
         spec = STRANGERS.document() | {
@@ -105,9 +105,9 @@ def submit_large(attack: Attack, fault: Fault) -> None:
 
 
 def write_absurd_rounds(attack: Attack, fault: Fault) -> None:
-    """Rounds that would count but for a number that no master writes."""
+    """Write rounds that would count except for a number that no master writes."""
     if attack.history.audited:
-        return  # A round that no master wrote is what an audit is there to find.
+        return  # An audit is meant to find rounds that no master wrote.
     whole, server = attack.world.whole, attack.world.server
     app = next(iter(whole.names.values()), "nobody")
     rounds: list[dict[str, object]] = [

@@ -1,4 +1,4 @@
-"""Hostile users, nodes and forgers, beside every other fault: nothing of anybody else's changes by what they write."""
+"""Hostile users, nodes and forgers, together with every other fault: their records change nothing that belongs to others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.simulation.history import History
 from tests.tries import tries
 
 
-def test_what_they_write_changes_nothing_of_others() -> None:
+def test_their_records_change_nothing_of_others() -> None:
     for seed in range(tries(3, 1_000)):
         outcome = History(seed, alter=trusted).run()
         assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])

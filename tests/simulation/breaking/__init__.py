@@ -1,6 +1,6 @@
-"""Code that is broken on purpose, for `tests.simulation.variants`.
+"""Deliberately broken code, for `tests.simulation.variants`.
 
-patches   how code is changed: a piece of its source, or a part of the simulation that breaks its word
+patches   how code is changed: a piece of its source, or a part of the simulation that violates its contract
 ways      changes that take more than a line
 seeds     which seeds caught which variant
 """

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """`apply` breaks code by a patch, and may give a function that breaks a history's parts."""
+    """`apply` breaks code by a patch, and may return a function that breaks parts of a history."""
 
     apply: Any
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[Callable[[History], None]]:
-        """While it is entered the code is broken; gives what is to be done to each history."""
+        """A context in which the code is broken; yields what to do to each history."""
         with pytest.MonkeyPatch.context() as patch:
             yield self.apply(patch) or leave
 
@@ -33,8 +33,8 @@ def leave(history: History) -> None:
 
 
 def code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Replace pieces of the function's source, wherever it is imported.  The pieces are looked for at once: one that is gone
-    must not count as a variant that is caught."""
+    """Replace pieces of the function's source, wherever it is imported.  Missing pieces are an error at once, because an
+    outdated variant must not count as caught."""
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         assert old in source, f"{function.__qualname__} has no {old!r}"

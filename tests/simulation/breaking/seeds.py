@@ -64,4 +64,4 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "the marker of the shared folder is not looked at": (34, 16),
     "an agent starts apps in a folder that is not the one of the release": (1240,),
 }
-"""Seeds that have caught variants which seed 0 does not catch: tried first."""
+"""Seeds that caught variants that seed 0 does not catch; they are tried first."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
-    """Agents take the decision for the release."""
+    """Agents treat the decision as the release."""
     resize = Desired._resize
 
     def announced(desired: Desired, change: k.Resize, time: int) -> None:
@@ -89,7 +89,7 @@ def nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 def among_hostile(
     apply: Callable[[pytest.MonkeyPatch], object],
 ) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
-    """Break code in a history whose cluster knows everyone, with hostile ones among them."""
+    """Break code in a history whose cluster knows everyone, with hostile identities."""
     return together(apply, lambda _: trusted)
 
 

@@ -1,1 +1,1 @@
-"""What has to hold: `checks` at each record and each change of a container, `ending` once everything has settled."""
+"""The invariants: `checks` at each record and each change of a container, `ending` once everything has settled."""

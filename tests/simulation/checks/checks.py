@@ -1,14 +1,14 @@
-"""The promises, checked at every event that matters: what containers do against what the log says, and the other way round.
+"""The promises, checked at every relevant event: containers against the log, and the log against containers.
 
     1  an acknowledged submission is never lost, is answered, and never becomes two apps
-    2  no two generations of an app at once on any machine, no machine beyond its room, no port twice, no container twice
-    3  one writer of rounds for each epoch, epochs that grow, no round of a master that was succeeded
-    4  one log, one state: in the end all folds agree, and every decision comes out again byte for byte
-    5  nothing is stopped but for a reason that is on the log, or because the lease was over
-    6  what strangers write does no harm: all of the above holds with it
+    2  no two generations of an app at once on any machine, no overfull machine, no port twice, no container twice
+    3  one writer of rounds for each epoch, increasing epochs, no round of a master that was succeeded
+    4  one log, one state: in the end, all folds agree, and every decision can be repeated byte for byte
+    5  containers are stopped only for a reason on the log, or because the lease has ended
+    6  records of strangers do no harm: all of the above still holds
 
-And about facts: what agents and masters say of containers is true, each end is told once, and no work is lost but what came
-after the last checkpoint.
+And about facts: those of agents and masters about containers are true, each end is reported once, and only work after the last
+checkpoint is lost.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from tests.simulation.world.world import World
 
 STRANGER = "stranger"
-"""With which the ids of records begin that neither masters nor agents nor clients wrote."""
+"""The prefix of ids of records by neither masters nor agents nor clients."""
 _KEPT_S = 15.0
-"""How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
+"""How long after its end a fault may explain that a node was not heard: timeouts and delayed messages."""
 
 
 class Checks:
@@ -80,7 +80,7 @@ class Checks:
         self._heard: dict[str, float] = {}
         """When something of each node was last stored, heartbeat or not."""
         self._gone: set[Key] = set()
-        """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
+        """Removed by hand. If that was before anyone knew of its start, the agent may start it again."""
         self._started: set[Key] = set()
         """Said to have started."""
         self._overdue = Overdue(self)
@@ -129,8 +129,8 @@ class Checks:
         self._check_begin(container)
 
     def _check_begin(self, container: Container) -> None:
-        """It goes on at what was saved.  The checkpoint that was told is in the folder, and where nothing kept an agent from
-        reading a container's last words, the checkpoint that was saved was told."""
+        """Check that it continues from the saved step.  A reported checkpoint is in the folder, and unless something kept an
+        agent from reading a container's last lines, a saved checkpoint was reported."""
         key, begun = container.key, container.program.begun if container.program else 0
         told = self._released.get(key[:2])
         self.hold(told is None or begun >= told, f"{named(key)} begins at step {begun}; step {told} was saved and told")
@@ -166,35 +166,35 @@ class Checks:
         self._gone.add(key)
 
     def folder_gone(self, key: Key) -> None:
-        """Where a checkpoint lies that it saves at that time, and whether that is told, is a matter of luck; what was told is
-        there all the same.  The same is true of the last words of a container that has ended, until its agent has told
-        them: the agent believes them only where it finds the shared folder."""
+        """The place of a checkpoint that is saved at that time, and whether it is reported, are random; reported checkpoints
+        exist anyway.  The same applies to the last lines of an ended container until its agent has reported them: the agent
+        believes them only if it finds the shared folder."""
         if key in self.launched and not self._told[key]:
             self.lost_by_nature.add(key.app)
 
     def removed(self, container: Container) -> None:
-        """By its agent: what it knows is on the log."""
+        """Its agent removed it: its report is on the log."""
         key = container.key
         told = self._told[key] or key in self._concluded or self.launched.get(key) is not container
         self.hold(bool(told), f"{named(key)} is removed, and nobody told of its end")
 
     def asked(self, container: Container) -> None:
-        """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
+        """Promise 5: only containers that the log no longer wants are stopped, or all when the lease has ended."""
         key, machine = container.key, container.machine
         self.world.trace("container is asked to stop", key=tuple(key))
         over = machine.lease_until is not None and self.world.now >= machine.lease_until
         self.hold(over or not wanted(self.whole, key), f"{named(key)} is stopped, which the log wants to run")
 
     def look(self) -> None:
-        """Look at all containers, every now and then."""
+        """Check all containers at intervals."""
         self._overdue.look()
 
     def heard(self, node: str) -> None:
-        """A heartbeat is stored."""
+        """A heartbeat was stored."""
         self._heard[node] = self.world.now
 
     def extended(self, machine: Machine, seconds: float) -> None:
-        """The lease counts from when something was sent that is stored, so never from later than when it was."""
+        """The lease counts from when a stored heartbeat was sent, so never from later than when it was stored."""
         node = self.whole.nodes.get(machine.name)
         lease = max(self.whole.settings.node_lease_s, node.lease_s if node else 0.0)
         last = self._heard.get(machine.name, 0.0)
@@ -204,7 +204,7 @@ class Checks:
         )
 
     def lease_over(self, machine: Machine) -> None:
-        """The guard is about to kill: right only where something kept the agent from extending."""
+        """The guard is about to kill: correct only if something kept the agent from extending the lease."""
         since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
         self.world.trace("the lease is over", node=machine.name)
         lease = min((node.lease_s for node in self.whole.nodes.values()), default=self.whole.settings.node_lease_s)
@@ -257,7 +257,7 @@ class Checks:
         self._shut.folded(self.whole)
 
     def _settings(self) -> None:
-        """Whatever anybody asks for: a node is lost before its lease is over, and not for a single late heartbeat."""
+        """Check any settings: a node is lost before its lease ends, and not because of a single late heartbeat."""
         settings = self.whole.settings
         beat, grace, lease = settings.heartbeat_s, settings.node_grace_s, settings.node_lease_s
         self.hold(
@@ -346,7 +346,7 @@ class Checks:
                 pass
 
     def _elected(self) -> None:
-        """A master that can renew its lease is not succeeded."""
+        """Check that a master that can renew its lease is not succeeded."""
         last = max(self.disturbed.values(), default=0.0)
         self.hold(
             len(self._epochs) == 1 or self.world.now - last < _KEPT_S,
@@ -369,10 +369,10 @@ class Checks:
             self._placed[container.node].add(Key(fact.app, fact.generation, container.slot))
 
     def _completed(self, fact: k.AppCompleted) -> None:
-        """The state may have let go of the generation already, so what was launched counts, too."""
+        """The state may have dropped the generation already, so launched containers count, too."""
         app = self.whole.apps.get(fact.app)
         generation = app.generations.get(fact.generation) if app else None
-        # Members of a live app that left, or were lost, have nothing to finish.
+        # Members of a live app that left, or were lost, need not finish.
         live = app is not None and app.spec.elastic == "live"
         keys = {key for key in self.launched if key[:2] == (fact.app, fact.generation) and not live}
         keys |= {Key(fact.app, fact.generation, slot) for slot in (generation.containers if generation else ())}
@@ -383,13 +383,13 @@ class Checks:
             )
 
     def _check_failed(self, fact: k.GenerationFailed | k.AppFailed) -> None:
-        """Unreachable is not failed: something of it has ended in truth."""
+        """Check that a failed generation really has an ended container: unreachable is not failed."""
         app = self.whole.apps.get(fact.app)
         generation = app.generations.get(fact.generation) if app else None
         if generation is None or not app:
             return
         if app.spec.elastic == "live" and fact.failure == "stalled":
-            return  # Its peers say so, of a member that hangs.
+            return  # Its peers report a member that hangs.
         keys = [Key(fact.app, fact.generation, slot) for slot in generation.containers]
         well = [key for key in keys if key in self.launched and self.launched[key].state == "running"]
         self.hold(len(well) < len(keys), f"generation {fact.generation} of {fact.app} is said to have failed, and runs")
@@ -401,7 +401,8 @@ class Checks:
             )
 
     def _lost(self, node: str) -> None:
-        """Only a node that was hit itself: an outage of the server, or of a master's ears, says nothing about nodes."""
+        """Check that only a node that was hit itself is lost: an outage of the server or of a master says nothing about
+        nodes."""
         last = self.disturbed.get(node, 0.0)
         self.hold(
             self.world.now - last < self.whole.settings.node_grace_s + _KEPT_S,
@@ -409,8 +410,8 @@ class Checks:
         )
 
     def _conclude(self, node: str) -> None:
-        """From here on the log counts all that was on this node as ended, and nobody has to tell of it, nor of what they
-        saved last."""
+        """From here on, the log counts all containers on this node as ended, so their ends and last checkpoints need not be
+        reported."""
         left = {key for key, one in self.launched.items() if one.machine.name == node and not self._told[key]}
         self._concluded |= left
         self.lost_by_nature |= {key.app for key in left}
@@ -421,7 +422,7 @@ class Checks:
     # --- the end -------------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> bool:
-        """Nothing runs, is asked for or has to be told."""
+        """Return whether nothing runs, is requested or remains to be reported."""
         return (
             not self.whole.names
             and not self.whole.submissions
@@ -435,7 +436,7 @@ class Checks:
         return [key for key in self.launched if not self._told[key] and key not in self._concluded]
 
     def limbo(self) -> str:
-        """What keeps it from coming to rest."""
+        """Return what keeps the history from coming to rest."""
         said = [
             f"{app.id} is {app.phase}: {app.waiting} {app.generations.get(app.generation)}"
             for app in self.whole.live_apps()

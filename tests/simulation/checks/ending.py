@@ -1,4 +1,4 @@
-"""What holds at the end of a history, when everything has come to rest."""
+"""The invariants at the end of a history, when everything has come to rest."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 def check_death(world: World, process: Process) -> None:
-    """An agent may give up before it has begun, where its engine can't be reached; nobody does because of the log, which is
-    waited for."""
+    """Check why a process ended: an agent may give up at its start if its engine can't be reached; none gives up because of
+    the log, for which they wait."""
     causes = leaves(process.error)
     if not all(isinstance(cause, RuntimeFault) for cause in causes):
         world.fail(f"{process.name} died: {causes!r}")
 
 
 def leaves(error: BaseException | None) -> list[BaseException]:
-    """What was really raised, without the groups around it."""
+    """Return the exceptions without the groups around them."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error] if error is not None else []
 
 
 def check_end(history: History) -> None:
-    """Promises 1 and 4, and that all room is free.  Raises Broken."""
+    """Check promises 1 and 4, and that all room is free.  Raises Broken."""
     world, hold = history.world, history.checks.hold
     free = _surely_free(world.whole, world.whole.nodes).room
     for name, node in world.whole.nodes.items():
@@ -62,7 +62,7 @@ def check_end(history: History) -> None:
 
 
 def _check_folds(history: History) -> None:
-    """However the log is cut, and whoever folded it as it came."""
+    """Check that all folds agree, however the log is cut."""
     world, hold = history.world, history.checks.hold
     again, resumed = State(), State()
     records = world.server.records[: world.whole.seq]  # The last one may not be durable yet.
@@ -83,7 +83,7 @@ def _check_folds(history: History) -> None:
 
 
 def has_read(world: World, desired: Desired) -> bool:
-    """Return whether an agent has folded the last round, or knows as much from its part as is in the whole."""
+    """Return whether an agent has folded the last round, or its part is equivalent to it."""
     if not desired.by_part:
         return desired.round_seq == world.whole.round_seq
     again = Desired(desired.node, by_part=True)
@@ -107,7 +107,7 @@ def _check_desired(history: History, node: str, process: AgentProcess) -> None:
 
 
 def _audit(history: History) -> None:
-    """Every decision comes out again, byte for byte."""
+    """Check that every decision can be repeated byte for byte."""
     log = MemoryLog(history.world.wall, history.world.server.records)
     report = asyncio.run(verify(log))
     history.checks.hold(report.good, f"an audit of the log finds {report.divergence}")

@@ -1,4 +1,4 @@
-"""What the log does not want any more is stopped in bounded time, and what was only created for it is removed."""
+"""Containers that the log no longer wants are stopped in bounded time, and those that were only created are removed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tests.simulation.machines.machine import Container
 
 _STOPPED_S = 20.0
-"""From when the log stops wanting a container that its agent can hear of: for the agent's pauses and the grace time."""
+"""Time after the log stops wanting a container whose agent can read that: for the agent's pauses and the grace time."""
 
 
 def named(key: Key) -> str:
-    """Return what messages call a container."""
+    """Return the name of a container in messages."""
     return f"slot {key.slot} of {key.app} generation {key.generation}"
 
 
@@ -41,7 +41,7 @@ class Overdue:
         """Since when containers were created that nothing is to start."""
 
     def look(self) -> None:
-        """Raises Broken for a container that runs on, or is kept, for too long."""
+        """Raises Broken for a container that keeps running, or is kept, for too long."""
         checks, now = self._checks, self._checks.world.now
         for place, machine in checks.machines.items():
             well_since = max(checks.disturbed.get(machine.name, 0.0), checks.disturbed.get("", 0.0))
@@ -59,7 +59,7 @@ class Overdue:
                 checks.hold(not late, f"{named(container.key)} is kept, and nothing is to start it since {since:.1f} s")
 
     def _works_on(self, key: Key) -> bool:
-        """While its successor is prepared."""
+        """Return whether it works while its successor is prepared."""
         whole = self._checks.whole
         app = whole.apps.get(key.app)
         if app is None or app.ended:
@@ -70,7 +70,7 @@ class Overdue:
         return whole.time < successor.prepare_until
 
     def _idle_since(self, container: Container, now: float) -> float:
-        """Since when a container that was created has no release ahead; 0 if it has, or runs."""
+        """Return since when a created container has no release to wait for; 0 if it has one, or runs."""
         key, app = container.key, self._checks.whole.apps.get(container.key.app)
         ahead = app is not None and not app.ended and app.generation == key.generation
         if container.state != "created" or ahead:

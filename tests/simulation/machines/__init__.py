@@ -1,8 +1,8 @@
 """Models of machines: their engines, the containers on them, and the programs in those.
 
-    machine      the engines' truth: which containers run where, ports, the guard of the lease, power, engine, disk
+    machine      the true state of engines: containers, ports, the guard of the lease, power, engine, disk
     runtime      `agents.runtime.interface.Runtime` over a machine
-    apps         programs as models: steps, checkpoints in a real folder, trouble of their own, how they take SIGTERM
+    apps         programs as models: steps, checkpoints in a real folder, their own failures, reactions to SIGTERM
 
 Start with `machine`.
 """

@@ -1,8 +1,8 @@
 """Apps as models: what the program in a container does, in virtual time.
 
-An app works step by step.  Its first rank writes progress and checkpoints; what it saved lies in the real checkpoint folder,
-so whatever deletes or ignores that folder loses real work.  The start command begins at step 0, the resume command at what
-was saved: a resume that is forgotten is lost work as well.
+An app works step by step.  Its first rank writes progress and checkpoints into the real checkpoint folder, so code that
+deletes or ignores that folder loses real work.  The start command begins at step 0, the resume command at the saved step, so a
+missing resume is lost work as well.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 OnTerm = Literal["save", "leave", "ignore"]
 START, RESUME, SAVE = ["work"], ["work", "--resume"], ["save"]
 PLAN = "PLAN"
-"""The variable that names an app's plan to its program."""
+"""The variable through which a program gets its app's plan."""
 OUT_OF_MEMORY = -1
-"""Stands for an end that the kernel made."""
+"""Represents an end by the kernel."""
 _PEER_LOST_S = 1.0
 
 
@@ -46,26 +46,26 @@ class AppPlan(msgspec.Struct, frozen=True):
     boot_s: float
     """From the start of the container to the first step."""
     checkpoint_every: int
-    """Steps from one checkpoint to the next, 0 for none but on SIGTERM."""
+    """Steps from one checkpoint to the next; 0 for checkpoints only on SIGTERM."""
     on_term: OnTerm
     term_s: float
     """From SIGTERM to its end."""
     term_code: int
     saves_by_command: bool
     fragile: bool
-    """Whether a container ends with an error once a peer of its has died, as programs do that exchange gradients."""
+    """Whether a container ends with an error once a peer has died, like programs that exchange gradients."""
     trouble: float
-    """How probably a container fails by its own fault."""
+    """The probability that a container fails by itself."""
     retries: int
     fails_after_s: float = 0.0
-    """From each start to a failure; 0 for none but by `trouble`."""
+    """Time from each start to a failure; 0 for failures only by `trouble`."""
     pause_s: float = 0.0
-    """From each failure to the next try; 0 for pauses that begin at half a second and double up to four."""
+    """Time from each failure to the next retry; 0 for pauses that begin at half a second and double up to four."""
     live: bool = False
     """Whether it is resized while it runs (`tests.simulation.machines.live`)."""
 
     def document(self) -> dict[str, Any]:
-        """The spec as a client sends it."""
+        """Return the spec as a client sends it."""
         document: dict[str, Any] = {
             "name": self.name,
             "command": START,
@@ -89,7 +89,8 @@ class AppPlan(msgspec.Struct, frozen=True):
 
 
 def draw_app(seed: int, index: int, capacities: Sequence[int]) -> AppPlan:
-    """The app of this index, whatever others there are; an empty cluster of nodes with so many milli-cores holds it."""
+    """Draw the app of this index, independently of others; it fits into an empty cluster of nodes with this many
+    milli-cores."""
     chance = random.Random(f"{seed}.app.{index}")
     cpu = min(chance.choice([500, 1000, 1000, 2000]), max(capacities))
     fits = sum(capacity // cpu for capacity in capacities)
@@ -121,7 +122,7 @@ STRANGERS = AppPlan(
     index=-1, name="stranger", submit_at=0, cpu=500, n_min=1, n_max=1, steps=2, step_s=0.5, boot_s=0.1, checkpoint_every=0,
     on_term="leave", term_s=0.1, term_code=0, saves_by_command=False, fragile=False, trouble=0, retries=3,
 )  # fmt: skip
-"""What an app does that no client of the history's submitted: hardly anything."""
+"""The plan of an app that no client of the history submitted: it does hardly anything."""
 
 
 class Program:
@@ -164,7 +165,7 @@ class Program:
         self._work()
 
     def be_calm(self) -> None:
-        """From now on it works, and does not take long."""
+        """From now on, work without failures, and not for long."""
         self.calm = True
         if self._hangs:
             self._hangs = False
@@ -189,7 +190,7 @@ class Program:
         self._later(self._plan.step_s, self._work)
 
     def save(self) -> None:
-        """A checkpoint: first the file that others read, then the word of it."""
+        """Save a checkpoint: first the file that others read, then the report."""
         if not self._first:
             return
         if self._folder.is_dir():
@@ -200,11 +201,11 @@ class Program:
             self._say(checkpoint=self.step)
 
     def flood(self, lines: int, hole: int) -> None:
-        """Saves once and says so again and again, then leaves a hole in its progress file."""
+        """Save once and report it again and again, then leave a hole in the progress file."""
         if not self._first or not self._alive():
             return
         self.save()
-        if not self._first:  # A live app that has no membership yet has nobody who saves.
+        if not self._first:  # A live app without a membership has no member that saves.
             return
         said = b'{"step": %d}\n{"checkpoint": %d}\n' % (self.step, self.step)
         self._container.note_written()
@@ -250,7 +251,7 @@ class Program:
 
 
 def saved_step(folder: Path) -> int:
-    """What lies in a checkpoint folder, 0 for nothing."""
+    """Return the saved step in a checkpoint folder, 0 for none."""
     try:
         return int((folder / "step").read_text())
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The programs of live apps: members that follow what is announced to them, over a network of their own that never fails.
+"""The programs of live apps: members that follow announcements, over their own network, which never fails.
 
-What one member knows the others know at once, so a group of members is one object.  Its leader, the lowest slot that works,
+All members know everything at once, so a group of members is one object.  Its leader, the lowest slot that works,
 takes the steps, notices who is gone, and switches to a new membership once all of its members are ready for it.
 """
 
@@ -78,7 +78,7 @@ class LiveProgram(Program):
         return group.step >= self._plan.steps or (self.calm and group.step >= group.begun + 3)
 
     def _first_membership(self) -> None:
-        """The one announced last: a member may have failed before any trained."""
+        """Return the latest announced membership: a member may have failed before any trained."""
         membership, slots = self.announced()
         if self._slot == slots[0] and self._group.ready_for(membership, slots):
             self._group.step = self._group.begun = self.step
@@ -120,9 +120,9 @@ class LiveProgram(Program):
     def save(self) -> None:
         """The leader saves for all."""
         self._first = bool(self._group.slots) and self._slot == self._group.slots[0]
-        if self._group.membership:  # Before the first, it has only what it was started with.
+        if self._group.membership:  # Before the first one, it has only its initial state.
             self.step = self._group.step
         super().save()
 
     def peer_died(self) -> None:
-        """Its peers go on."""
+        """Its peers continue."""

@@ -1,7 +1,7 @@
-"""The engines' truth: which containers run when on a machine, whoever believes what.
+"""The true state of engines: which containers run on a machine, independent of what others believe.
 
 A machine outlives its agent: containers, their files, the ports they listen on, and the guard that kills all of them when the
-lease is over.  What happens here is nature, part of no process: it can be hit by faults, and is never killed with an agent.
+lease is over.  This is nature, part of no process: faults can hit it, but it is never killed with an agent.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from tests.simulation.world.world import World
 
 _UNSYNCED_S = 5.0
-"""Of what a program wrote in so long before a loss of power, the disk may have nothing."""
+"""After a loss of power, the disk may lack everything written within this time before it."""
 _AGAIN_S = 1.0
 
 
 class Witness(Protocol):
-    """Who is told of everything that containers do, at the moment they do it."""
+    """Learns of everything that containers do, at the moment they do it."""
 
     def started(self, container: Container) -> None: ...
     def ended(self, container: Container) -> None: ...
@@ -48,7 +48,7 @@ class Witness(Protocol):
         ...
 
     def removed(self, container: Container) -> None:
-        """The agent deletes it and all that is known of it."""
+        """The agent deletes it and everything known about it."""
         ...
 
     def could_not_start(self, key: Key) -> None:
@@ -57,11 +57,11 @@ class Witness(Protocol):
 
     def saved(self, key: Key, step: int) -> None: ...
     def folder_gone(self, key: Key) -> None:
-        """Another folder of checkpoints is mounted than before where this container runs, or ran."""
+        """Another folder of checkpoints than before is mounted where this container runs, or ran."""
         ...
 
     def lost_words(self, key: Key) -> None:
-        """What this container wrote is gone, perhaps unread."""
+        """The container's output is gone, perhaps unread."""
         ...
 
     def extended(self, machine: Machine, seconds: float) -> None: ...
@@ -109,7 +109,7 @@ class Container:
         )
 
     def note_written(self) -> None:
-        """Before each line of the progress file: how long it was then."""
+        """Called before each line of the progress file: note its length."""
         self._written.append((self.machine.world.now, (self.folder / PROGRESS_FILE).stat().st_size))
 
     def lose_tail(self, since: float) -> None:
@@ -151,7 +151,7 @@ class Machine:
         program: Callable[[Container, Machine], Program],
         witness: Witness,
     ) -> None:
-        """`name` is the node's, which another machine may have had before."""
+        """`name` is the node's; another machine may have had it before."""
         self.world = world
         self.host = host
         self.name = name
@@ -198,7 +198,7 @@ class Machine:
             act(*args)
 
     def changed(self) -> None:
-        """Tell whoever listens for hints, unless the engine is down."""
+        """Send a hint to listeners, unless the engine is down."""
         if self.engine_up:
             for listener in self.listeners:
                 listener()
@@ -210,7 +210,7 @@ class Machine:
         return known + [container for container in self.strays if container.state == "running"]
 
     def create(self, spec: ContainerSpec, *, ahead: bool = False) -> Container:
-        """Raises what a runtime raises.  A failure `ahead` of the release is none of the app's."""
+        """Raises what a runtime raises.  A failure `ahead` of the release does not count as the app's."""
         known = self.containers.get(spec.key)
         if known is not None:
             if known.hash != spec_hash(spec):
@@ -237,7 +237,7 @@ class Machine:
         aside.replace(container.folder / name)
 
     def launch(self, key: Key) -> None:
-        """Start what was created; a second request, or one for what was removed meanwhile, does nothing."""
+        """Start a created container; a repeated request, or one for a removed container, does nothing."""
         container = self.containers.get(key)
         if container is None or container.state != "created":
             return
@@ -302,7 +302,7 @@ class Machine:
             self.later(_AGAIN_S, self._guard)
 
     def _kill(self, containers: Iterable[Container]) -> None:
-        """The lease over these is over."""
+        """Kill these containers: their lease has ended."""
         running = [container for container in containers if container.state == "running"]
         if running:
             self.witness.lease_over(self)
@@ -318,15 +318,15 @@ class Machine:
             raise Displaced("the node's folder was removed while the agent ran")
 
     def lose_folder(self, *, whole: bool) -> None:
-        """`rm -rf` of what the runtime knows, or of the whole: what runs there runs on, and ends with the lease that was the
-        last in that folder."""
+        """Remove the runtime's folder, or the node's whole folder: its containers keep running, and end with the last lease in
+        it."""
         self.folders_lost += 1
         if whole:
             shutil.rmtree(self.folder / "agent", ignore_errors=True)
         lost = list(self.containers.values())
         for container in lost:
             gone = container.folder.with_name(f"{container.folder.name}.lost.{self.folders_lost}")
-            os.rename(container.folder, gone)  # what is written there from now on is read by nobody
+            os.rename(container.folder, gone)  # nobody reads what is written there from now on
             container.folder = gone
         self.containers.clear()
         self.strays += lost
@@ -338,7 +338,7 @@ class Machine:
         self._kill(strays)
 
     def lose_power(self, *, tail: bool) -> None:
-        """All that runs is gone; with `tail`, so is what was not written through to the disk."""
+        """End everything that runs; with `tail`, also lose data that was not synced to the disk."""
         code = 255
         self.host.lose_power()
         self.engine_up = False
@@ -355,7 +355,7 @@ class Machine:
         self.lease_until = None if self.lease_until is None else min(self.lease_until, self.world.now)
 
     def stop_engine(self, *, live_restore: bool) -> None:
-        """dockerd dies; without live-restore its containers die with it."""
+        """End dockerd; without live-restore, its containers end with it."""
         self.engine_up = False
         if not live_restore:
             for container in self.running():
@@ -368,11 +368,11 @@ class Machine:
 
     @property
     def mounted(self) -> bool:
-        """Whether the shared folder of checkpoints is."""
+        """Whether the shared folder of checkpoints is mounted."""
         return self.checkpoints.readlink() == self._shared
 
     def mount(self, shared: bool) -> None:
-        """The shared folder of checkpoints, or the empty one that lies below it."""
+        """Mount the shared folder of checkpoints, or unmount it to show the empty one below."""
         wanted = self._shared if shared else self.unmounted
         if self.checkpoints.readlink() == wanted:
             return
@@ -382,13 +382,13 @@ class Machine:
             self.witness.folder_gone(container.key)
 
     def remove_by_hand(self, key: Key) -> None:
-        """`docker rm -f`."""
+        """Do `docker rm -f`."""
         self.kill(key)
         self.witness.lost_words(key)
         self.remove(key, by_hand=True)
 
     def be_calm(self) -> None:
-        """No trouble of the machine's or of its programs' own any more, and work that ends soon."""
+        """From now on, neither the machine nor its programs fail, and their work ends soon."""
         self.calm, self.delay_s = True, 0.02
         self.image_missing = self.disk_full = False
         self.strangers.clear()

@@ -1,6 +1,6 @@
-"""The runtime over a simulated machine: what an agent sees of it, late, and not at all while the engine is down.
+"""The runtime over a simulated machine: an agent sees it with a delay, and not at all while the engine is down.
 
-Requests are performed by the engine a moment after they were made, whether or not the agent that made them still lives.
+The engine performs requests a moment after they were made, even if the agent has died since.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 _TIMEOUT_S = 10.0
-"""After which a request counts as not answered; it may be performed all the same."""
+"""Time after which a request counts as unanswered; it may still be performed."""
 _SAVE_S = 0.3
 _DIE_S = 30.0
 
 
 class SimRuntime:
-    """For one life of an agent; the machine outlives it."""
+    """The runtime for one life of an agent; the machine outlives it."""
 
     name = "simulated"
     limits = True
@@ -81,7 +81,7 @@ class SimRuntime:
             self._machine.later(self._chance.uniform(0, 0.05), self._hint.set)
 
     async def _ask(self, perform: Callable[[], Answer]) -> Answer:
-        """Have the engine do something.  Raises what that raises, and Unavailable."""
+        """Have the engine do something.  Raises its exceptions, and Unavailable."""
         answer: asyncio.Future[tuple[Any, RuntimeFault | KeyError | None]] = asyncio.get_running_loop().create_future()
 
         def act() -> None:
@@ -159,7 +159,7 @@ class SimRuntime:
         return container
 
     async def _ended(self, container: Container, within_s: float) -> bool:
-        """Whether it has ended by then."""
+        """Return whether it has ended by then."""
         if container.state == "running":
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             container.waiters.append(waiter)

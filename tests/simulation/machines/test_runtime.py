@@ -1,4 +1,4 @@
-"""The simulated runtime keeps what every runtime keeps (`tests.agents.runtime.conformance`), in virtual time."""
+"""The simulated runtime passes the conformance suite of runtimes (`tests.agents.runtime.conformance`), in virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         return ContainerSpec(key, "", command or tuple(START), env, {"cpu": 1000}, str(self.folder))
 
     def life(self, play: Play, seconds: float = 60.0) -> None:
-        """An agent's process that plays, for so long."""
+        """Run an agent's process for this long."""
 
         async def main(_: object) -> None:
             runtime = SimRuntime(self.machine, random.Random(1))
@@ -69,7 +69,7 @@ async def ended(runtime: SimRuntime) -> Seen:
     return seen
 
 
-def test_what_is_done_ends_by_itself(world: World) -> None:
+def test_completed_work_ends_by_itself(world: World) -> None:
     async def play(runtime: SimRuntime) -> None:
         assert (await runtime.ensure(bench.spec())).state == "running"
         assert (await ended(runtime)).exit_code == 0
@@ -97,7 +97,7 @@ def test_sigterm_then_sigkill(world: World, on_term: str, killed: bool, code: in
     bench.life(play)
 
 
-def test_work_goes_on_at_what_was_saved_and_only_when_it_is_asked_to(world: World) -> None:
+def test_work_continues_from_the_saved_step_only_on_resume(world: World) -> None:
     async def play(runtime: SimRuntime) -> None:
         await runtime.ensure(bench.spec())
         await asyncio.sleep(10.0)
@@ -154,7 +154,7 @@ def test_when_the_lease_is_over_everything_dies_agent_or_not(world: World) -> No
     assert not bench.machine.running()
 
 
-def test_nothing_answers_while_the_engine_is_down_and_what_was_asked_may_still_happen(world: World) -> None:
+def test_a_stopped_engine_answers_nothing_but_may_still_act(world: World) -> None:
     async def play(runtime: SimRuntime) -> None:
         bench.machine.delay_s = 30.0
         with pytest.raises(Unavailable):
@@ -191,7 +191,7 @@ def test_refusals_and_conflicts(world: World) -> None:
     bench.life(play)
 
 
-def test_a_loss_of_power_takes_what_ran_and_the_last_lines(world: World) -> None:
+def test_a_loss_of_power_ends_containers_and_loses_the_last_lines(world: World) -> None:
     async def start(runtime: SimRuntime) -> None:
         await runtime.extend_lease(600.0)
         await runtime.ensure(bench.spec())

@@ -2,11 +2,11 @@
 
     loop         an asyncio event loop whose time jumps to the next timer
     process      hosts with a clock and a cable; processes that can be killed at any await, paused, cut off
-    server       what the NATS server keeps: the log, heartbeats, who leads, snapshots
+    server       the NATS server's data: the log, heartbeats, the lease, snapshots
     network      a connection between a process and the server: latency, order, outages, late arrivals
     connection   `EventLog`, `Bus` and `Leadership` over such a connection
     shells       the real master, agent and client in such a process
-    world        one seed, and all of the above in it;  told: what the shells log, as lines of its story
+    world        one seed, with all of the above;  told: logs of the shells, as lines of its story
 
 Start with `world`.
 """

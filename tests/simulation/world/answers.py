@@ -1,7 +1,7 @@
-"""Answers of the policy, kept for histories that ask again: half of a history's cost are its allocations.
+"""A cache of the policy's answers: allocations are half of a history's cost.
 
-A policy is a pure function of problem and parameters, so an answer that is known is the answer.  Variants and determinism play
-the same seeds again, and up to where they part they ask the same.
+A policy is a pure function of problem and parameters, so answers can be reused.  Tests of variants and determinism play the
+same seeds again, and pose the same problems until they diverge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Problem
 
 _MOST = 50_000
-"""Answers that are kept; a history has some 25."""
+"""Cached answers; a history has about 25."""
 
 _known: OrderedDict[bytes, Allocation] = OrderedDict()
 _encode = msgspec.msgpack.Encoder().encode
@@ -25,7 +25,7 @@ _allocate = OptimizerPolicy.allocate
 
 
 def remembered(self: OptimizerPolicy, problem: Problem, params: dict[str, Any]) -> Allocation:
-    """Take the place of `OptimizerPolicy.allocate`."""
+    """Replaces `OptimizerPolicy.allocate`."""
     key = _encode((problem, params))
     found = _known.get(key)
     if found is None:

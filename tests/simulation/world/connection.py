@@ -31,12 +31,12 @@ SLOW_PAUSE_S = 0.25
 """How many records a slow reader gets at a time, and the time between."""
 PAUSE_S = 0.1
 BLIP_S = 1.0
-"""How long what is to be stored waits for a connection; it is not sent later."""
+"""How long an append waits for a connection; it is not sent later."""
 TIMEOUT_S = 5.0
 
 
 class Connection:
-    """What `events.nats.connection.Connection` is for a real process."""
+    """The counterpart of `events.nats.connection.Connection`."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.link = Link(world, process)
@@ -50,7 +50,7 @@ class Connection:
 
 
 class Asker:
-    """Questions to the server: each has one answer, or none in time."""
+    """Requests to the server: each has one answer, or none in time."""
 
     def __init__(self, world: World, link: Link) -> None:
         self.link = link
@@ -65,8 +65,8 @@ class Asker:
         timeout: float = TIMEOUT_S,
         back_s: float = TIMEOUT_S,
     ) -> Any:
-        """`question` is a method of the server's, called there with `args` and a way to reply.  A connection that is lost
-        is waited for, so long.  Raises LogUnavailable, and what the server replies with."""
+        """`question` is a method of the server, which is called there with `args` and a function to reply.  If the connection
+        is lost, wait for it within the timeout.  Raises LogUnavailable, and the server's error."""
         link = self.link
         if not link.process.alive:
             raise NotSent(f"{doing}: this process is gone")
@@ -243,7 +243,7 @@ class _Reader:
             self._woken.set_result(None)
 
     async def next(self) -> list[Record]:
-        """Raises LogUnavailable where it has to be opened anew."""
+        """Raises LogUnavailable if it has to be reopened."""
         while not self._buffer:
             if self._broken:
                 raise LogUnavailable("neither records nor heartbeats")
@@ -263,7 +263,7 @@ class _Reader:
 
 
 class SimBus(Bus):
-    """Heartbeats.  Questions to agents find nobody: nothing that is promised depends on them."""
+    """Heartbeats.  Requests to agents get no answer: no promise depends on them."""
 
     def __init__(self, world: World, asker: Asker) -> None:
         self._world = world
@@ -275,7 +275,7 @@ class SimBus(Bus):
         await self._asker.ask("report", self._server.report, subject, bytes(body), timeout=timeout, back_s=BLIP_S)
 
     async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
-        """Some are missed: those of outages, and a few at random, as by a reader that is too slow."""
+        """Yield heartbeats.  Those during outages are missed, and a few at random, as by a slow reader."""
         queue: asyncio.Queue[Record] = asyncio.Queue()
         chance = self._world.chance(f"reports to {self._link.process.name}")
 
@@ -389,7 +389,7 @@ class SimParts(Parts):
 
 
 class SimSnapshots(Snapshots):
-    """Beside the log at the server."""
+    """Snapshots beside the log at the server."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker

@@ -1,12 +1,12 @@
-"""An asyncio event loop in virtual time: nothing is waited for, the time jumps to the next timer.
+"""An asyncio event loop in virtual time: it never waits; time jumps to the next timer.
 
 Every callback belongs to a life (of a simulated process) or to nature.  Which one is known by its context, which tasks
-inherit from the task that made them.  The callbacks of a life that is over are kept and never run, which is what kill -9
-does: no `finally` block, nothing more has an effect.  Those of a paused one are kept until it goes on.
+inherit from the task that made them.  The callbacks of an ended life are kept and never run, like after SIGKILL: no `finally`
+block runs, and nothing has an effect any more.  Those of a paused life are kept until it resumes.
 
     SimulationError
-    ├── Deadlock     there is nothing to run and nothing to wait for
-    └── Livelock     callbacks call each other for ever, and hardly any time passes
+    ├── Deadlock     nothing to run and nothing to wait for
+    └── Livelock     callbacks call each other endlessly, and hardly any time passes
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from contextvars import Context
 
 STEP_S = 1e-6
-"""What each callback takes.  Without, whoever waits for a moment that is a rounding error ahead would wait for ever."""
+"""The duration of each callback. Without it, waiting for a moment that is a rounding error ahead would never end."""
 MOST_STEPS_A_SECOND = 300_000
-"""Far more than any honest burst of work."""
+"""Far more callbacks than any legitimate burst of work."""
 
 
 class SimulationError(Exception):
-    """Root of what can be wrong with a simulation itself."""
+    """Root of the errors of a simulation itself."""
 
 
 class Deadlock(SimulationError):
-    """Everybody waits, and no timer is set."""
+    """All tasks wait, and no timer is set."""
 
 
 class Livelock(SimulationError):
-    """Something goes round without waiting."""
+    """Something loops without waiting."""
 
 
 class Life:
-    """What the loop knows of a process: whether its callbacks run, and how many have."""
+    """The loop's view of a process: whether its callbacks run, and how many have run."""
 
     __slots__ = ("alive", "crash_at", "kept", "paused", "running", "steps")
 
@@ -64,11 +64,11 @@ class Life:
 
 
 OWNER: contextvars.ContextVar[Life | None] = contextvars.ContextVar("simulated process", default=None)
-"""Whose callback or task this is, None for nature's."""
+"""The owner of the callback or task, None for nature."""
 
 
 class _Handle(asyncio.TimerHandle):
-    """A callback with its owner.  Slimmer than asyncio's own: a history is some ten thousands of these."""
+    """A callback with its owner.  Smaller than asyncio's own: a history has tens of thousands of them."""
 
     __slots__ = ("owner",)
 
@@ -99,7 +99,7 @@ class _Handle(asyncio.TimerHandle):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set does not follow from its address: task groups cancel theirs in a set's order."""
+    """A task whose place in a set does not depend on its address: task groups cancel their tasks in a set's order."""
 
     number = 0
 
@@ -108,7 +108,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """Starts at time 0.  What asyncio needs for tasks, futures and timers; no sockets, signals, threads, subprocesses."""
+    """Starts at time 0.  Has what asyncio needs for tasks, futures and timers; no sockets, signals, threads, subprocesses."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -162,7 +162,7 @@ class Loop(asyncio.AbstractEventLoop):
         return handle
 
     def release(self, handles: list[_Handle]) -> None:
-        """Run what was kept of a paused process, before what has come since."""
+        """Run the kept callbacks of a paused process, before those that came since."""
         self._ready.extendleft(reversed(handles))
         handles.clear()
 
@@ -173,7 +173,7 @@ class Loop(asyncio.AbstractEventLoop):
         task: asyncio.Task[Any] = asyncio.Task(
             coro, loop=self, name=None if name is None else str(name), context=context
         )
-        # Tasks of dead processes must not be collected before the end, for that would run their `finally` blocks.
+        # Tasks of dead processes must not be garbage-collected before the end, which would run their `finally` blocks.
         self._tasks.append(task)
         if len(self._tasks) > self._most_tasks:
             self._most_tasks = max(256, 2 * len(self.unfinished()))
@@ -182,7 +182,7 @@ class Loop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """One step later, in the loop: so the process may die before it, and other steps may come between."""
+        """Run it one step later, in the loop, so that the process may die before it, and other steps may come between."""
         del executor
         future = self.create_future()
         self.call_soon(_run_inline, future, func, args)
@@ -191,7 +191,7 @@ class Loop(asyncio.AbstractEventLoop):
     # --- running --------------------------------------------------------------------------------------------------------
 
     def run_forever(self) -> None:
-        """Until `stop`.  Raises Deadlock, Livelock, and whatever a callback of nature's raises."""
+        """Run until `stop`.  Raises Deadlock, Livelock, and exceptions of nature's callbacks."""
         self._begin()
         try:
             self._run(math.inf)
@@ -210,7 +210,7 @@ class Loop(asyncio.AbstractEventLoop):
         return future.result()
 
     def run_to(self, time: float) -> None:
-        """Until there is nothing more to do before `time`, which it then is."""
+        """Run until nothing is left to do before `time`, and set the time to it."""
         self._begin()
         try:
             self._run(time)
@@ -245,7 +245,7 @@ class Loop(asyncio.AbstractEventLoop):
         return timers[0][0] if timers else math.inf
 
     def _run(self, until: float) -> None:
-        """Whatever is ready or due; where nothing is, the time jumps to the next timer, unless that is after `until`."""
+        """Run everything that is ready or due; if nothing is, jump to the next timer, unless that is after `until`."""
         ready, timers = self._ready, self._timers
         while not self._stopping:
             while timers and timers[0][0] <= self.now:
@@ -264,11 +264,11 @@ class Loop(asyncio.AbstractEventLoop):
             self.now += STEP_S
             handle._context.run(handle._callback, *handle._args)
             if self.steps == self._counted:
-                self._count_anew()
+                self._count_again()
 
-    def _count_anew(self) -> None:
+    def _count_again(self) -> None:
         if self.now - self._counted_at < 1.0:
-            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
+            raise Livelock(f"at {self.now:.3f} s more happens in a second than is possible")
         self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
     @staticmethod
@@ -287,7 +287,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._generators[id(generator)] = contextvars.copy_context()
 
     def _drop_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """One that was left before its end is closed by a task of the process that had begun it."""
+        """Close an unfinished generator in a task of the process that began it."""
         context = self._generators.pop(id(generator))
         if not self._closed:
             self.call_soon(self._close_generator, generator, context=context)
@@ -296,12 +296,12 @@ class Loop(asyncio.AbstractEventLoop):
         self.create_task(_close(generator))
 
     def unfinished(self) -> list[asyncio.Task[Any]]:
-        """Those that are done are let go, whereupon an exception that nobody took from one is among the `faults`."""
+        """Return the unfinished tasks; finished ones are dropped, so their unretrieved exceptions appear in `faults`."""
         self._tasks = [task for task in self._tasks if not task.done()]
         return list(self._tasks)
 
     def forget_timers(self) -> None:
-        """What was going to happen does not."""
+        """Cancel all timers."""
         self._timers.clear()
         self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
@@ -353,7 +353,7 @@ class Loop(asyncio.AbstractEventLoop):
 
 
 def _run_inline(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """As a thread would: it runs also when nobody waits for it any more."""
+    """Run it like a thread: even if nobody waits for it any more."""
     try:
         result = func(*args)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""One connection between a process and the server: what is sent arrives late and in order, or, after an outage, not at all.
+"""One connection between a process and the server: messages arrive late and in order, or, after an outage, not at all.
 
-It behaves as TCP under nats-py does.  Within a connection nothing is overtaken.  A silent cut holds back what is sent; when
-it heals, the connection either goes on and all of it arrives, late (long after the sender gave up), or it is broken.  When a
-connection breaks, a drawn part of what was on its way to the server still arrives, and no answer does.
+It behaves like TCP under nats-py.  Within a connection, messages keep their order.  A silent cut holds back messages; when it
+heals, the connection either continues and all of them arrive late (long after the sender gave up), or it breaks.  When a
+connection breaks, a random part of the messages to the server still arrives, and no answer does.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from tests.simulation.world.world import World
 
 SILENCE_S = 3.5
-"""After so long without heartbeats a reader opens anew, as `events.nats.reader` does."""
+"""After this time without heartbeats, a reader reopens, like `events.nats.reader`."""
 RECONNECT_S = (0.02, 0.4)
 NOTICE_S = (15.0, 30.0)
-"""When a client finds by unanswered pings that its connection is dead."""
+"""Time after which a client notices by unanswered pings that its connection is dead."""
 OUTLIVES_S = 20.0
-"""A silent cut up to so long may be outlived by the connection."""
+"""A connection may survive a silent cut up to this long."""
 SLOW = 0.01
-"""The part of messages that take much longer than the others."""
+"""The fraction of messages that take much longer than the others."""
 
 
 class Asked:
-    """A question whose answer is awaited by a task of the process."""
+    """A request whose answer a task of the process awaits."""
 
     __slots__ = ("future",)
 
@@ -41,7 +41,7 @@ class Asked:
         self.future = future
 
     def take(self, answer: object) -> None:
-        """An exception is raised to who asked.  Only the first answer counts."""
+        """Take an answer; an exception is raised in the asking task.  Only the first answer counts."""
         if not self.future.done():
             if isinstance(answer, Exception):
                 self.future.set_exception(answer)
@@ -50,14 +50,14 @@ class Asked:
 
 
 class Link:
-    """The wire of one process.  `connected` is what the client believes."""
+    """The connection of one process.  `connected` is what the client believes."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.process = process
         self.connected = False
         self.asking: dict[Asked, None] = {}
         self.on_break: list[Callable[[], None]] = []
-        """Told when the connection is broken, or silent for so long that readers open anew."""
+        """Told when the connection is broken, or silent for so long that readers open it again."""
         self._world = world
         self._host = process.host
         self._server = world.server
@@ -84,7 +84,7 @@ class Link:
         return self._base_s * (0.5 + chance.random())
 
     def up(self, request: Callable[[], None], reply: Callable[[Any], None] | None = None) -> None:
-        """To the server, which calls `request`, or refuses it by `reply`."""
+        """Send to the server, which calls `request`, or refuses it by `reply`."""
         self._up_at = max(self._up_at, self._world.now + self._latency(), self._host.lag_until)
         self._world.at(self._up_at, self._arrive_up, self._life, (request, reply))
 
@@ -97,7 +97,7 @@ class Link:
             self._server.handle(*request)
 
     def down(self, message: Callable[[], None], *, in_order: bool = True) -> None:
-        """To the process."""
+        """Send to the process."""
         if not self.connected:
             return
         at = max(self._world.now + self._latency(), self._host.lag_until)
@@ -136,7 +136,7 @@ class Link:
         if not self.connected:
             self.reconnect_soon()
         elif self._chance.random() < 0.6:
-            # At once, for what was sent after them must not come before them.
+            # At once, because later messages must not overtake them.
             self._flush(len(self._held_up))
             held, self._held_down = self._held_down, []
             for message in held:
@@ -150,7 +150,7 @@ class Link:
             self._server.handle(*request)
 
     def broken(self, reason: str) -> None:
-        """What waits for an answer is told at once; whether it had arrived nobody says."""
+        """Fail all waiting requests at once; whether they had arrived is unknown."""
         if not self.connected:
             return
         self.connected = False
@@ -180,7 +180,7 @@ class Link:
                     future.set_result(None)
 
     async def back(self, seconds: float) -> bool:
-        """Wait so long for a connection, where there is none.  Whether there is one then."""
+        """Wait for a connection, at most this long; return whether there is one."""
         if not self.connected and not self._gone:
             future = self._world.loop.create_future()
             self._awaiting.append(future)
@@ -190,7 +190,7 @@ class Link:
         return self.connected
 
     def leave(self, *, lose: bool) -> None:
-        """The process is gone.  Its kernel still sends what it had been given; with `lose` only a part."""
+        """The process is gone.  Its kernel still sends pending data; with `lose`, only a part of it."""
         self._gone = True
         for tell in list(self.on_break):
             tell()

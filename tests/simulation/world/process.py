@@ -1,7 +1,7 @@
 """Simulated hosts and the processes on them.
 
-A host has a wall clock of its own, a cable to the server and a folder.  A process is one life: killed, it is gone for good,
-and what comes back is another process.  Monotonic time is the loop's, the same for all.
+A host has its own wall clock, a cable to the server and a folder.  A process is one life: once killed, it is gone permanently,
+and a restart is another process.  Monotonic time is the loop's, the same for all.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Process(Life):
         return self.world.loop.create_task(coro, context=self._context.copy())
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A further task of this process; an exception that nobody takes from it fails the seed."""
+        """Start a further task of this process; an unretrieved exception fails the seed."""
         return self._task(coro)
 
     def on_end(self, tell: Callable[[Process], None]) -> None:
-        """`tell` is called, by nature, once it has ended by itself or was killed."""
+        """Call `tell`, in nature's name, once it has ended by itself or was killed."""
         self._on_end.append(tell)
 
     def _main_ended(self, main: asyncio.Task[Any]) -> None:
@@ -72,8 +72,8 @@ class Process(Life):
             self.world.after(0.0, tell, self)
 
     def kill(self, *, crash_in: int = 0, lose: bool = False) -> None:
-        """kill -9, at once or right before its `crash_in`-th step from now.  What it had sent arrives, but with `lose`,
-        as when the machine loses power, only a drawn part of it."""
+        """Send SIGKILL, at once or right before its `crash_in`-th step from now.  Its sent messages arrive; with `lose`, as in
+        a power loss, only a random part of them."""
         if not self.alive:
             return
         if crash_in:
@@ -87,28 +87,28 @@ class Process(Life):
         self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: time goes on, and nothing of it runs."""
+        """Send SIGSTOP: time continues, and nothing of it runs."""
         if self.running:
             self.world.trace("is paused", process=self.name)
             self.paused, self.running = True, False
 
     def resume(self) -> None:
-        """SIGCONT: it takes up all that has come for it, and its timers fire late."""
+        """Send SIGCONT: it processes everything that has arrived, and its timers fire late."""
         if self.alive and self.paused:
             self.world.trace("goes on", process=self.name)
             self.paused, self.running = False, True
             self.world.loop.release(self.kept)
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         if self.alive:
             self.world.trace("is told to stop", process=self.name)
-            # Its own task has to do it: a paused process hears of a signal when it goes on.
+            # Its own task has to do it: a paused process receives a signal when it resumes.
             self.world.loop.call_soon(self._main.cancel, context=self._context)
 
     def unbury(self) -> None:
-        """At the end of the world its tasks unwind, so that Python has nothing to complain about; its connections are
-        gone, and nobody looks at what it still does."""
+        """At the end of the world, unwind its tasks, so that Python issues no warnings; its connections are gone, and its
+        actions have no effect."""
         self.alive = self.paused = False
         self.crash_at, self.running = 0, True
         self.world.loop.release(self.kept)
@@ -136,7 +136,7 @@ class Host:
     # --- clock ----------------------------------------------------------------------------------------------------------
 
     def clock(self) -> int:
-        """Its wall clock, UTC nanoseconds."""
+        """Return its wall clock, UTC nanoseconds."""
         return self.world.wall() + self._skew
 
     def step_clock(self, seconds: float) -> None:
@@ -149,21 +149,21 @@ class Host:
         return self.begin(Process(self, name, main))
 
     def begin(self, process: P) -> P:
-        """One that was just made."""
+        """Register a new process."""
         self.processes.append(process)
         self.world.processes.append(process)
         return process
 
     def lose_power(self) -> None:
-        """All its processes are gone at once; what they were just sending may not have left the machine."""
+        """End all its processes at once; their latest messages may not have left the machine."""
         for process in list(self.processes):
             process.kill(lose=True)
 
     # --- cable ----------------------------------------------------------------------------------------------------------
 
     def cut(self, *, silent: bool = True, way: str = "both") -> None:
-        """Nothing passes any more.  A silent cut is noticed only by what does not come; otherwise connections break at
-        once.  `way`: "both", "up" (nothing reaches the server) or "down".  Several cuts add up, and heal at once."""
+        """Let nothing pass any more.  A silent cut is noticed only by missing messages; otherwise, connections break at once.
+        `way`: "both", "up" (nothing reaches the server) or "down".  Several cuts add up, and heal at once."""
         self.world.trace("is cut off", host=self.name, silent=silent, way=way)
         self.cuts += 1
         self.cut_up |= way != "down"
@@ -175,7 +175,7 @@ class Host:
                 link.broken("the connection was lost")
 
     def heal(self) -> None:
-        """What was held back by a silent cut arrives late and in order, where the connection outlived the cut."""
+        """End a cut: messages that a silent cut held back arrive late and in order, if the connection survived the cut."""
         if self.cut_up or self.cut_down:
             self.world.trace("is back", host=self.name)
             self.cuts += 1
@@ -184,13 +184,13 @@ class Host:
                 link.healed()
 
     def reset(self) -> None:
-        """Its connections break, and are made anew."""
+        """Break its connections, which are then reopened."""
         self.world.trace("connections break", host=self.name)
         for link in self._links():
             link.broken("the connection was reset")
 
     def lag(self, seconds: float) -> None:
-        """Nothing passes for so long, and then all of it."""
+        """Hold back everything for this long, and then let it pass."""
         self.world.trace("network is slow", host=self.name, seconds=seconds)
         self.lag_until = max(self.lag_until, self.world.loop.now + seconds)
 

@@ -1,8 +1,8 @@
-"""What the NATS server keeps, and how it fails: the truth behind every simulated connection.
+"""The NATS server's data, and its failures: the truth behind every simulated connection.
 
 An append is written, and a moment later it is durable: then it is acknowledged and readers see it, as with
-`sync_interval: always` or on a quorum.  A server that is killed keeps all that was durable, and of what was only written a
-drawn part.  Heartbeats, the lease, snapshots and the ids of the duplicate window survive with it.
+`sync_interval: always` or on a quorum.  A killed server keeps everything durable, and a random part of what was only written.
+Heartbeats, the lease, snapshots and the ids of the duplicate window survive with it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 WINDOW_S = 600.0
 MAX_PAYLOAD = 2**20
-"""Bytes of a message, as by default."""
+"""The largest message in bytes, as by default."""
 HEADER_ROOM = 1024
 SYNC_S = (0.0002, 0.003)
 
 
 class Subscription:
-    """One reader of the log as the server knows it.  `deliver` puts records on the reader's wire."""
+    """One reader of the log, on the server's side.  `deliver` sends records to the reader."""
 
     def __init__(self, after: int, subjects: Sequence[str], deliver: Callable[[list[Record]], None]) -> None:
         self.after = after
@@ -50,12 +50,12 @@ class Subscription:
 
 
 class Server:
-    """All of it, without a network.  What is asked is answered through a `reply` with a result or an error."""
+    """The server without a network.  Requests are answered through a `reply` with a result or an error."""
 
     def __init__(self, world: World) -> None:
         self.records: list[Record] = []
         self.purged = 0
-        """Records up to this sequence are in `records`, which is the truth, and no longer given to anybody."""
+        """Records up to this sequence are in `records`, which is the truth, but are no longer delivered."""
         self.on_purge: list[Callable[[int], None]] = []
         """Told of the last sequence that is about to be removed."""
         self.durable = 0
@@ -111,7 +111,7 @@ class Server:
         self._skew += int(seconds * SECOND)
 
     def crash(self, down_s: float) -> None:
-        """kill -9, and up again after `down_s`."""
+        """Kill it, and start it again after `down_s`."""
         if not self.up:
             return
         self.up = False
@@ -140,19 +140,19 @@ class Server:
             tell()
 
     def pause(self, seconds: float) -> None:
-        """It does nothing for so long: either it stalls, and answers everything afterwards, or the stream has no leader,
-        and it says so at once."""
+        """Do nothing for this long: either stall, and answer everything afterwards, or report at once that the stream has no
+        leader."""
         self._refuses = self._chance.random() < 0.4
         self._world.trace("server is stalled", seconds=seconds, refuses=self._refuses)
         self._paused_until = max(self._paused_until, self._world.now + seconds)
-        self._world.at(self._paused_until, self._go_on)
+        self._world.at(self._paused_until, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         while self._inbox and self._world.now >= self._paused_until:
             self._inbox.popleft()()
 
     def handle(self, request: Callable[[], None], reply: Callable[[Any], None] | None = None) -> None:
-        """A request has arrived.  `reply` is how it can be refused."""
+        """Handle a request, which `reply` can refuse."""
         if not self.up:
             return
         if self._world.now >= self._paused_until and not self._inbox:
@@ -234,12 +234,12 @@ class Server:
         reply(Subscription(after, subjects, lambda _: None).wanted(found) if subjects else found)
 
     def still_there(self, record: Record, reply: Callable[[Any], None]) -> None:
-        """Whether this is the record of that sequence, where there is one."""
+        """Return whether this is the record of that sequence, if there is one."""
         there = self.records[record.seq - 1] if record.seq <= self.durable else record
         reply(None if there == record else LogDamaged(f"record {record.seq} is another one than was read before"))
 
     def subscribe(self, reader: Subscription, reply: Callable[[Any], None]) -> None:
-        """From now on it gets what comes, after all that there is."""
+        """Deliver all existing records to it, and then new ones."""
         if reader.after < self.purged:
             reply(Archived(self.purged))
             return
@@ -261,7 +261,7 @@ class Server:
         reply(self.purged)
 
     def purge(self, upto: int, reply: Callable[[Any], None]) -> None:
-        """One that arrives late, from a master that was succeeded, finds nothing to remove."""
+        """A late request of a master that was succeeded removes nothing."""
         if upto <= self.purged:
             reply(None)
             return
@@ -345,7 +345,7 @@ class Server:
 
     @property
     def held(self) -> Held | None:
-        """The lease as it is stored."""
+        """Return the stored lease."""
         return self._held
 
     def _store(self, held: Held) -> Held:

@@ -31,7 +31,7 @@ def _nothing_listens(address: str, port: int) -> bool:
 
 
 def _solver(chance: Random) -> Callable[..., Any]:
-    """As a thread would: it takes a while, and looks at the state at any time within that."""
+    """Compute like a thread: it takes a while, and reads the state at any time meanwhile."""
 
     async def solve(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         takes, looks = chance.choice([0.0, 0.002, 0.02, 0.2, chance.choice([0.2, 2.0])]), chance.random()
@@ -44,7 +44,7 @@ def _solver(chance: Random) -> Callable[..., Any]:
 
 
 class MasterProcess(Process):
-    """`master` is there once its first step has run."""
+    """`master` is set once its first step has run."""
 
     master: Master
 
@@ -54,13 +54,13 @@ class AgentProcess(Process):
 
 
 class ClientProcess(Process):
-    """It does nothing by itself: `process.spawn(process.client.submit(…))`."""
+    """It does nothing by itself; use `process.spawn(process.client.submit(…))`."""
 
     client: Client
 
 
 class _WritesNone(PartWriter):
-    """A master of an earlier release: it knows of no parts."""
+    """A master of an earlier release, without parts."""
 
     async def run(self, state: Callable[[], State]) -> None:
         del state
@@ -75,8 +75,8 @@ def start_master(
     beside: Callable[[Master, Connection, Host], RotationService] | None = None,
     **options: Any,
 ) -> MasterProcess:
-    """`name` must be another one for each life.  `options` are further arguments of Master's.  `beside` makes what rotates the
-    log beside it, over a connection of its own."""
+    """`name` must differ for each life.  `options` are further arguments of Master.  `beside` creates the rotation service
+    next to it, with its own connection."""
 
     async def main(process: Process) -> None:
         assert isinstance(process, MasterProcess)
@@ -115,7 +115,7 @@ def start_agent(
     *,
     port_taken: Callable[[str, int], bool] = _nothing_listens,
 ) -> AgentProcess:
-    """`runtime` makes what this agent drives the node's engine with.  `root` is the agent's folder, kept over its lives."""
+    """`runtime` creates the runtime of this agent.  `root` is the agent's folder, kept over its lives."""
 
     async def main(process: Process) -> None:
         assert isinstance(process, AgentProcess)

@@ -1,4 +1,4 @@
-"""The folder of a history belongs to it alone, and what removes it anyway is not taken for a broken promise."""
+"""The folder of a history belongs to it alone, and if something else removes it, that does not count as a broken promise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_in_use_is_never_swept(shelf: Path) -> None:
-    """Whatever the ids of processes say: this one belongs to a process that no one here can see."""
+    """Regardless of process ids: this folder belongs to a process that is invisible here."""
     left = shelf / f"{worlds._PREFIX}999999999-0"
     left.mkdir()
     with World(1) as world:

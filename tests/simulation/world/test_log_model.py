@@ -1,4 +1,4 @@
-"""The model of the log keeps what every log keeps, and loses, delays and repeats only what the real one may."""
+"""The model of the log passes the conformance suite of logs, and loses, delays and repeats only what the real one may."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ for _name, _method in inspect.getmembers(LogConformance, inspect.iscoroutinefunc
 
 
 class Writer:
-    """Appends numbered facts, each again and again under the same id until it knows that it is stored."""
+    """Appends numbered facts, each repeatedly under the same id until it is known to be stored."""
 
     def __init__(self, host: Host, name: str, count: int) -> None:
         self.host, self.name, self.count = host, name, count
@@ -83,7 +83,7 @@ class Writer:
 
 
 class Leader:
-    """Writes rounds, each after the last one that it knows; says which of them were its own."""
+    """Writes rounds, each after the last one that it knows; records which of them were its own."""
 
     def __init__(self, host: Host, name: str) -> None:
         self.host, self.name = host, name
@@ -150,7 +150,7 @@ def _mend(host: Host) -> None:
 
 
 def play(seed: int, *, break_server: Callable[[World], None] = lambda _: None) -> str:
-    """Several writers, leaders and a reader under attack.  Raises AssertionError where the log broke its word."""
+    """Run several writers, leaders and a reader under attack.  Raises AssertionError if the log violates its contract."""
     with World(seed, fold=False) as world:
         break_server(world)
         parts: list[Writer | Leader | Reader] = [

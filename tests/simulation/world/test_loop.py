@@ -1,4 +1,4 @@
-"""The loop in virtual time, and what becomes of the tasks of processes that are killed or paused."""
+"""The loop in virtual time, and the tasks of killed and paused processes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_time_jumps() -> None:
         assert process.error is None
 
 
-def test_nobody_waits_for_nothing() -> None:
+def test_no_app_waits_for_nothing() -> None:
     with World(1) as world, pytest.raises(Deadlock):
         world.loop.run_until_complete(asyncio.Event().wait())
 
 
-def test_whoever_runs_in_circles_is_found() -> None:
+def test_endless_loops_are_detected() -> None:
     async def circle() -> None:
         while True:  # noqa: ASYNC110 - which is what is to be found.
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ def test_whoever_runs_in_circles_is_found() -> None:
         world.loop.run_until_complete(circle())
 
 
-def test_an_exception_that_nobody_takes_ends_the_run() -> None:
+def test_an_unretrieved_exception_ends_the_run() -> None:
     async def fail() -> None:
         raise ValueError("unseen")
 
@@ -68,7 +68,7 @@ def test_an_exception_that_nobody_takes_ends_the_run() -> None:
             world.run_for(5)
 
 
-def test_a_failed_check_ends_the_run_whoever_catches_it() -> None:
+def test_a_failed_check_ends_the_run_even_if_it_is_caught() -> None:
     with World(3) as world:
 
         async def main(process: Process) -> None:
@@ -84,7 +84,7 @@ def test_a_failed_check_ends_the_run_whoever_catches_it() -> None:
 
 
 class Story:
-    """A process that leaves a mark at each of its steps, and in every `finally` block."""
+    """A process that records each of its steps, and every `finally` block."""
 
     def __init__(self) -> None:
         self.marks: list[str] = []
@@ -141,7 +141,7 @@ def test_a_process_dies_at_any_step_and_nothing_of_it_runs_after() -> None:
     assert len(seen) > 8
 
 
-def test_what_is_cleared_away_at_the_end_did_not_happen_before() -> None:
+def test_clean_up_at_the_end_is_not_part_of_the_run() -> None:
     story = Story()
     with World(1) as world:
         process = world.host("h").start("p", story.main)
@@ -150,7 +150,7 @@ def test_what_is_cleared_away_at_the_end_did_not_happen_before() -> None:
         world.run_for(100)
         marks = list(story.marks)
         assert not any(mark in marks for mark in ("finally", "one done", "generator closed"))
-    assert "finally" in story.marks  # So Python has nothing to complain about.
+    assert "finally" in story.marks  # So that Python issues no warnings.
 
 
 def paused_for(seconds: float) -> tuple[list[tuple[int, int]], Process]:
@@ -173,7 +173,7 @@ def paused_for(seconds: float) -> tuple[list[tuple[int, int]], Process]:
         return marks, process
 
 
-def test_a_paused_process_goes_on_late() -> None:
+def test_a_paused_process_continues_late() -> None:
     marks, process = paused_for(1.5)
     assert marks[2:] == [(2, 4), (3, 5)]
     assert process.error is None
@@ -185,7 +185,7 @@ def test_a_process_that_was_paused_for_long_finds_its_timeouts_over() -> None:
     assert isinstance(process.error, TimeoutError)
 
 
-def test_a_signal_reaches_a_paused_process_when_it_goes_on() -> None:
+def test_a_signal_reaches_a_paused_process_when_it_resumes() -> None:
     with World(1) as world:
         ends: list[str] = []
 

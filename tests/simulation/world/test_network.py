@@ -1,4 +1,4 @@
-"""What may become of an append in an outage: each of it happens, and nothing else does."""
+"""The possible outcomes of an append in an outage: each of them happens, and no other does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def outcome(seed: int, hit: Callable[[World, Host], None]) -> tuple[str, str]:
-    """What an append under way was told when `hit` came, and whether it was stored by then, later, or never."""
+    """Return the answer to an append that was in flight during `hit`, and whether it was stored by then, later, or never."""
     with World(seed, fold=False) as world:
         told = ["nothing"]
 
@@ -73,7 +73,7 @@ def test_requests_that_get_there_may_have_no_answer() -> None:
     assert seen == {("stored", "then"), ("LogUnavailable", "then")}
 
 
-def test_a_server_that_is_killed_may_have_stored_what_it_did_not_acknowledge() -> None:
+def test_a_killed_server_may_have_stored_unacknowledged_records() -> None:
     seen = outcomes(lambda world, _: world.server.crash(3.0))
     assert {("stored", "then"), ("LogUnavailable", "later"), ("LogUnavailable", "never")} <= seen
     assert seen <= {

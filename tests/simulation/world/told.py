@@ -1,4 +1,4 @@
-"""What the shells log, as lines of a world's story instead of on standard error."""
+"""Sends the shells' logs to a world's story instead of standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Silent:
-    """A structlog logger that formats nothing: nobody reads most stories."""
+    """A structlog logger that formats nothing, because most stories are never read."""
 
     world: World
 
@@ -31,7 +31,7 @@ class _Silent:
 
 @contextlib.contextmanager
 def logs_to(world: World) -> Iterator[None]:
-    """While it is open, whatever is logged becomes a line of the story."""
+    """A context in which all logs become lines of the story."""
     before = structlog.get_config() if structlog.is_configured() else None
     wrapper = type("Silent", (_Silent,), {"world": world})
     structlog.configure(wrapper_class=wrapper, processors=[], cache_logger_on_first_use=False)

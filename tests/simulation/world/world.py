@@ -5,8 +5,8 @@
         host.start("client", main)
         world.run_for(60.0)
 
-All that is drawn is drawn from the seed, each purpose from a stream of its own, so that leaving out a fault leaves the other
-draws as they were.  At the end every task unwinds and every file is gone.
+All random numbers follow from the seed, with a separate stream for each purpose, so leaving out a fault does not change the
+others.  At the end, every task unwinds and every file is removed.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from tests.simulation.world.network import Link
 
 START = 1_700_000_000 * SECOND
-"""Wall time at the begin, UTC nanoseconds."""
+"""Wall time at the start, UTC nanoseconds."""
 MOST_RECORDS = 5_000
-"""Of one log.  A history has some 200, and the longest seen about 1,100; masters that answer each other without end write
-thousands in seconds."""
+"""The maximum number of records of a log. A history has about 200, and the longest seen about 1,100; masters that answer each
+other without end write thousands in seconds."""
 PROGRESS_POLL_S = 1.0
-"""Looking five times a second into each progress file would be most of a history's cost."""
+"""Reading each progress file five times a second would be most of a history's cost."""
 IDENTITY_BYTES = 16
 """No other random text is so long."""
 _MEMORY = Path("/dev/shm")
 _PREFIX = "dorm-simulation-"
 _folders = itertools.count()
 _nature = contextvars.Context()
-"""In which nothing belongs to any process."""
+"""The context of nature, which belongs to no process."""
 
 
 class Broken(AssertionError):
@@ -74,7 +74,7 @@ class Broken(AssertionError):
 
 
 class Disturbed(Exception):
-    """Another program interfered with the history, which proves nothing."""
+    """Another program interfered with the history, so it proves nothing."""
 
 
 class Stored(NamedTuple):
@@ -88,7 +88,7 @@ class Stored(NamedTuple):
 
     @property
     def event_id(self) -> str:
-        """Without what `events.appending` adds to it where the id was taken."""
+        """The event's id, without the suffix that `events.appending` adds if the id was taken."""
         return self.msg_id.partition("~")[0]
 
 
@@ -135,7 +135,7 @@ class World:
         enter(mock.patch.object(secrets, "token_hex", token_hex))
         enter(mock.patch.object(agents.reporting.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
         enter(mock.patch.object(OptimizerPolicy, "allocate", remembered))
-        # Histories are short; for a snapshot in one it has to come after far fewer records than usual.
+        # Histories are short, so snapshots come after far fewer records than usual.
         every = self.chance("snapshots").choice([EVERY, 30, 100])
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))
         enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
@@ -165,7 +165,7 @@ class World:
             )
 
     def _clear_away(self) -> None:
-        """Every task unwinds, those of dead processes too, so that Python has nothing to complain about afterwards."""
+        """Unwind every task, including those of dead processes, so that Python issues no warnings afterwards."""
         self.loop.deaf = True
         self.server.on_record.clear()
         for _ in range(5):
@@ -185,21 +185,21 @@ class World:
     # --- chance and time ------------------------------------------------------------------------------------------------
 
     def chance(self, purpose: str) -> random.Random:
-        """Another stream each time, also for the same purpose."""
+        """Return another random stream each time, even for the same purpose."""
         number = self._names[purpose] = self._names.get(purpose, 0) + 1
         return random.Random(f"{self.seed}/{purpose}/{number}")
 
     @property
     def now(self) -> float:
-        """Seconds since the begin."""
+        """Seconds since the start."""
         return self.loop.now
 
     def wall(self) -> int:
-        """True time, UTC nanoseconds; hosts have clocks of their own."""
+        """True time, UTC nanoseconds; hosts have their own clocks."""
         return START + int(self.loop.now * SECOND)
 
     def at(self, when: float, call: Callable[..., object], *args: Any) -> None:
-        """Nature's doing: it happens whoever is dead or paused."""
+        """Schedule an act of nature, which happens even if processes are dead or paused."""
         self.loop.call_at(when, call, *args, context=_nature)
 
     def after(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
@@ -231,7 +231,7 @@ class World:
             self.fail("; ".join(broken))
 
     def note_stored(self, process: Process, subject: str, msg_id: str, stored: Appended) -> None:
-        """`process` was told that its append is stored."""
+        """Note that `process` knows its append to be stored."""
         self.stored.append(Stored(self.loop.now, process.name, subject, msg_id, stored.seq))
 
     @property
@@ -240,7 +240,7 @@ class World:
         return [stored for stored in self.stored if kind_of(stored.subject) == "AppSubmitted"]
 
     def fail(self, text: str) -> None:
-        """A promise is broken.  Whoever catches this changes nothing: the run ends here."""
+        """Report a broken promise.  Catching the exception changes nothing: the run ends here."""
         if self.failure is None:
             self.failure = Broken(f"seed {self.seed}, at {self.now:.3f} s, record {self.server.durable}: {text}")
             self.loop.stop()
@@ -254,7 +254,7 @@ class World:
         self._check()
 
     def run_until(self, reached: Callable[[], bool], *, within: float, every: float = 0.25) -> bool:
-        """Whether it was reached within so many seconds; it is looked at every so many.  Raises Broken."""
+        """Run until a condition holds, checked at an interval; return whether it held in time.  Raises Broken."""
         until = self.loop.now + within
         while not reached():
             if self.loop.now >= until:
@@ -272,12 +272,12 @@ class World:
     # --- story ----------------------------------------------------------------------------------------------------------
 
     def trace(self, what: str, **values: Any) -> None:
-        """A line of the story, told by whoever runs just now."""
+        """Add a line to the story, in the name of the running process."""
         owner = OWNER.get()
         self._trace.append((self.loop.now, owner.name if isinstance(owner, Process) else "", what, values))
 
     def story(self, last: int = 0) -> list[str]:
-        """All lines, or the last ones; paths are as if the folder of this history were the root."""
+        """Return all lines, or the last ones; paths are relative to the folder of this history."""
         lines = (
             f"{at:9.3f}  {who:10}  {what}  {' '.join(f'{name}={value}' for name, value in values.items())}".rstrip()
             for at, who, what, values in self._trace[-last:]
@@ -285,7 +285,7 @@ class World:
         return [line.replace(str(self.folder), "") for line in lines]
 
     def digest(self) -> str:
-        """Of each record and each line of the story: equal for equal seeds, in whatever Python process."""
+        """Return a digest of all records and lines of the story: equal for equal seeds, in any Python process."""
         made = hashlib.blake2b(digest_size=16)
         made.update(msgspec.msgpack.encode(self.server.records))
         made.update("\n".join(self.story()).encode())
@@ -294,7 +294,7 @@ class World:
 
 
 def _made_and_locked(folder: Path) -> int:
-    """Return an open file of a new folder, with the lock that keeps `_sweep` of other processes away."""
+    """Return an open, locked file of a new folder; the lock keeps `_sweep` of other processes away."""
     while True:
         folder.mkdir(exist_ok=True)
         held = os.open(folder, os.O_RDONLY)
@@ -306,12 +306,12 @@ def _made_and_locked(folder: Path) -> int:
 
 @functools.cache
 def _sweep(shelf: Path) -> None:
-    """Remove what processes left that were killed in the middle of a history: it is in memory, and stays there.
+    """Remove folders of processes that were killed in the middle of a history; they are in memory, and would stay there.
 
-    A folder in use is locked by its world.  Its process's id would not do: a process in a container may share the memory and
-    not the ids."""
+    A world locks its folder.  The id of its process would not suffice: a process in a container may share the memory but not
+    the ids."""
     for left in shelf.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # Another process sweeps too, or it is in use.
+        with contextlib.suppress(OSError):  # Another process sweeps it too, or it is in use.
             held = os.open(left, os.O_RDONLY)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Contenders beside each other: ratios, windows, tables, plots and the page, on runs with figures known by hand."""
+"""Contenders side by side: ratios, windows, tables, plots and the page, on runs with figures known by hand."""
 
 from __future__ import annotations
 

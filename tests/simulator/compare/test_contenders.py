@@ -40,7 +40,7 @@ def test_several_in_one_text() -> None:
     assert [one.label for one in found] == ["dorm,theta1=0.2", "static,counts={a: 1, b: 2}", "few", "task-level"]
 
 
-def test_whoever_shares_by_tasks_pays_for_tasks() -> None:
+def test_sharing_by_tasks_pays_for_tasks() -> None:
     assert parse("task-level").tasks == Tasks()
     found = parse("task-level,task_s=2,overhead_s=0s,probes=3")
     assert found.tasks == Tasks(task_s=2.0, overhead_s=0.0)
@@ -81,7 +81,7 @@ def test_timings_of_its_own_hold_for_all_apps() -> None:
         (["static,counts=papers"], "policy.parameter.wrong_type"),
     ],
 )
-def test_what_can_not_be_is_said(texts: list[str], code: str) -> None:
+def test_impossible_requests_are_reported(texts: list[str], code: str) -> None:
     with raises(SimulationError, code) as raised:
         parse_all(texts)
     assert "\n" not in str(raised.value)
@@ -95,7 +95,7 @@ def test_timings_by_name() -> None:
         parse_timings("pause=-1")
 
 
-def test_names_tell_what_the_jobs_of_a_trace_had() -> None:
+def test_names_contain_the_containers_of_a_traces_jobs() -> None:
     apps = (
         app("a", 0, 10, had=4),
         app("b", 1, 10, had=1),

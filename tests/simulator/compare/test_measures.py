@@ -95,7 +95,7 @@ def test_one_app_alone() -> None:
     assert [(one.started, one.changed, one.budget) for one in run.decisions] == [(1, 0, None)]
 
 
-def test_what_an_adjustment_loses() -> None:
+def test_the_loss_of_an_adjustment() -> None:
     """The first app has all; when another comes it is stopped, and stands still until it works again."""
     run = measured(
         scenario(
@@ -162,7 +162,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
     assert all(one.budget == 1 and one.changed == 2 for one in over)
 
 
-def test_figures_are_those_of_the_views() -> None:
+def test_figures_agree_with_the_views() -> None:
     """Kept along as numbers, they are what `standings` and `summary` say of the whole state, moment by moment."""
     kinds = [
         {"weight": 1 + index % 3, "n_min": 1 + index % 2, "n_max": 3 + index % 5, "gang": 1 + (index % 7 == 0)}

@@ -1,4 +1,4 @@
-"""Runs side by side: the same results in whatever process, and nothing left over however they end."""
+"""Runs side by side: the same results in any process, and nothing left over after any end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def long_scenario() -> Scenario:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_processes_give_what_one_after_the_other_gives(tmp_path: Path) -> None:
+def test_parallel_runs_equal_sequential_ones(tmp_path: Path) -> None:
     scenarios = [one.of(SMALL) for one in CONTENDERS]
     told: list[tuple[int, int]] = []
     here, there = ([tmp_path / f"{where}-{i}.dorm" for i in range(4)] for where in ("here", "there"))
@@ -74,7 +74,7 @@ async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) -> None:
+def test_an_error_in_reporting_ends_all_runs_and_leaves_no_file(tmp_path: Path) -> None:
     """As Ctrl-C does, wherever it comes."""
 
     def interrupted(done: int, total: int) -> None:
@@ -89,7 +89,7 @@ def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_one_run_raises_ends_the_others() -> None:
+def test_an_exception_of_one_run_ends_the_others() -> None:
     wrong = msgspec.structs.replace(SMALL, outages=(Outage("nowhere", 1, 1),))
     with raises(SimulationError, "simulation.outage.unknown_node"):
         run_all([long_scenario(), wrong], workers=2)
@@ -97,7 +97,7 @@ def test_what_one_run_raises_ends_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_processes_have_one_thread_for_linear_algebra_unless_the_user_says_otherwise(
+def test_processes_have_one_thread_for_linear_algebra_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -118,7 +118,7 @@ def test_processes_have_one_thread_for_linear_algebra_unless_the_user_says_other
 
 
 @pytest.mark.slow
-def test_processes_leave_when_the_one_that_started_them_is_killed() -> None:
+def test_processes_end_with_their_killed_parent() -> None:
     code = (
         "from tests.simulator.compare.test_runs import long_scenario\n"
         "from replay.simulator.compare.runs import run_all\n"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def job(name: str, at_s: float, gpus: int, work_s: float, *curve: tuple[int, float]) -> SimulatedApp:
-    """One that asks for so many GPUs and takes so long with them; its owner tells the curve, where there is one."""
+    """A job with this many GPUs and this duration with them; its owner declares the curve, if there is one."""
     speed: Speed = Table(curve) if curve else Linear()
     spec = check_spec(
         {
@@ -53,18 +53,26 @@ def adjusted(written: Written) -> int:
     return sum(app.adjustments for app in written.state.apps.values())
 
 
-def test_who_comes_waits_for_the_round_and_starts_in_30_s() -> None:
+def test_an_arrival_waits_for_the_round_and_starts_in_30_s() -> None:
     assert ended(run("tiresias", job("a", 53, 4, 100))) == {"a": 60 + 30 + 100}
 
 
-def test_decisions_come_in_rounds_only() -> None:
+def test_at_events_it_waits_for_a_moment_and_not_for_the_round() -> None:
+    scenario = yardstick.scenario(Workload("jobs", (job("a", 53, 4, 100),)), parse("dorm-speed"))
+    assert ended(play(scenario)) == {"a": 60 + 30 + 100}
+    assert ended(play(yardstick.at_events(scenario))) == {
+        "a": pytest.approx(53 + yardstick.QUIET_S + 30 + 100, abs=0.1)
+    }
+
+
+def test_decisions_are_made_in_rounds_only() -> None:
     written = run("dorm", *(job(f"j{i}", 37.0 * i, 8, 200 + 31 * i) for i in range(12)))
     at = [event.at - BEGIN for event in written.events if isinstance(event, k.Round) and event.allocated]
     assert len(at) > 5
     assert all(time % (60 * SECOND) == 0 for time in at)
 
 
-def test_tiresias_stops_who_has_had_16_gpu_hours_and_it_goes_on_later() -> None:
+def test_tiresias_stops_an_app_after_16_gpu_hours_and_continues_it_later() -> None:
     """64 GPUs for 900 s are 16 hours: started at 60 s, `large` gives way at 960 s to `small`, which waits since 100 s, and
     starts again in the round after that has ended, with 900 - 30 s of its work done."""
     written = run("tiresias", job("large", 0, 64, 2000), job("small", 100, 2, 200))
@@ -72,7 +80,7 @@ def test_tiresias_stops_who_has_had_16_gpu_hours_and_it_goes_on_later() -> None:
     assert written.state.apps[next(iter(written.state.apps))].served_ns > 64 * 900 * SECOND
 
 
-def test_optimus_looks_again_though_nothing_happens() -> None:
+def test_optimus_decides_periodically() -> None:
     """What is left of the one shrinks faster than of the other, so GPUs go over without any event."""
     near = [(n, float(n)) for n in (1, 2, 4, 8, 16, 32, 64)]
     jobs = (job("short", 0, 64, 2000, *near), job("long", 0, 64, 3000, *near))
@@ -108,7 +116,7 @@ def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
     assert play(scenario).simulation.unfinished == ["stuck"]
 
 
-def test_bounds_are_those_of_pollux_simulator() -> None:
+def test_bounds_agree_with_the_simulator_of_pollux() -> None:
     workload = Workload("jobs", (job("a", 0, 4, 100, (1, 1.0), (4, 3.0), (16, 7.0)),))
     bounds = {}
     for policy in ("tiresias", "static", "optimus", "dorm", "gavel", "drf"):

@@ -1,4 +1,4 @@
-"""Models that are fitted from a log are those that the log was made with, and say what they rest on."""
+"""Models fitted from a log equal those that it was made with, and name their basis."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_speeds_are_recovered(whole: Seen) -> None:
             assert one.model.speed.rate((n,)) == pytest.approx(10 / (0.1 + 0.9 / n), rel=0.04)
 
 
-def test_work_of_what_has_ended_is_known_and_what_was_done_by_then(whole: Seen) -> None:
+def test_the_work_of_ended_apps_and_their_progress_is_known(whole: Seen) -> None:
     truth = {one.spec.name: one.work * 10 for one in busy().apps}
     for name, work in truth.items():
         found = fitted(whole, name)
@@ -62,7 +62,7 @@ def test_phases_are_recovered(whole: Seen) -> None:
     assert timings.can_checkpoint
 
 
-def test_what_has_not_ended_rests_on_something() -> None:
+def test_estimates_of_running_apps_have_a_basis() -> None:
     """A second run of a command is taken to be like the first; what nothing is like is a guess, and a declared amount is
     believed before all."""
     apps = (
@@ -85,7 +85,7 @@ def test_what_has_not_ended_rests_on_something() -> None:
     assert other.as_if("least").model.work < other.model.work < other.as_if("most").model.work
 
 
-def test_hindsight_knows_what_was_done_until_the_log_ends() -> None:
+def test_hindsight_includes_the_work_until_the_logs_end() -> None:
     """At the cut each has worked for some 20 s; the log goes on for 280 s, in which none of them ends."""
     for progress_s in (10.0, 0.0):
         apps = (trained("steady", 0, 5000, n_max=2), trained("later", 40, 5000, n_max=2))
@@ -119,7 +119,7 @@ def test_work_is_known_only_where_the_last_pace_is(steps: int, seconds: float) -
     assert one.model.work == pytest.approx(4000, rel=0 if steps else 0.05)
 
 
-def test_an_app_that_tells_nothing_is_measured_in_container_seconds() -> None:
+def test_an_app_without_reports_is_measured_in_container_seconds() -> None:
     found = seen(written(Simulation(busy(progress_s=0.0, **STATIC))), 10**9)
     one = fitted(found, "seventh", then=False)
     app = found.end.apps[found.app("seventh")]
@@ -128,7 +128,7 @@ def test_an_app_that_tells_nothing_is_measured_in_container_seconds() -> None:
     assert one.model.speed.rate((2, 1)) == 3.0
 
 
-def test_failures_come_again() -> None:
+def test_failures_are_repeated() -> None:
     doomed = msgspec.structs.replace(
         trained("doomed", 0, 900, retries={"limit": 1, "backoff": "5s"}),
         fails_at=(Failure(100, 3), Failure(50, 4)),
@@ -141,7 +141,7 @@ def test_failures_come_again() -> None:
     assert one.work_from == "known"
 
 
-def test_what_was_cancelled_was_not_done() -> None:
+def test_cancelled_work_was_not_done() -> None:
     given_up = msgspec.structs.replace(trained("given-up", 0, 9000), cancel_at_s=300.0)
     found = seen(written(Simulation(busy(apps=(given_up,)))), 10**9)
     one = fitted(found, "given-up", then=False)
@@ -150,7 +150,7 @@ def test_what_was_cancelled_was_not_done() -> None:
     assert not one.guessed
 
 
-def test_silences_are_kept_until_the_agent_begins_anew() -> None:
+def test_silences_are_kept_until_the_agent_restarts() -> None:
     scenario = busy(outages=(Outage("n1", 300.0, 60.0), Outage("n0", 700.0, None)), **STATIC)
     history = seen(written(Simulation(msgspec.structs.replace(scenario, until_s=900.0))), 1).history
     spans = [(one.node, round((one.since - history.begin) / 1e9), one.until > 0) for one in history.silences]

@@ -1,4 +1,4 @@
-"""A run that is cut anywhere and played on from its state goes on as it would have gone on."""
+"""A run that is cut anywhere and continued from its state equals the uncut run."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def settled_moments(scenario: Scenario) -> list[int]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", ["static", "dorm"])
-def test_a_fork_of_a_settled_moment_goes_on_as_the_run_did(policy: str) -> None:
+def test_a_fork_of_a_settled_moment_continues_like_the_run(policy: str) -> None:
     scenario = Scenario(
         apps=tuple(app(f"a-{i}", 97.0 * i, 900.0 + 113 * i, n_max=3 + i, n_min=2 - i % 2) for i in range(6)),
         nodes=nodes(3),

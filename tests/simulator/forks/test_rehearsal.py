@@ -61,7 +61,7 @@ def watched(records: list[Record]) -> PhaseWatch:
     return watch
 
 
-def test_timings_come_out_of_the_log_that_they_went_into() -> None:
+def test_timings_are_recovered_from_a_log() -> None:
     watch = watched(resized((2, 4, 1, 3)))
     assert [(one.kind, one.containers_before, one.containers) for one in watch.phases] == [
         ("start", 0, 4), ("restart", 4, 2), ("restart", 2, 4), ("restart", 4, 1), ("restart", 1, 3)
@@ -86,12 +86,12 @@ def test_how_often_an_app_saves_is_seen() -> None:
     assert fit(watch.phases, gaps_s=gaps).checkpoint_every_s == pytest.approx(8.0)
 
 
-def test_nothing_seen_leaves_what_was_assumed() -> None:
+def test_without_observations_the_assumptions_stay() -> None:
     assert fit([]) == Timings()
     assert fit([], default=TIMINGS) == TIMINGS
 
 
-def test_an_app_that_never_tells_of_work_has_no_time_to_work() -> None:
+def test_an_app_that_never_reports_has_no_deadline_to_work() -> None:
     silent = Simulation(Scenario((app("a", 1.0, 100.0),), nodes(1), timings=TIMINGS, progress_s=0.0))
     (only,) = watched(played(silent).records).phases
     assert only.start_s == pytest.approx(TIMINGS.start_s)
@@ -111,7 +111,7 @@ def test_a_start_after_a_failure_is_no_adjustment() -> None:
     assert {one.kind for one in watched(played(crashed).records).phases[:2]} == {"start"}
 
 
-def test_every_second_turn_of_resizes_is_as_the_others_say() -> None:
+def test_every_second_turn_of_resizes_matches_the_others() -> None:
     timings, rows, same = resizes_compared(resized((2, 4, 1, 3, 2, 4, 1, 3)))
     assert timings.start_s == pytest.approx(TIMINGS.start_s, abs=1e-4)
     assert [row.name for row in rows] == ["checkpoint", "stop", "wait", "start", "work", "pause"]
@@ -134,7 +134,7 @@ def test_without_an_adjustment_nothing_is_compared() -> None:
         phase_rows([], [one])
 
 
-def test_errors_are_parts_of_what_was() -> None:
+def test_errors_are_relative_to_the_real_values() -> None:
     assert Row("x", 2.0, 1.0).error == -0.5
     assert Row("x", 0.0, 0.0).error == 0.0
     assert math.isinf(Row("x", 0.0, 1.0).error)

@@ -116,7 +116,7 @@ def test_of_a_simulated_run(scenario: Scenario) -> None:
     assert (found.decisions, found.not_checked) == (len(decisions), 0)
 
 
-def test_another_decision_is_found_and_told() -> None:
+def test_another_decision_is_found_and_reported() -> None:
     """One container of one decision is given another port: there the simulation ends."""
     records = list(play(Scenario((app("a", 1.0, 100.0, n_max=4), app("b", 20.0, 100.0)), nodes(2))).records)
     at, event = next(
@@ -175,7 +175,7 @@ def test_an_election_that_others_came_before() -> None:
     assert (found.good, found.rounds, found.same_records) == (True, 1, 2)
 
 
-def test_a_log_that_begins_later_has_no_timings(incident: list[Record]) -> None:
+def test_a_log_that_starts_later_has_no_timings(incident: list[Record]) -> None:
     for records in ([], incident[1:]):
         with raises(SimulationError, "log.not_whole"):
             decide_alike(records)

@@ -1,4 +1,4 @@
-"""When an app that waits will start: what truly happened lies in the range, and what is not known is not said."""
+"""When a waiting app will start: the real start is in the range, and the unknown is not promised."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_guesses_alone_have_no_upper_end() -> None:
     assert found.not_before_s is None
 
 
-def test_alike_apps_give_a_range_around_what_is_likely() -> None:
+def test_similar_apps_give_a_range_around_the_likely_value() -> None:
     """Two runs of the command have ended; the third runs beside one whose owner declared its work."""
     fit = ["fit", "resnet"]
     before = [trained(f"fit-{index}", 0, 300 + 60 * index, command=fit) for index in (1, 2)]
@@ -91,7 +91,7 @@ def test_alike_apps_give_a_range_around_what_is_likely() -> None:
     assert "fit-3 has as much work as similar apps" in found.text
 
 
-def test_what_can_not_start_is_not_promised() -> None:
+def test_no_start_is_promised_to_apps_that_cannot_start() -> None:
     """It needs more than the cluster has, once a node is drained permanently."""
     simulation = Simulation(
         busy(
@@ -107,7 +107,7 @@ def test_what_can_not_start_is_not_promised() -> None:
     assert "still waits when all others have ended" in found.text
 
 
-def test_where_computing_ends_a_bound_is_all_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_computed_time_only_a_bound_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions run out before the app has started."""
     others = [trained(f"app-{index}", index, 2000 + 100 * index, steps=20_000 + 1000 * index) for index in range(8)]
     records = written(Simulation(busy(apps=(*others, trained("late", 50, 100, n_min=4)), **STATIC)))

@@ -44,14 +44,14 @@ def ratio(found: Seen, name: str) -> float:
     return model.pace_on(["fast"]) / model.pace_on(["slow"])
 
 
-def test_how_much_faster_a_type_is_follows_from_what_was_measured_on_both() -> None:
+def test_the_ratio_of_types_follows_from_measurements_on_both() -> None:
     found = seen(written(moved(faster("one", 0, 3000))), 10**9)
     types = [one.types for one in found.history.courses[found.app("one")].stretches]
     assert sorted(types) == [("fast",), ("slow",)]
     assert ratio(found, "one") == pytest.approx(TIMES, rel=0.1)  # By some minutes of measurement, not quite.
 
 
-def test_it_is_taken_from_an_app_like_it_and_from_what_its_owner_declares() -> None:
+def test_the_ratio_is_taken_from_similar_apps_and_declarations() -> None:
     """Neither has worked on the other type."""
     told = trained("told", 320, 100, n_min=2, n_max=2, speed=[(1, 10.0)], speed_on={"fast": [(1, 20.0)]})
     later = faster("later", 5, 4000)

@@ -1,4 +1,4 @@
-"""A log played on as it was gives what happened; played on with a change, it gives what that change would have made."""
+"""A log continued unchanged gives what happened; continued with a change, it gives the effect of that change."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_backtest_of_a_true_model_has_no_error(records: list[Record], second
     assert found.changed is None
 
 
-def test_what_is_unlike_the_model_shows_in_the_backtest() -> None:
+def test_deviations_from_the_model_show_in_the_backtest() -> None:
     """Work that goes at half its pace from the middle on is nothing that one speed describes."""
     slow = written(Simulation(busy(**STATIC)))
     cut = seq_at(slow, 300.0)
@@ -84,7 +84,7 @@ def one_run(end: int, *apps: AppRun) -> Run:
     return Run(begin=0, end=end, every_s=1.0, kinds=1, apps=apps, samples=(), decisions=())
 
 
-def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
+def test_an_app_that_ended_only_in_the_simulation_is_an_error_too() -> None:
     """Of `b` it is only known that it took at least 40 s; `c` had not ended in either, and `d` was ended by its owner."""
     s = 10**9
     gone = one_app("d", ended=9 * s, how="cancelled")
@@ -149,7 +149,7 @@ def test_a_what_if_is_the_whole_simulation_with_that_change(
     assert found.backtest.completion_error == pytest.approx(0, abs=0.01)
 
 
-def test_apps_that_come_later_can_be_left_out_changed_and_added(records: list[Record]) -> None:
+def test_later_apps_can_be_left_out_changed_and_added(records: list[Record]) -> None:
     spec = check_spec({"name": "more", "command": ["train", "more"], "demand": {"cpu": 1}, "n_max": 2})
     changes = Assumed(cancelled=("sixth",), updated=(k.AppUpdated(app="seventh", n_max=1, n_min=1),), specs=(spec,))
     found = forked(records, seq_at(records, 300.0), changes)
@@ -182,7 +182,7 @@ def test_a_name_that_is_used_again_is_not_refused() -> None:
         assert app.changed.how == app.really.how == "completed"
 
 
-def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[Record]) -> None:
+def test_others_events_are_repeated_unless_they_undo_the_change(records: list[Record]) -> None:
     scenario = busy()
     simulation = Simulation(scenario)
     simulation.publish_at(400.0, k.PolicyChanged(set_params={"theta2": 0.9}), "operator")
@@ -198,7 +198,7 @@ def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[
     assert {at_s for at_s, _, _ in other.said} == {0.0}
 
 
-def test_holds_come_again_and_one_that_is_under_way_ends_as_it_did() -> None:
+def test_holds_are_repeated_and_a_current_one_ends_as_before() -> None:
     simulation = Simulation(busy(**STATIC))
     simulation.publish_at(200.0, k.AppHoldRequested(app="first"), "client")
     simulation.publish_at(400.0, k.AppReleaseRequested(app="first"), "client")
@@ -215,7 +215,7 @@ def test_holds_come_again_and_one_that_is_under_way_ends_as_it_did() -> None:
     assert found.backtest.completion_error == pytest.approx(0, abs=0.03)
 
 
-def test_outages_come_again() -> None:
+def test_outages_are_repeated() -> None:
     records = written(Simulation(busy(outages=(Outage("n1", 300.0, 60.0),), **STATIC)))
     for seconds in (100.0, 330.0):
         found = forked(records, seq_at(records, seconds))
@@ -256,7 +256,7 @@ def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None
     assert further.unchanged.adjustment_time_share == found.unchanged.adjustment_time_share
 
 
-def test_what_ends_with_the_log_ends_in_the_simulation() -> None:
+def test_apps_that_end_on_the_log_end_in_the_simulation() -> None:
     """Cut at each completion in turn: some of the simulated ones come a few microseconds later."""
     apps = paper.workload(0).apps[:8]
     scenario = Scenario(apps, paper.nodes(), policy="static", params={"counts": paper.STATIC_COUNTS}, progress_s=240)
@@ -291,7 +291,7 @@ def test_equal_questions_get_equal_answers(records: list[Record]) -> None:
         ),
     ],
 )
-def test_what_can_not_be_assumed(records: list[Record], changes: Assumed, error: type[DormError], code: str) -> None:
+def test_invalid_assumptions(records: list[Record], changes: Assumed, error: type[DormError], code: str) -> None:
     with raises(error, code):
         forked(records, seq_at(records, 300.0), changes)
 

@@ -37,7 +37,7 @@ class TestStepTime:
         """0.1 s and 0.02 s for each of 32 samples, twice: 64 don't fit at once."""
         assert MODEL.rate((1,)) == pytest.approx(1 / (2 * 0.74))
 
-    def test_gamma_says_how_much_of_the_waiting_is_hidden(self) -> None:
+    def test_gamma_is_the_overlap_of_computing_and_waiting(self) -> None:
         """4 GPUs with 16 samples each compute for 0.42 s, and wait for 0.058 s on one node and 0.22 s on two."""
         none = StepTime((0.1, 0.02), (0.05, 0.004), (0.2, 0.01), 1.0, batch=64)
         assert none.rate((4,)) == pytest.approx(1 / (0.42 + 0.058))
@@ -46,7 +46,7 @@ class TestStepTime:
         assert most.rate((2, 2)) == pytest.approx(1 / 0.42, rel=1e-3)
         assert most.rate(()) == 0
 
-    def test_it_is_found_again_from_what_was_measured(self, net: Profile) -> None:
+    def test_the_model_is_recovered_from_measurements(self, net: Profile) -> None:
         found = fitted(net, 64)
         assert found.gamma == pytest.approx(MODEL.gamma, rel=0.01)
         for placement in ((1,), (4,), (2, 2), (4, 4, 4, 4), (3, 1)):
@@ -75,12 +75,12 @@ class TestBatch:
 
 
 class TestProfiled:
-    def test_what_was_measured_is_given(self, net: Profile) -> None:
+    def test_measured_values_are_returned(self, net: Profile) -> None:
         speed = profiled(net, 64)
         for placement in ((1,), (2,), (4,), (2, 2), (4, 4), (1, 1)):
             assert speed.rate(placement) == pytest.approx(MODEL.rate(placement)), placement
 
-    def test_a_ring_has_no_begin(self, net: Profile) -> None:
+    def test_a_ring_has_no_start(self, net: Profile) -> None:
         assert rotated((2, 1, 1)) == rotated((1, 2, 1)) == "112"
         assert rotated((10, 2)) == "", "a digit can't say that"
         assert profiled(net, 64).rate((2, 1, 1)) == pytest.approx(MODEL.rate((2, 1, 1)))
@@ -94,7 +94,7 @@ class TestProfiled:
         speed = profiled(net, 64).rate((2, 2, 2))
         assert speed == pytest.approx(net.iterations(64) / net.iterations(60) / expected, rel=0.02)
 
-    def test_outside_of_all_measurements_it_is_the_fitted_model(self, net: Profile) -> None:
+    def test_outside_of_all_measurements_the_fitted_model_is_used(self, net: Profile) -> None:
         assert net.step_between_s(4, {5: Batch(64, 5, net)})
         assert not net.step_between_s(2, {5: Batch(512, 5, net)}), "52 samples in one pass were not measured"
         speed = profiled(net, 64)
@@ -110,7 +110,7 @@ class TestProfiled:
         assert [packed(gpus) for gpus in (1, 4, 6)] == [(1,), (4,), (4, 2)]
 
 
-def test_work_is_progress_over_what_a_step_is_worth(net: Profile) -> None:
+def test_work_is_progress_divided_by_the_value_of_a_step(net: Profile) -> None:
     """300 steps of 16 samples; a step of 64 is worth (1 + 1) / (1 / 4 + 1) = 1.6 of them, one of 32 4 / 3."""
     assert [net.iterations(size) for size in (16, 32, 64)] == pytest.approx([300, 300 * 3 / 4, 300 / 1.6])
 

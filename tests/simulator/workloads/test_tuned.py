@@ -46,7 +46,7 @@ class TestCourse:
         ("done", "seconds", "then"),
         [(0, 0, 0), (0, 10, 20), (0, 50, 100), (0, 60, 140), (50, 100, 600), (150, 12.5, 200)],
     )
-    def test_work_goes_on_at_the_speed_of_each_stretch(self, done: float, seconds: float, then: float) -> None:
+    def test_work_continues_at_the_speed_of_each_stretch(self, done: float, seconds: float, then: float) -> None:
         assert after(COURSE, done, seconds) == pytest.approx(then)
         assert seconds_until(COURSE, done, then) == pytest.approx(seconds)
 
@@ -65,7 +65,7 @@ class TestTuned:
         assert speed.work / speed.rate((4,)) == pytest.approx(seconds_until(course, 0.0, speed.work))
         assert speed.rate(()) == 0.0
 
-    def test_goodput_is_what_a_step_is_worth_over_what_it_takes(self, folder: Path) -> None:
+    def test_goodput_is_the_value_of_a_step_divided_by_its_time(self, folder: Path) -> None:
         """Variance and squared norm are 1, so a step of four times the first batch is worth 2 / (1/4 + 1) = 1.6 of its
         steps."""
         profile = Profile(folder / "net")
@@ -76,7 +76,7 @@ class TestTuned:
     def test_the_noise_is_the_ratio_of_variance_and_norm_at_the_first_batch_size(self, folder: Path) -> None:
         assert Tuned(Profile(folder / "net").tables, 64).noise(150.0, 32) == 16.0
 
-    def test_outside_of_all_measurements_the_fitted_model_says_how_long_a_step_takes(self, folder: Path) -> None:
+    def test_outside_all_measurements_the_fitted_model_predicts_the_step_time(self, folder: Path) -> None:
         assert Tuned(Profile(folder / "net").tables, 64).course((4, 4, 4, 4, 4), 64)[0][1] > 0
 
     def test_it_is_data(self, folder: Path) -> None:
@@ -88,7 +88,7 @@ class TestTuned:
 
 
 class TestWorkload:
-    def test_a_job_declares_what_it_accepts_and_its_work_is_progress(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_job_declares_its_batch_sizes_and_its_work_is_progress(self, folder: Path, tmp_path: Path) -> None:
         job = workload(folder, tmp_path / "w.csv").apps[0]
         assert job.spec.batch is not None
         assert msgspec.to_builtins(job.spec.batch) == {"initial": 64, "least": 16, "most": 64, "per_container": 32}

@@ -32,7 +32,7 @@ def refused(text: str) -> str:
 
 
 class TestPaper:
-    def test_it_is_the_one_that_was_written_down_before_any_policy_was_run_on_it(self) -> None:
+    def test_the_workload_is_the_one_fixed_before_any_run(self) -> None:
         """A change here changes every figure of the evaluation, so it has to be meant."""
         workload = paper.workload(0)
         begin = [(app.spec.name, round(app.at_s), round(app.work)) for app in workload.apps[:4]]
@@ -45,7 +45,7 @@ class TestPaper:
         assert round(workload.apps[-1].at_s) == 73158
         assert round(sum(app.work for app in workload.apps) / 3600) == 1032
 
-    def test_the_cluster_has_what_the_paper_says(self) -> None:
+    def test_the_cluster_is_that_of_the_paper(self) -> None:
         total: Counter[str] = Counter()
         for node in paper.nodes():
             total.update(node.capacity)
@@ -131,13 +131,13 @@ class TestParametric:
             ("parametric,n_max=1000000", "spec.n_max.out_of_range"),
         ],
     )
-    def test_what_can_t_be_is_said_in_a_line(self, text: str, code: str) -> None:
+    def test_impossible_requests_are_reported_in_a_line(self, text: str, code: str) -> None:
         assert refused(text) == code
 
     @given(
         text=st.text(max_size=30), kind=st.sampled_from(["", "paper,", "parametric,work=", "parametric,speed=", "swf:"])
     )
-    def test_nothing_but_a_simulation_error_comes_out_of_any_text(self, text: str, kind: str) -> None:
+    def test_every_text_is_valid_or_a_simulation_error(self, text: str, kind: str) -> None:
         with contextlib.suppress(SimulationError):
             workloads.load(kind + text)
 
@@ -181,12 +181,12 @@ class TestNodes:
             ("cpu=1 zone", "nodes.label.malformed"),
         ],
     )
-    def test_what_is_no_cluster(self, text: str, code: str) -> None:
+    def test_invalid_clusters(self, text: str, code: str) -> None:
         with raises(SimulationError, code):
             nodes.parse(text)
 
     @given(text=st.text(st.sampled_from("14x cpugm=,; .0zGiB\u0663\x00"), max_size=20))
-    def test_nothing_but_a_simulation_error_comes_out_of_any_text(self, text: str) -> None:
+    def test_every_text_is_valid_or_a_simulation_error(self, text: str) -> None:
         with contextlib.suppress(SimulationError):
             assert nodes.parse(text)
 
@@ -209,7 +209,7 @@ class TestNodes:
             (1000, 1): 1,
         }
 
-    def test_what_fits_nowhere_is_skipped_or_refused(self) -> None:
+    def test_jobs_that_fit_nowhere_are_skipped_or_refused(self) -> None:
         workload = workloads.load("parametric,apps=3,cpu=3,n_min=1:5,n_max=5", seed=2)
         small = nodes.parse("2x cpu=7,memory=64GiB")  # Two containers on each.
         fits = [app for app in workload.apps if app.spec.n_min == 1]
@@ -224,17 +224,17 @@ class TestNodes:
 
 
 class TestTelling:
-    def test_owners_say_what_is_true(self) -> None:
+    def test_owners_declare_the_truth(self) -> None:
         (app,) = workloads.load("parametric,apps=1,work=3h,n_max=40,speed=amdahl:0.9,told=yes").apps
         assert app.spec.steps == 3 * 3600
         assert [n for n, _ in app.spec.speed] == [*range(1, 17), 32, 40]
         assert all(rate == app.speed.rate((n,)) for n, rate in app.spec.speed)
         assert check_spec(msgspec.to_builtins(app.spec)) == app.spec
 
-    def test_by_default_they_say_nothing(self) -> None:
+    def test_by_default_they_are_silent(self) -> None:
         app = workloads.load("paper").apps[0]
         assert (app.spec.steps, app.spec.speed) == (0, [])
 
 
-def test_linear_is_what_an_app_has_where_nothing_is_said() -> None:
+def test_the_default_speed_is_linear() -> None:
     assert workloads.load("parametric,apps=1").apps[0].speed == Linear()

@@ -1,4 +1,4 @@
-"""Traces become workloads, and what is wrong with a row is said of that row."""
+"""Traces become workloads, and errors name the row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestPhilly:
         assert {app.spec.user for app in workload.apps} == {"6214e9", "11cb48", "a_b_c"}
         assert workload.apps[0].spec.resources() == {"gpu": 1}
 
-    def test_what_is_broken_is_named_with_its_line(self) -> None:
+    def test_broken_rows_are_named_with_their_line(self) -> None:
         workload = workloads.load(PHILLY)
         assert why(workload) == {
             4: "trace.value.out_of_range",
@@ -88,7 +88,7 @@ class TestPhilly:
     def test_a_file_without_line_ends_does_not_fill_the_memory(self) -> None:
         assert refused("philly:/dev/zero", at="/dev/zero:1: ") == "trace.line.too_long"
 
-    def test_its_own_nodes_are_not_in_it_and_cores_beside_a_gpu_can_be_given(self) -> None:
+    def test_a_trace_has_no_nodes_and_cores_per_gpu_are_an_option(self) -> None:
         workload = workloads.load(f"{PHILLY},cpu=6,memory=64GiB")
         assert workload.nodes == ()
         assert workload.apps[0].spec.resources() == {"cpu": 6000, "gpu": 1, "memory": 64 * 2**30}
@@ -109,7 +109,7 @@ class TestAlibaba:
         assert [node.capacity.get("gpu_milli") for node in workload.nodes] == [None, 2000, 8000]
         assert "1 jobs had a name that was taken" in workload.assumptions[-1]
 
-    def test_what_is_left_out(self) -> None:
+    def test_omitted_rows(self) -> None:
         workload = workloads.load(ALIBABA)
         assert why(workload) == {
             5: "spec.n_min.no_room",
@@ -118,7 +118,7 @@ class TestAlibaba:
         }
         assert [one.broken for one in workload.skipped] == [True, False, True]
 
-    def test_strict_refuses_what_is_broken_and_not_what_never_ran(self, tmp_path: Path) -> None:
+    def test_strict_refuses_broken_rows_but_not_jobs_that_never_ran(self, tmp_path: Path) -> None:
         for name in ("openb_node_list_all_node.csv", "openb_pod_list_default.csv"):
             (tmp_path / name).write_text((SAMPLES / "openb" / name).read_text())
         pods = tmp_path / "openb_pod_list_default.csv"
@@ -195,7 +195,7 @@ class TestTable:
         assert workload.apps[1].spec.resources() == {"cpu": 4000, "memory": 2048 * 10**6}
         assert [(a.spec.user, a.spec.weight) for a in workload.apps] == [("vision", 1), ("vision", 2), ("anonymous", 1)]
 
-    def test_what_is_broken(self) -> None:
+    def test_broken_rows(self) -> None:
         assert why(workloads.load(CSV)) == {
             5: "trace.value.malformed",
             6: "trace.row.malformed",
@@ -225,7 +225,7 @@ class TestTable:
 
 
 class TestCuts:
-    def test_a_window_keeps_the_time_from_its_begin(self) -> None:
+    def test_a_window_keeps_the_time_from_its_start(self) -> None:
         workload = workloads.load(f"{PHILLY},from=2017-10-09T07:00,to=2017-10-12")
         assert apps(workload) == [(2, "job-2", 115.0, 66.0, 1, 2)]
         assert (workload.rows, workload.cut) == (7, 2)
@@ -250,13 +250,13 @@ class TestCuts:
             ("bounds=soft", "workload.option.malformed"),
         ],
     )
-    def test_what_can_t_be(self, options: str, code: str) -> None:
+    def test_impossible_requests(self, options: str, code: str) -> None:
         assert refused(f"{PHILLY},{options}") == code
 
     def test_a_date_needs_a_trace_with_dates(self) -> None:
         assert refused(f"{ALIBABA},from=2023-01-01") == "workload.window.no_dates"
 
-    def test_with_what_it_had_a_job_takes_as_long_as_it_did(self) -> None:
+    def test_with_its_original_containers_a_job_takes_its_original_time(self) -> None:
         for app in workloads.load(f"{PHILLY},speed=amdahl:0.9,bounds=rigid").apps:
             n = app.spec.n_min
             assert app.work / app.speed.rate((n,)) == pytest.approx({3: 2951.0, 2: 66.0, 8: 120.5}[app.line])
@@ -264,7 +264,7 @@ class TestCuts:
 
 class TestFiles:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_one_that_is_missing_empty_or_a_folder(self, kind: str, tmp_path: Path) -> None:
+    def test_a_missing_file_an_empty_one_and_a_folder(self, kind: str, tmp_path: Path) -> None:
         options = f",{MAPPING}" if kind == "csv" else ""
         assert refused(f"{kind}:{tmp_path / 'missing'}{options}") == "system.enoent"
         (tmp_path / "empty").write_text("")
@@ -272,7 +272,7 @@ class TestFiles:
         assert refused(f"{kind}:{tmp_path / 'empty'}{options}") == empty
         assert refused(f"{kind}:{tmp_path}{options}") == ("system.enoent" if kind == "alibaba" else "system.eisdir")
 
-    def test_one_that_is_cut_off(self, tmp_path: Path) -> None:
+    def test_a_truncated_file(self, tmp_path: Path) -> None:
         file = tmp_path / "log.swf.gz"
         file.write_bytes(gzip.compress((SAMPLES / "small.swf").read_bytes())[:-20])
         assert refused(f"swf:{file}") == "trace.damaged"

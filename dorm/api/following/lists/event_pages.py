@@ -7,8 +7,8 @@ lies between two cuts, so none loses or repeats an event, whatever the clocks of
     before  118.2~58   the log up to 118.2, and progress before record 58
     before  118.2      the log before 118.2, and the progress that was stored before it
 
-The position of an event of progress, `118~57`, is such a text too: `after` goes on behind that event, `before` ends before it.
-Where the filter wants no progress, or the stream holds none, places are those of the log alone.
+The position of an event of progress, `118~57`, is such a text too: `after` continues behind that event, `before` ends before
+it. If the filter wants no progress, or the stream holds none, places are those of the log alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _TIME_S = 3.0
-"""How long a page is looked for; what was found by then is the page."""
+"""How long to search for a page; what was found by then is the page."""
 _BYTES = 4 << 20
 """Most bytes of a page's items, unless one alone has more."""
 _WINDOW = 500
@@ -158,7 +158,7 @@ class EventPages:
         )
 
     async def _last(self, which: Filter, first: Position, upto: Position, limit: int) -> list[_Seen]:
-        """Return the last events between two cuts, at least one more than the limit if there are so many."""
+        """Return the last events between two cuts: one more than the limit, if there are enough."""
         part: list[_Seen] = []
         tail = self._tail(which, first, upto)
         async with aclosing(tail.events()) as events:
@@ -172,14 +172,14 @@ class EventPages:
         return part
 
     async def _window(self, upto: Position, size: int) -> Position:
-        """Return a cut before another one, about so many records before it in the log and in the progress."""
+        """Return a cut before another one, about this many records before it in the log and in the progress."""
         seq = max(0, upto.seq - size)
         if upto.beside is None:
             return Position(seq)
         read = min(upto.beside, await self._read_with(seq)) if seq else 0
         if upto.beside - read <= size:
             return Position(seq, None, read)
-        # Much progress lies between: the window ends where so many records of it begin.
+        # There is much progress in between: the window ends where this many records of it begin.
         read = upto.beside - size
         async with aclosing(self._both.progress.read(after=read)) as batches:
             batch = await anext(batches, None)
@@ -200,7 +200,7 @@ class EventPages:
     # --- progress -------------------------------------------------------------------------------------------------------
 
     async def _progress_end(self, which: Filter) -> int | None:
-        """Return the end of the stream of progress; None where none of it is wanted, or can be read."""
+        """Return the end of the stream of progress; None if none of it is wanted, or can be read."""
         if which.kinds and AppProgressed.__name__ not in which.kinds:
             return None
         with contextlib.suppress(LogRefused, LogUnavailable):

@@ -47,7 +47,7 @@ class Pasts:
         return rows
 
     async def of(self, span: Span) -> list[PastApp]:
-        """Fold a span.  Raises as `replay.past.gather`; expensive, so for one who has a turn."""
+        """Fold a span. Raises as `replay.past.gather`; expensive, so the caller needs a turn."""
         if (rows := self.kept(span)) is not None:
             return rows
 

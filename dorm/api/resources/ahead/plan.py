@@ -1,4 +1,4 @@
-"""What the next decision would be, if something happened first or as things are; and when waiting apps start."""
+"""What the next decision would be, as things are or if something happened first; and when waiting apps start."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Forecast(msgspec.Struct, frozen=True):
     name: str
     position: str
     start: Start | None
-    """Null where nothing can be said: the policy fails."""
+    """Null if nothing can be said: the policy fails."""
 
 
 class ForecastsQuery(Seen, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ def _planned(state: State, now: int, body: Assumptions, pack: bool) -> Answer:
 
 
 async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
-    """For apps that wait, by short simulations: a range where it is not known how much others still have to do."""
+    """For apps that wait, by short simulations: a range if it is not known how much others still have to do."""
     services, query = call.services, call.query
     seq = await seq_of(call, query.at)
     upto = services.follower.seq if seq is None else seq

@@ -1,4 +1,4 @@
-"""What-if: the log played on from a moment in the simulator, with another policy, other settings, nodes or apps."""
+"""What-if: the log continued from a moment in the simulator, with another policy, other settings, nodes or apps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ForkAsked(Supposed, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 async def fork_log(call: Call[Seen, ForkAsked]) -> Answer:
-    """Play the log on from a moment (`at`), as it was and with the changes, and compare both with what happened.
+    """Continue the log from a moment (`at`), unchanged and with the changes, and compare both with what happened.
 
     Bounded in time; closing the request ends the simulation.  `trust` is the error of the unchanged simulation."""
     services, body = call.services, call.body

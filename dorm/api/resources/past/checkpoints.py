@@ -23,7 +23,7 @@ class CheckpointsQuery(Parameters, frozen=True, kw_only=True):
 
 
 async def app_checkpoints(call: Call[CheckpointsQuery, None]) -> Answer:
-    """Path, step, size and age of each, which generation wrote it, and from which a restart would go on.  A node's agent
+    """Path, step, size and age of each, which generation wrote it, and from which a restart would resume.  A node's agent
     lists the folder.  Times are UTC nanoseconds, as `dorm checkpoints -o json` has them."""
     if not call.services.door.reads_files(call.user):
         text = f"{call.user} is a reader, who asks for no files of apps; a user of their tenant or an operator may"

@@ -126,7 +126,7 @@ async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:
 
 
 def _users(call: Call[HistoryQuery, None]) -> tuple[str, ...]:
-    """Return whose apps are asked for.  Raises Forbidden for others' by a user who reads the own apps only."""
+    """Return whose apps are asked for.  Raises Forbidden if a user who reads only their own apps asks for others'."""
     own = call.services.door.own_only(call.user)
     if own is None:
         return call.query.user
@@ -156,7 +156,7 @@ async def compare_apps(call: Call[ComparisonQuery, None]) -> Answer:
 
 
 def _id_of(state: State, name: str, user: str) -> str:
-    """Return the id of the user's app of this name; the name itself where the cluster has forgotten it."""
+    """Return the id of the user's app of this name; the name itself if the cluster has forgotten it."""
     try:
         return find_app(state, name, user).id
     except NotFound as error:

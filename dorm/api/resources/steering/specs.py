@@ -1,7 +1,7 @@
 """Specs of apps: read with a tag, and replaced or changed if they are still the ones that were read.
 
-The tag (`ETag`) is the spec's fingerprint. An edit that names it in `If-Match` is refused with 412 if somebody else
-has edited the spec since. Without it, a whole spec replaces any current spec, and a patch is applied to it.
+The tag (`ETag`) is the spec's fingerprint. An edit that names it in `If-Match` is refused with 412 if someone else has edited
+the spec since. Without it, a whole spec replaces any current spec, and a patch is applied to it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class TriedEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """What an edit would do.  Nothing differs where both maps are empty."""
+    """What an edit would do.  Nothing differs if both maps are empty."""
 
     position: str
     id: str

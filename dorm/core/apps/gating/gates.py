@@ -5,7 +5,7 @@
     after   it waits for another app to end (`awaiting` beside this); if that app ends otherwise than it has to, this
             one is cancelled
 
-An app with a closed gate is no demand: policies are not asked about it, so no share is reserved for it, and the time
+An app with a closed gate is not a demand: policies are not asked about it, so no share is reserved for it, and the time
 for which it is closed counts neither as a wait (`App.waiting_since`) nor as an age (`age_ns`).  If it runs, the next
 decision stops it by the usual adjustment, with a checkpoint (`dorm.core.decide.gates`); until then, none of its
 containers are released.
@@ -56,7 +56,7 @@ def broken(app: App) -> Awaited | None:
 
 
 def closed_since(app: App) -> int:
-    """Return since when a gate of the app is closed (log time, UTC ns); 0 where all are open."""
+    """Return since when a gate of the app is closed (log time, UTC ns); 0 if all are open."""
     return app.gates.closed_at if isinstance(app.gates, Gates) else 0
 
 

@@ -44,7 +44,7 @@ def regate(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None
 
 
 def _limit(state: State, app: App, before: int) -> None:
-    """Give all apps of its group the limit that the app's spec has now, where that is another one than `before`."""
+    """Give all apps of its group the limit that the app's spec has now, if that is another one than `before`."""
     limit = app.spec.group.parallel if app.spec.group is not None else 0
     if limit != before:
         for other in state.apps.values():
@@ -53,7 +53,7 @@ def _limit(state: State, app: App, before: int) -> None:
 
 
 def join_group(state: State, app: App) -> None:
-    """Give a new app the limit of its group where an edit has set one.  All apps of a group have the same, and the latest are
+    """Give a new app the limit of its group if an edit has set one.  All apps of a group have the same, and the latest are
     the likeliest to be of it."""
     if app.spec.group is None:
         return
@@ -63,7 +63,7 @@ def join_group(state: State, app: App) -> None:
 
 
 def _runs_since(app: App) -> int:
-    """Return when the first container started of those that run (log time, UTC ns); 0 where none runs."""
+    """Return when the first container started of those that run (log time, UTC ns); 0 if none runs."""
     return min((container.started_at for container in app.running_containers()), default=0)
 
 

@@ -1,14 +1,14 @@
 """Authority: what an author may say, on a cluster that knows its users and nodes.
 
 The author is the last token of the record's subject.  `enforce` runs before any other part of the fold and returns the event
-that counts: with its true author, and, where it asks for an answer, with an id of the author's tenant.  A record without
+that counts: with its true author, and, if it asks for an answer, with an id of the author's tenant.  A record without
 authority changes nothing; the state remembers why (`Identities.refusals`), and a known user's submission or update gets an
 answer.
 
     submissions            users, operators, admins; in the own name
     updates, cancels, retries,
     edits, restarts        the app's tenant, operators, admins
-    holds and releases     the same; a hold of somebody else's app is released by operators and admins alone
+    holds and releases     the same; only operators and admins release a hold of someone else's app
     drains                 operators, admins; a node drains itself before it stops
     settings, seals,       operators, admins
     rotations, pauses,
@@ -77,7 +77,7 @@ def enforce(state: State, known: Identities, event: k.Event, record: Record) -> 
 
 
 def forbidden(state: State, event: k.Event, who: str) -> NotAllowed | None:
-    """Return why `who` may not publish this event now; None where nothing is known against it.  For clients, before they
+    """Return why `who` may not publish this event now; None if nothing is known against it.  For clients, before they
     publish."""
     known = state.known
     if isinstance(event, get_args(k.OfIdentities)):

@@ -65,13 +65,13 @@ def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answe
     return "forbidden"
 
 
-def refusals_told(state: State, event: k.RecordsRefused) -> None:
+def refusals_reported(state: State, event: k.RecordsRefused) -> None:
     """The master has reported refused records."""
     known = state.known
     if known is None:
         return
     known.told = max(known.told, event.upto)
-    known.untold = len(known.untold_refusals())
+    known.untold = len(known.unreported_refusals())
 
 
 def refusal_at(state: State, seq: int) -> Refusal | None:

@@ -18,7 +18,7 @@ class PlannedApp(msgspec.Struct, frozen=True):
     nodes_before: dict[str, int]
     nodes_after: dict[str, int]
     kind: str
-    """`start`, `restart`, `live`, `stop`; '' where it stays exactly as it is."""
+    """`start`, `restart`, `live`, `stop`; '' if it stays exactly as it is."""
     adjust_s: float | None
     """Seconds of its work that this is expected to cost; None for `start` and `stop`."""
     measured: bool
@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
     utilization_max: int
     fairness_loss: float
     fairness_budget: float
-    """2m·θ1; -1 where the policy has no θ1."""
+    """2m·θ1; -1 if the policy has no θ1."""
     waiting: int
     """Apps without containers."""
 

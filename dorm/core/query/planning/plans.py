@@ -1,7 +1,7 @@
 """Plans: what the next decision would be if something happened first, by the same fold and decisions on a copy of the state.
 
     plan(state, now, Assumed(specs=(…,), removed=("node-2",)), rounds=1)
-    said_for(state, now, assumed)     the events that clients, operators and agents would publish then, validated alike
+    assumed_events(state, now, assumed)     the events that clients, operators and agents would publish then, validated alike
 
 Assumptions become records with the next sequence numbers, folded into the copy as the log's own would be; the copy's master
 answers them (an app may be refused), publishes what follows at once, and then decides.  For further rounds every adjustment is
@@ -99,7 +99,7 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
     )
 
 
-def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[tuple[k.Event, str]]]:
+def assumed_events(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[tuple[k.Event, str]]]:
     """Return the assumptions in words, and as the events that their publishers would append, each with its publisher.  A node
     that is removed has left.  Raises PlanError as `plan` does."""
     course = _Course(state, max(now, state.time))

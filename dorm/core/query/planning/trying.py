@@ -72,7 +72,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 def tried(state: State, change: PolicyChanged, heard: Mapping[str, int], now: int) -> Tried:
     """Return what a change would do.  `heard` is when each node that is up was last heard (UTC ns, as `now`).
 
-    Raises SettingRefused for a policy or parameters that are wrong for every cluster, and PlanError where the policy fails."""
+    Raises SettingRefused for a policy or parameters that are wrong for every cluster, and PlanError if the policy fails."""
     before, plugins = state.settings, state.policy_plugins
     lines = differences(before, asked_of(before, change, plugins), plugins)
     found = touched(state, change, dict(heard), now)
@@ -124,4 +124,4 @@ def differences(before: Settings, after: Settings, plugins: Plugins) -> list[str
             lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
     lines += [f"{one.word}: {shown(one, one.value)} -> retention" for name, one in old.items()
               if name.startswith(f"{RETENTION}.") and name not in new]  # fmt: skip
-    return lines or ["the values are what they were"]
+    return lines or ["no value changes"]

@@ -103,7 +103,7 @@ function Speed({ id, at, now }) {
       lines=${[{ name: "speed-up", tone: "accent", dots: true, points: points.map((one) => [one.containers, one.speed_up, one.speed_up * Math.min(one.uncertainty ?? 0, 1)]) },
         { name: "linear", tone: "muted", dashed: true, points: points.map((one) => [one.containers, one.containers / points[0].containers]) }]} />
       <p class="small dim">${value.remaining_s != null ? `About ${span(value.remaining_s * 1000)} to go.` : ""} ${value.next_saves_s != null ? `One more container would save ${span(value.next_saves_s * 1000)}.` : ""}</p>`}
-    ${key !== null && !error && points.length === 0 && html`<p class="note">Nothing is known of its speed.</p>`}
+    ${key !== null && !error && points.length === 0 && html`<p class="note">Its speed is not known.</p>`}
   <//>`;
 }
 

@@ -30,7 +30,7 @@ export function Cluster() {
 /** What a recording leaves out. */
 function LeftOut() {
   if (!store.source.embedded) return null;
-  const notes = [...store.source.recording.notes, "What containers wrote, and what they used of their nodes, is not on the log, so it is not here.",
+  const notes = [...store.source.recording.notes, "The output of containers and their use of resources are not on the log, so this page does not have them.",
     "Forecasts, plans and what-if forks are computed on demand: dorm replay open serves an archive with them."];
   return html`<${Card} id="leftout" title="About this recording"><ul>${notes.map((text) => html`<li class="note">${clean(text)}</li>`)}</ul><//>`;
 }
@@ -127,5 +127,5 @@ const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline
 export function Tail({ most = 12 }) {
   const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
-    ${items.length === 0 && html`<p class="note">${store.source.embedded ? "No such events are in this recording." : "No such events are on the log yet."}</p>`}`;
+    ${items.length === 0 && html`<p class="note">${store.source.embedded ? "This recording has no such events." : "The log has no such events yet."}</p>`}`;
 }

@@ -49,10 +49,10 @@ function Kind({ kind, node, used }) {
 }
 
 function reported({ value, error }, live) {
-  if (!live) return "Use is reported by heartbeats, which are not part of the log: it is known of a running cluster, and only now.";
+  if (!live) return "Heartbeats report use and are not part of the log, so use is known only for a running cluster, and only for now.";
   if (error) return clean(error);
   if (!value) return "";
-  if (value.at === null) return "The node has not reported what its containers use.";
+  if (value.at === null) return "The node has not reported the use of its containers.";
   const age = `Reported ${span(value.age_s * 1000)} ago`;
   if (!value.measured) return `${age}; the node's engine did not say in time what its containers use.`;
   return `${age}${value.age_s > STALE_S ? ", so this is no longer current" : ""}. Devices are reserved whole; agents do not report how busy they are.`;

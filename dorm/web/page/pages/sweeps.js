@@ -1,4 +1,4 @@
-// Sweeps: many apps from one spec.  The list of them, and the apps of one beside each other with parameters and metrics.
+// Sweeps: many apps from one spec.  The list of them, and the apps of one side by side with parameters and metrics.
 
 import { html } from "../vendor/preact.js";
 import { Action } from "../actions.js";

@@ -1,4 +1,4 @@
-// What if: the log played on from the moment of the page in the simulator, with other settings, nodes or apps, next to what
+// What if: the log continued from the moment of the page in the simulator, with other settings, nodes or apps, next to what
 // happened.  The change is part of the address, so a link shows the same fork: settings as `change`, all else as `also`.
 
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
@@ -16,11 +16,11 @@ export function WhatIf() {
   return html`<${Fork} />`;
 }
 
-/** A file has what happened, and nothing that could play on from there. */
+/** A file has what happened, but no simulator to continue from there. */
 function Unplayed() {
   const at = String(shown()?.position ?? "").split(".")[0];
   return html`<${Card} id="whatif" title="What if">
-    <p class="prose">This page is a recording: it holds what happened, and no simulator that could play on from a moment.</p>
+    <p class="prose">This page is a recording: it shows what happened, but has no simulator to continue from a moment.</p>
     <p class="prose">With the log or its archive, <code>dorm replay open FILE</code> serves this page with one, and <code>dorm whatif --file FILE --from ${at} --set theta2=0.3</code> does the same in a terminal.</p><//>`;
 }
 
@@ -57,7 +57,7 @@ function Fork() {
   return html`
     <${Card} id="whatif" title="What if" extra=${html`<span class="small dim">from ${at ? html`<b>${moment(model.at)}</b>` : html`<b>now</b>`}, position ${model.position}; the slider chooses another moment</span>`}>
       <form onSubmit=${play}>
-        <p class="small dim">The simulator plays the log on from this moment twice: as it was, and with your changes. How apps behave comes from the log.</p>
+        <p class="small dim">The simulator continues the log from this moment twice: unchanged, and with your changes. How apps behave comes from the log.</p>
         <${Failed} text=${error} />
         ${found && html`<div class="whatifform"><${Settings} found=${found} choice=${choice} onchange=${choose} />
           <${Supposed} form=${form} model=${model} onchange=${fill} /></div>`}
@@ -120,7 +120,7 @@ function FigureTable({ fork }) {
       <tbody>${rows.map(([name, read]) => html`<tr><th scope="row">${name}</th>${runs.map(([, one]) => html`<td class="num">${read(one)}</td>`)}</tr>`)}</tbody></table><//>`;
 }
 
-const Basis = ({ fork }) => html`<${Card} id="basis" title="What it rests on">
+const Basis = ({ fork }) => html`<${Card} id="basis" title="Assumptions">
   <ul class="reasons">${[`Forked at position ${fork.position}, ${moment(msOf(fork.at))}`, `If ${fork.assumed.join("; ")}`, ...fork.assumptions].map((text) => html`<li>${clean(text[0].toUpperCase() + text.slice(1))}.</li>`)}</ul>
   <p class="small"><${Link} to="cluster">The cluster at the fork<//></p><//>`;
 
@@ -132,7 +132,7 @@ function Outcomes({ fork }) {
     return Math.abs(seconds) < 0.05 ? "none" : html`<${Chip} tone=${seconds < 0 ? "good" : "warn"}>${seconds < 0 ? "−" : "+"}${length(Math.abs(seconds))}<//>`;
   };
   return html`<${Card} id="outcomes" title="Apps" extra=${html`<span class="small dim">${plural(fork.all_apps, "app")}${fork.all_apps > fork.apps.length ? `, the ${fork.apps.length} that differ most` : ""}</span>`}>
-    <div class="scrollbox tall" tabindex="0" role="region" aria-label="What becomes of the apps"><table class="plain"><thead><tr><th>App</th>${fork.really && html`<th>happened</th>`}<th>unchanged</th><th>changed</th><th class="num">difference</th><th>its work is</th></tr></thead><tbody>
+    <div class="scrollbox tall" tabindex="0" role="region" aria-label="Effect on the apps"><table class="plain"><thead><tr><th>App</th>${fork.really && html`<th>happened</th>`}<th>unchanged</th><th>changed</th><th class="num">difference</th><th>its work is</th></tr></thead><tbody>
       ${fork.apps.map((app) => html`<tr key=${app.app}><td><${AppLink} id=${app.app} name=${app.name} /></td>${fork.really && html`<td>${end(app.really)}</td>`}<td>${end(app.unchanged)}</td><td>${end(app.changed)}</td>
         <td class="num">${difference(app)}</td><td class="dim">${clean(app.work_from)}</td></tr>`)}
     </tbody></table></div><//>`;

@@ -23,7 +23,7 @@ LATEST_S = 4e9
 LONGEST_S = 10 * 366 * 86400.0
 """The longest run time of a job."""
 LONGEST_LINE = 1 << 20
-"""Characters.  A file without line ends must not fill the memory."""
+"""Characters.  A file without line breaks must not fill the memory."""
 MOST_CONTAINERS = 100_000
 _MALFORMED, _OUT_OF_RANGE = "trace.value.malformed", "trace.value.out_of_range"
 _CALENDAR = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
@@ -36,7 +36,7 @@ class BrokenRow(DormError, ValueError):
 
 
 class LeftOutRow(DormError, ValueError):
-    """A valid row that is no job to simulate."""
+    """A valid row that is not a job to simulate."""
 
     code = "trace.job.left_out"
 

@@ -81,7 +81,7 @@ def _reader(table: Csv, columns: dict[str, str | None], amounts: dict[str, str])
         duration_s = run_time(text("duration", fields), columns["duration"] or "")
         weight = number(text("weight", fields), columns["weight"] or "", most=1000) if "weight" in places else 1.0
         return Job(
-            # Last, since a row that is broken otherwise must not decide which clock the file has.
+            # Last, because an otherwise invalid row must not decide which clock the file has.
             containers=counted("containers", fields, 1),
             duration_s=duration_s,
             demand=tuple((name, amount(fields)) for name, amount in demand),

@@ -1,1 +1,1 @@
-"""What containers are kept from, tried on a real engine."""
+"""What containers cannot do, on a real engine."""

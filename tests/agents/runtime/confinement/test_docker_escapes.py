@@ -193,7 +193,9 @@ def test_a_folder_is_its_tenants_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-async def test_what_is_prepared_takes_no_folder_from_what_runs(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_preparing_takes_no_folder_from_running_containers(
+    docker_harness: Harness, runtime: DockerRuntime
+) -> None:
     """The previous generation may run as the user of an earlier release, and still has to save its work."""
     folder = docker_harness.checkpoint_root / "app"
     folder.mkdir()
@@ -206,7 +208,7 @@ async def test_what_is_prepared_takes_no_folder_from_what_runs(docker_harness: H
     assert {folder.stat().st_uid, (folder / "mine").stat().st_uid} == {Profile().user_of("alice")[0]}
 
 
-async def test_one_that_fills_the_disk_is_stopped_and_another_is_not(
+async def test_only_the_container_that_fills_the_disk_is_stopped(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(disk, "_INTERVAL_S", 0.1)
@@ -265,7 +267,7 @@ def test_folders_nested_without_end_are_found_and_deleted(tmp_path: Path) -> Non
     assert "nested more than 100 folders" in disk.measured([dirs.run_dir(key)], 1 << 30)
     dirs.remove(key)
     assert dirs.found() == []
-    while [path.name for path in dirs.root.iterdir()] != ["lock"]:  # It is removed in a thread of its own.
+    while [path.name for path in dirs.root.iterdir()] != ["lock"]:  # It is removed in a separate thread.
         time.sleep(0.01)
     dirs.close()
 

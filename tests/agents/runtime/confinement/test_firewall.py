@@ -1,4 +1,4 @@
-"""The firewall rules of a node, in a network namespace: what containers' users reach with them, and without."""
+"""The firewall rules of a node, in a network namespace: what containers' users can reach with and without them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_containers_users_reach_no_server_of_the_log_no_engine_and_no_metadata()
     ]
 
 
-def test_the_rules_are_those_of_the_documentation() -> None:
+def test_the_rules_match_the_documentation() -> None:
     shown = (REPOSITORY / "docs" / "trust.md").read_text()
     name = chain_of("gpu-7")
     for line in chain("iptables", "gpu-7", ports_of("nats://10.0.0.1:4222")).splitlines()[2:-1]:

@@ -22,7 +22,7 @@ def asked(stored: list[int], since: int | None, tail: int | None) -> list[int]:
 
 @settings(max_examples=tries(60, 5000), deadline=None)
 @given(steps=steps, tail=st.none() | st.integers(1, 40), since=st.none() | st.integers(0, 60_000), cuts=st.data())
-def test_after_a_mark_comes_the_rest(
+def test_reading_continues_after_a_mark(
     steps: list[tuple[int, int]], tail: int | None, since: int | None, cuts: st.DataObject
 ) -> None:
     """Messages of two streams may be stored up to 0.3 s out of order, but not where a `tail` cuts the order: only those whose

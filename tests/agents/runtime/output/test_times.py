@@ -1,4 +1,4 @@
-"""The index of times beside a process's log, and what is read with it."""
+"""The index of times next to a process's log, and reading with it."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_full_disk_harms_nothing(clock: Clock, tmp_path: Path, monkeypat
     assert [time // SECOND for time, _ in (await found(tmp_path))[1]] == [1, 2, 3]
 
 
-async def test_of_what_earlier_releases_started_only_the_last_time_is_known(tmp_path: Path) -> None:
+async def test_only_the_last_time_is_known_for_containers_of_earlier_releases(tmp_path: Path) -> None:
     (tmp_path / "log.1").write_bytes(b"one\n")
     write(tmp_path, b"two\nthree\n")
     last = (tmp_path / "log").stat().st_mtime_ns

@@ -202,7 +202,7 @@ class ExecutionConformance:
         async with harness.opened() as after:
             assert await after.runs(spec.key)
 
-    async def test_output_that_nobody_reads_waits(self, runtime: Runtime, key: Key) -> None:
+    async def test_unread_output_waits(self, runtime: Runtime, key: Key) -> None:
         script = "i=0; while :; do printf %01000d $i; i=$((i + 1)); done"
         async with self.executed(runtime, key, "sh", "-c", script) as execution:
             first = await execution.read()

@@ -1,1 +1,1 @@
-"""Streams beside the log: what is not decided by."""
+"""Streams beside the log, on which no decision depends."""

@@ -16,7 +16,7 @@ from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from events.nats.settings.compression import _not_restarted, _without_compression, compressed_by
 from events.nats.streams import log_stream, report_stream, stream_configs
-from tests.e2e.commands import done, running, until_said
+from tests.e2e.commands import done, running, until_printed
 from tests.events.nats.reading import all_records
 from tests.lab.chaos.replicas import compare
 from tests.lab.machines.nats_server import NatsCluster
@@ -81,7 +81,7 @@ async def test_new_streams_are_not_compressed(cluster: NatsCluster) -> None:
 
 
 @pytest.mark.soak
-async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_servers_have_restarted(
+async def test_a_master_changes_a_compressed_log_and_reports_it_until_all_servers_have_restarted(
     cluster: NatsCluster, tmp_path: Path
 ) -> None:
     await as_made_before(cluster, "old")
@@ -91,7 +91,7 @@ async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_ser
     assert "warning: DORM-old and" in await done(tmp_path / "home", "masters", *options)
     log = tmp_path / "log"
     async with running(tmp_path / "home", log, "master", *options, "--key", str(tmp_path / "m.nk")) as process:
-        said = await until_said(log, '"leading"', process)
+        said = await until_printed(log, '"leading"', process)
     assert "the log's copies are in danger" in said
     assert await compression(cluster, "old") <= {None, StoreCompression.NONE}
     left = [server.name for server in cluster.servers]
@@ -109,7 +109,7 @@ async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_ser
     await connection.close()
 
 
-async def test_one_copy_that_becomes_three_is_not_compressed_and_its_server_is_told_of(cluster: NatsCluster) -> None:
+async def test_one_copy_that_becomes_three_is_not_compressed_and_its_server_is_reported(cluster: NatsCluster) -> None:
     await as_made_before(cluster, "one", replicas=1)
     connection = await Connection.open(cluster.url, "one", create=True)
     assert await connection.endangered() == "", "one copy is not made worse by it"
@@ -171,7 +171,7 @@ async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster
     await connection.close()
 
 
-def test_what_a_stream_notes_is_read_as_it_was_written() -> None:
+def test_notes_of_a_stream_survive_a_round_trip() -> None:
     changed = _without_compression({"name": "s", "metadata": {"a": "b"}}, {"s0": "NA", "s=1": "?", "s2": "NC"})
     noted = compressed_by(changed["metadata"])
     assert (changed["compression"], changed["metadata"]["a"]) == ("none", "b")

@@ -1,4 +1,4 @@
-"""What is too large is refused by the server and takes no room; a log with a limit says when it gets near, and goes on."""
+"""The server refuses oversized records, which take no room; a log with a limit warns when it gets near, and continues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def connect(server: NatsServer) -> Connection:
     return await Connection.open(server.url, CLUSTER, create=True)
 
 
-async def test_what_is_too_large_is_refused_before_it_is_stored(server: NatsServer) -> None:
+async def test_oversized_records_are_refused_before_they_are_stored(server: NatsServer) -> None:
     connection = await connect(server)
     async with anybody(server) as jetstream:
         for subject, most in (
@@ -85,7 +85,7 @@ async def log_config(jetstream: JetStreamContext, name: str) -> StreamConfig:
     return (await jetstream.stream_info(name)).config
 
 
-async def test_consumers_that_nobody_uses_do_not_stay(server: NatsServer) -> None:
+async def test_unused_consumers_are_removed(server: NatsServer) -> None:
     connection = await connect(server)
     async with anybody(server) as jetstream:
         made = await jetstream.add_consumer(LOG, ConsumerConfig(durable_name="strangers"))
@@ -99,7 +99,7 @@ async def test_consumers_that_nobody_uses_do_not_stay(server: NatsServer) -> Non
     await connection.close()
 
 
-async def test_a_log_with_a_limit_warns_refuses_and_goes_on_with_a_larger_one(server: NatsServer) -> None:
+async def test_a_log_at_its_limit_warns_refuses_and_continues_with_a_larger_limit(server: NatsServer) -> None:
     connection = await connect(server)
     assert (await connection.stream.room()).limit is None
     subject = subjects.fact(CLUSTER, "AppSubmitted", "eve")

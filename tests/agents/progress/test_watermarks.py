@@ -40,7 +40,7 @@ def test_a_day_at_one_report_a_second_has_few_marks() -> None:
     assert sum(bool(on_log(marks, [done(now)], now)) for now in range(86_400)) < 1_450
 
 
-def test_the_last_report_is_a_mark_though_it_was_published_beside_the_log_before() -> None:
+def test_the_last_report_is_a_mark_even_if_it_was_published_beside_the_log_before() -> None:
     marks = Watermarks()
     on_log(marks, [done(1)], 0)
     assert marks.chosen([done(2)], 1) == [(done(2), False)]
@@ -94,7 +94,7 @@ def test_marks_come_well_within_the_time_after_which_an_app_counts_as_stalled() 
     assert at == list(range(0, 60, 2))
 
 
-def test_an_agent_that_starts_again_goes_on_with_one_a_minute() -> None:
+def test_a_restarted_agent_continues_with_one_mark_a_minute() -> None:
     marks = Watermarks(marked=True)
     at = [now for now in range(200) if on_log(marks, [done(now)], now)]
     assert at == [0, 60, 120, 180]

@@ -148,7 +148,7 @@ async def read_on(api: Api, after: str, until: str) -> list[str]:
 
 
 async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream of which nothing is read but its head."""
+    """A stream of which only the head is read."""
     url = URL(api.server.url)
     reader, writer = await asyncio.open_connection(url.host, url.port, limit=1024)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -215,7 +215,7 @@ class Model:
 
 async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -> None:
     """A page that applies them has the view of their position, and has seen each record once, through broken streams.  Of
-    more than a change lists, which is possible where this test is slow, it knows how many there were."""
+    more than a change lists, which is possible if this test is slow, it knows how many there were."""
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])
         async with served(connection) as api:
@@ -271,7 +271,7 @@ async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) 
 
 
 def by_stream(positions: list[str]) -> tuple[list[str], list[str]]:
-    """The places in the log, and those in the stream of progress beside it."""
+    """The places in the log, and those in the stream of progress."""
     return (
         [one for one in positions if "~" not in one],
         [one.partition("~")[2] for one in positions if "~" in one],

@@ -1,0 +1,1 @@
+"""Streams of server-sent events: complete, and soon."""
