@@ -7,8 +7,7 @@
     returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
                   decision that looks at it
     interrupted   one whose nodes went away, or that was stopped without a request.  It comes back before apps that never ran,
-                  to
-                  its old place if it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
+                  to its old place if it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
                   after another; its precedence ends after `FIRST_S`, and from then on it waits like any other app, with its
                   whole wait counted (`patience_s`)
 
