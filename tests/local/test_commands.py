@@ -25,7 +25,7 @@ def node(name: str, address: str = "127.0.0.1", runtime: str = "process", **more
     return one
 
 
-def typed(*words: str, **more: str) -> Typed:
+def typed(*words: str, **more: str | tuple[str, ...]) -> Typed:
     return Typed(words=words or ("python3", "train.py"), demand={"cpu": "1"}, **more)  # type: ignore[arg-type]
 
 
