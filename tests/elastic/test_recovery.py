@@ -12,7 +12,7 @@ from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from dorm.elastic.protocol.member import Member
 from dorm.elastic.protocol.recovery import MINORITY_S
-from tests.elastic.schedules import check
+from tests.elastic.schedules import around_a_message, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -344,3 +344,9 @@ def test_a_newcomer_learns_at_the_switch_who_has_died_before() -> None:
     assert trained(group) == [("start", (0, 1, 2, 3)), ("death", (0, 1, 2)), ("grow", members)]
     assert known == [{3}] * 5
     check(group)
+
+
+def test_a_newcomer_reports_a_death_to_a_member_that_has_not_heard_of_its_switch_yet() -> None:
+    """The leader dies after it has sent the switch, and one newcomer notices before the switch has reached the last member.
+    The newcomer reports once; the member must not forget that."""
+    check(around_a_message(910235))

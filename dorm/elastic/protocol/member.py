@@ -95,6 +95,7 @@ class Member(Known):
             self._switching.on_warm(sender, message)
         elif isinstance(message, m.Switch):
             self._switching.on_switch(sender, message)
+            self.recovery.on_prepared()
         elif isinstance(message, m.ChunkValue):
             self._switching.on_chunk_value(message)
         elif isinstance(message, m.Received):

@@ -45,6 +45,8 @@ class Recovery:
         self.minority = False
         """Whether the survivors are less than half of the view: where claims cannot be made, they may not continue."""
         self._statuses: dict[int, m.Status] = {}
+        self._early: dict[int, m.Status] = {}
+        """Reports of newcomers that have prepared for a view of which this member has not heard yet."""
         self._claim_at: float | None = None
         self._asked = False
         self._needed: set[int] = set()
@@ -72,7 +74,7 @@ class Recovery:
         """The view of the survivors is known, or another came first."""
         self._known.recovering = False
         self._in_flight -= set(self.claim)  # The shell has not seen these.
-        self._asked, self._claim_at, self.claim = False, None, ()
+        self._asked, self._claim_at, self.claim, self._early = False, None, (), {}
         # A peer may have reported about the view that this member is about to adopt.
         number = self._known.view.number if self._known.view is not None else 0
         self._statuses = {slot: status for slot, status in self._statuses.items() if status.view > number}
@@ -86,6 +88,13 @@ class Recovery:
     def tick(self) -> None:
         if self._claim_at is not None and self._known.now >= self._claim_at and not self._asked:
             self._ask()
+
+    def on_prepared(self) -> None:
+        """This member has heard of the next view, and so of the newcomers that take part in it: their reports count now."""
+        early, self._early = self._early, {}
+        for sender, status in sorted(early.items()):
+            if status.prepared == self._known.prepared_number and sender in self._known.taking_part:
+                self._on_status(sender, status)
 
     def on_cancel(self) -> None:
         """The newcomers of the prepared view no longer take part: a member does not wait for them, and a newcomer has nothing
@@ -125,6 +134,8 @@ class Recovery:
         if known.slot in status.dead:  # It will not follow this member, nor answer it.
             return
         if self._is_behind(sender, status):
+            if known.view is not None and status.view == 0 and status.prepared > known.view.number:
+                self._early[sender] = status  # It does not report again, so it is this member that is late.
             self._bring_up(sender, status)
             return
         if known.view is not None and known.slot not in known.view.members:
