@@ -13,6 +13,7 @@
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
     costs       what adjusting an app costs, as measured
+    crossing    live changes that would wait for each other's room without end
     speeds      how fast an app has worked, with which partitions
 
 Imports the state, `events`, and what policies are asked (`dorm.policies.problem`).

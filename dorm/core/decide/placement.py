@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dorm.core.apps.crossing import crossing
 from dorm.core.decide.preparing import prepare_s
 from dorm.core.invariants import may_run
 from dorm.core.round_size import LARGEST_CHANGES, size
@@ -161,12 +162,17 @@ class _Draft:
         """Nodes, with how many ports they lack for this answer."""
         self.unplaced: dict[str, dict[str, int]] = {}
         """Apps that can't be placed, with the nodes on which they lack ports."""
+        self.crossing: set[str] = set()
+        """Live apps that are restarted, because their newcomers and those of others would wait for each other's room."""
         self.place()
 
     def place(self) -> None:
         """Keep slots on their nodes if possible; new ones take the lowest free numbers."""
         changing = [app for app in sorted(self.problem.apps, key=lambda app: app.id) if self._changes(app)]
         self._place(changing, lend=True)
+        while (stuck := crossing(self.state, self.changes)) is not None:
+            self.crossing.add(stuck)
+            self._place(changing, lend=True)
         if sum(map(size, self.changes)) > LARGEST_CHANGES:
             # Some of these changes come later (`dorm.core.round_size`), so no app counts on ports that another frees.
             self._place(changing, lend=False)
@@ -178,7 +184,7 @@ class _Draft:
         self.changes, self.short, self.unplaced = [], {}, {}
         for demand in changing:
             app, wanted = self.state.apps[demand.id], self.answer.counts.get(demand.id, {})
-            live = _is_live(app, wanted)
+            live = self._is_live(app, wanted)
             given = ports.place(app, _slots(app.current, wanted, live=live), stay[app.id])
             if isinstance(given, dict):
                 self.unplaced[app.id] = given
@@ -196,7 +202,7 @@ class _Draft:
                     adjustment=adjustment,
                     master_port=master_port,
                     membership=app.current.announced + 1 if live and app.current is not None else 0,
-                    why=_why(app, wanted) if demand.holds and wanted else "",
+                    why=_why(app, wanted) if demand.holds and wanted and app.id not in self.crossing else "",
                     prepare_s=prepare_s(self.state, app, placement) if adjustment == "restart" else 0.0,
                 )
             )
@@ -204,10 +210,13 @@ class _Draft:
     def _stay(self, demand: AppDemand) -> dict[int, Container]:
         """Return the members of a live app that stay in this answer; none for one that is restarted."""
         app, wanted = self.state.apps[demand.id], self.answer.counts.get(demand.id, {})
-        if app.current is None or not _is_live(app, wanted):
+        if app.current is None or not self._is_live(app, wanted):
             return {}
         containers = app.current.containers
         return {slot: containers[slot] for slot, _ in _kept(app.current, wanted)}
+
+    def _is_live(self, app: App, wanted: dict[str, int]) -> bool:
+        return app.id not in self.crossing and _why(app, wanted) == "members_stay"
 
     def _changes(self, app: AppDemand) -> bool:
         same = self.answer.counts.get(app.id, {}) == app.holds
@@ -286,10 +295,6 @@ def _why(app: App, wanted: dict[str, int]) -> LiveReason:
     if app.missed_live:
         return "missed_deadline"
     return "members_stay" if _kept(current, wanted) else "no_member_stays"
-
-
-def _is_live(app: App, wanted: dict[str, int]) -> bool:
-    return _why(app, wanted) == "members_stay"
 
 
 def _kept(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
