@@ -107,7 +107,7 @@ def test_built_in_names_and_shared_names_are_refused(tmp_path: Path, monkeypatch
     assert plugins.names() == []
     assert "one of Dorm's own" in found["dorm"].problem
     assert "acme-dorm 1.2.0, other 1.2.0" in found["shared"].problem
-    assert "no name of a policy" in found["Bad Name"].problem
+    assert "is not a policy name" in found["Bad Name"].problem
     assert type(registry.policy("dorm")).__module__ == "dorm.policies.dorm.optimizer"
     acme.forget()
 
