@@ -203,7 +203,8 @@ def context_of(files: dict[str, str]) -> bytes:
 
 async def test_further_engines_load_the_built_image(workshop: Workshop) -> None:
     first, second = await asyncio.gather(workshop.ensure(), workshop.ensure())
-    assert {first.origin, second.origin} == {"packages", "cache"}
+    # The later one finds the archive, or the image itself, depending on how far the other is.
+    assert {first.origin, second.origin} in ({"packages", "cache"}, {"packages", "present"})
     await workshop.remove()
     third = await workshop.ensure()
     assert (third.origin, third.content) == ("cache", first.content)
