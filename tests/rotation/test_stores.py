@@ -118,7 +118,7 @@ async def test_a_missing_store(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 class Between:
-    """Passes bytes on between a client and a store, and breaks off for ever after so many of them, in either direction."""
+    """Passes bytes between a client and a store, until this many have passed in either direction; then cuts connections."""
 
     def __init__(self, host: str, port: int, most: int) -> None:
         self.passed = 0

@@ -1,4 +1,4 @@
-"""What many readers get at once leaves room for whoever waits for the processor."""
+"""An API that writes to many readers at once lets other processes run in between."""
 
 from __future__ import annotations
 
