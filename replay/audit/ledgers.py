@@ -51,6 +51,8 @@ class LedgerCheck:
         self._right = self._wrong_count = self._not_checked = 0
         self._wrong: list[WrongLedger] = []
         self._known: dict[int, str] = {}
+        self._newest: dict[str, tuple[int, EpochRun]] = {}
+        """Each app's generation and newest epoch: several members report the same epoch when one of them dies or all end."""
         self._left = MOST_SAMPLES
 
     def take(self, seq: int, event: Event) -> None:
@@ -58,8 +60,10 @@ class LedgerCheck:
             return
         self._not_checked += event.omitted
         for run in (*event.earlier, EpochRun(event.epoch, event.epoch, event.samples, event.ledger)):
-            if run.ledger:
+            newest = (event.generation, run)
+            if run.ledger and self._newest.get(event.app) != newest:
                 self._check(seq, event, run)
+            self._newest[event.app] = newest
 
     def _check(self, seq: int, event: EpochCompleted, run: EpochRun) -> None:
         expected, count = self._expected(run.samples), max(1, run.last - run.first + 1)

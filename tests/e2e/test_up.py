@@ -202,7 +202,8 @@ async def test_a_further_master_follows(cluster: Up, tmp_path: Path) -> None:
     async with running(cluster.home, log, "master") as process:
         text = await until_printed(log, "following", process)
         shown = json.loads(await done(cluster.home, "masters", "-o", "json"))
-        assert (shown["condition"], shown["epoch"]) == ("leading", 1)
+        assert shown["condition"] == "leading"
+        assert shown["epoch"] >= 1
         assert shown["leader"] in text
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 10.0) == 0

@@ -48,7 +48,9 @@ def check(group: Group, *, may_end: bool = False) -> None:
     wanted = rigid(group)
     for slot in finished:
         assert group.scripts[slot].model.tobytes() == wanted.tobytes(), slot
-    if group.plan.valued and not any(isinstance(fact, v.Changed) and fact.cause == "death" for _, fact in group.facts):
+    changes = [fact for _, fact in group.facts if isinstance(fact, v.Changed)]
+    whole = not any(change.cause == "death" for change in changes) and {*changes[-1].view.members} <= {*finished}
+    if group.plan.valued and whole:
         held = {c: group.scripts[s].values[c][0] for s in finished for c in group.scripts[s].chunks}
         assert sum(held.values()) == group.steps // group.chunks.steps_per_epoch * group.chunks.samples, (
             "values are lost"

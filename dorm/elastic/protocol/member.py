@@ -156,6 +156,7 @@ class Member(Known):
         if step > self.step:
             self._sums.complete(step - 1)
             self.step, self.round, self.begun = step, 0, False
+        self._sums.report_last()
 
     def warmed_up(self, seconds: float) -> None:
         """This newcomer has loaded the first state and warmed up."""

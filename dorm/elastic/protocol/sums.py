@@ -55,6 +55,12 @@ class Sums:
                 known.facts.append(self.epoch_done)
             known.used = EMPTY
 
+    def report_last(self) -> None:
+        """The script ends: every member reports an epoch that ended with its last step, as the leader may have died in it."""
+        known, done = self._known, self.epoch_done
+        if done is not None and done.step == known.step - 1 and done not in known.facts:
+            known.facts.append(done)
+
     def contribute(self, sums: Mapping[tuple[int, int], Arrays], used: Entry, seconds: float, *, stop: bool) -> None:
         """Take the script's part of the next sum and send it to the leader."""
         known = self._known

@@ -95,7 +95,8 @@ async def test_only_the_holder_of_the_lease_leads(lab: Lab) -> None:
     assert (never["leader"], never["condition"], never["last"]) == ("", "unknown", "")
     async with lab.master("m1"):
         leads = await lab.shown()
-        assert (leads["leader"], leads["condition"], leads["last"], leads["epoch"]) == ("m1", "leading", "m1", 1)
+        assert (leads["leader"], leads["condition"], leads["last"]) == ("m1", "leading", "m1")
+        assert leads["epoch"] >= 1
         assert leads["led_until"] == 0
     gone = await lab.shown()
     assert (gone["leader"], gone["condition"], gone["last"]) == ("", "gone", "m1")

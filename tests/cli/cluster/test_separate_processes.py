@@ -102,7 +102,8 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
             await until(client, lambda s: bool(named(s, "app").ended), "the second sees it to its end")
             state = await client.state()
             assert named(state, "app").ended == "completed"
-            assert (state.settings.params, state.epoch) == ({"theta1": 0.4}, 2)
+            assert state.settings.params == {"theta1": 0.4}
+            assert state.epoch >= 2
             await check_log(client)
             second.send_signal(signal.SIGTERM)
             await manager.said("STOPPING=1")

@@ -63,3 +63,11 @@ def test_epochs_that_were_reported_together_are_all_checked() -> None:
     report = check.report()
     assert (report.right, report.wrong_count, report.not_checked) == (11, 2, 5)
     assert report.wrong == [WrongLedger(7, "a-1", 2, 10, 100)]
+
+
+def test_an_epoch_that_several_members_report_counts_once() -> None:
+    check = LedgerCheck()
+    right = ledger.expected(100).digest
+    for number in (0, 0, 1, 1, 1):
+        check.take(number + 1, epoch(number, 100, right))
+    assert (check.report().right, check.report().wrong_count) == (2, 0)
