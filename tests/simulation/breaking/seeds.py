@@ -44,12 +44,12 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a generation works on though its successor is prepared": (3,),
     "what was prepared for an overtaken plan is kept": (3,),
     "unsigned rounds count": (1,),
-    "ports are not counted": (49,),
+    "ports are not counted": (171, 49),
     "a newcomer starts before its room is free": (7,),
     "a membership is announced before its release": (7,),
     "the room of members that leave is given away at once": (7,),
     "every line of a progress file is a fact": (2,),
-    "a generation is released before its ports are free": (28, 73, 30),
+    "a generation is released before its ports are free": (149, 28, 73, 30),
     "a duplicate is believed of rounds": (10,),
     "a duplicate is believed of an agent's facts": (4,),
     "a round may leave epochs out": (7,),
@@ -62,6 +62,6 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an agent goes on in a folder that is not its own": (47,),
     "settings that would destroy are taken": (1,),
     "the marker of the shared folder is not looked at": (34, 16),
-    "an agent starts apps in a folder that is not the one of the release": (1240,),
+    "an agent starts apps in a folder that is not the one of the release": (2686, 1240),
 }
 """Seeds that caught variants that seed 0 does not catch; they are tried first."""
