@@ -17,6 +17,7 @@ import pytest
 from agents.checkpoint_folder import MARKER
 from events.codec import decode
 from events.kinds import Resized, Round
+from events.log.waiting import until_answered
 from replay.audit.audit import verify
 from tests.deploy.loopback import MACHINES, READY_S, UNITS, Site
 from tests.e2e.commands import dorm, processes_of, until_printed
@@ -111,7 +112,9 @@ async def trains(site: Site, client: Client) -> str:
 
 
 async def further(client: Client, app: str, what: str) -> None:
-    reached = (await client.state()).apps[app].step
+    """Servers are healthy a moment before their streams have elected their leaders."""
+    async with asyncio.timeout(READY_S):
+        reached = (await until_answered(client.state, what)).apps[app].step
     await until(client, lambda s: s.apps[app].step >= reached + 20, what, timeout=READY_S)
 
 
