@@ -166,10 +166,11 @@ def test_a_server_that_fails_ends_all_with_its_exit_code(job: Job) -> None:
 
 
 def test_servers_are_there_until_the_head_has_saved(job: Job) -> None:
-    job.start(1, 2, own="trap 'touch asked; exit 0' TERM; while :; do sleep 0.05; done")
+    job.start(1, 2, own="trap 'touch asked; exit 0' TERM; touch serves; while :; do sleep 0.05; done")
     save = "trap 'sleep 0.5; ls ../1 > seen; exit 143' TERM; touch runs; while :; do sleep 0.05; done"
     job.start(0, 2, f'exec $L rank sh -c "{save}"')
     job.until((job.path(0) / "runs").exists, "the head runs")
+    job.until((job.path(1) / "serves").exists, "the server runs")
     for process in job.processes.values():
         os.killpg(process.pid, signal.SIGTERM)
     assert job.exit_codes() == [143, 143]

@@ -271,6 +271,7 @@ async def test_a_wire_cut_while_a_stop_waits(
         await runtime.open()
         spec = docker_harness.shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done")
         await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")  # Before, a signal would end the shell.
         stopping = asyncio.create_task(runtime.stop(spec.key, PATIENCE_S))
         await says(runtime, spec.key, b"asked")
         await wire.cut()
