@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.policies import goals, integer, scoring
+from dorm.policies import integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, Measured, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed import curves
@@ -22,7 +22,7 @@ from dorm.policies.speed.types import types_of
 from dorm.policies.speed.worth import Worth
 from tests.policies.baselines.test_speed_policies import rows_of, telling, totals
 from tests.policies.problems import after, app, node, slow_machine
-from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd
+from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd, reserved_by
 from tests.tries import tries
 
 FEW = settings(slow_machine, max_examples=tries(15, 2_000))
@@ -193,9 +193,7 @@ def mixed() -> st.SearchStrategy[Problem]:
 @given(problem=mixed(), params=PARAMS)
 def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
-    instance = integer.read(problem)
-    all_settings = policy("dorm-speed").check_params(params)
-    reserved = goals.reserved(instance, integer.aged(instance, all_settings["patience_s"]))
+    instance, reserved = integer.read(problem), reserved_by(problem, params)
     assert scoring.faults(instance, rows_of(instance, got), got.overhead_budget, reserved) == []
     budget = min(math.ceil(params["theta2"] * instance.in_budget - 1e-9), params["max_changes"])
     assert disturbed(problem, got, params) <= budget + 1e-6
@@ -209,8 +207,10 @@ def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) ->
 
 @FEW
 @given(problem=mixed())
-def test_speeds_by_type_keep_no_app_from_starting(problem: Problem) -> None:
-    fresh = [msgspec.structs.replace(each, current={}, pinned=False, absent=False) for each in problem.apps]
+def test_speeds_by_type_do_not_change_who_starts_after_a_long_wait(problem: Problem) -> None:
+    fresh = [
+        msgspec.structs.replace(each, current={}, pinned=False, absent=False, waited_s=1e30) for each in problem.apps
+    ]
     silent = [
         msgspec.structs.replace(
             each, speed=(), speed_on={}, measured=(), alike=(), alike_by_type=(), remaining_steps=None
