@@ -161,8 +161,8 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "apps that wait are pinned, and those that run are not": (
         asking,
-        "pinned=current is not None and not _may_change(",
-        "pinned=current is None and not _may_change(",
+        "pinned = current is not None and not _may_change(",
+        "pinned = current is None and not _may_change(",
     ),
     "ticks never end": (policies, "state.rebalance_from = 0", "pass"),
     "ticks come when it is not quiet": (
