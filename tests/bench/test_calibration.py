@@ -54,6 +54,6 @@ async def test_calibration_on_processes(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_resize_is_none_to_compare() -> None:
+def test_without_resizes_there_is_nothing_to_compare() -> None:
     with raises(BenchError, "bench.too_few"):
         resizes_compared([])

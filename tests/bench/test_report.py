@@ -105,7 +105,7 @@ def test_a_goal_is_reached_or_not_or_not_set(value: float, goal: str | None, rea
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_that_are_not_numbers_are_no_measurements(value: float) -> None:
+def test_values_that_are_not_numbers_are_not_measurements(value: float) -> None:
     with raises(BenchError, "bench.not_a_number"):
         figure(value, "s")
 

@@ -193,7 +193,7 @@ async def test_followers_learn_of_changes_even_through_outages(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", LOGS)
-async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None:
+async def test_reading_starts_at_a_time_or_a_duration_before_the_last_record(name: str) -> None:
     records = log(name)
     times = sorted({record.time for record in records})
     for time in (0, times[0], times[len(times) // 2], times[-1], times[-1] + 1):
@@ -224,6 +224,6 @@ async def test_invalid_questions(wrong: dict[str, Any], code: str, named: str) -
         await anext(client(log("golden")).events(**wrong))
 
 
-async def test_beyond_the_end_is_no_position_of_this_log() -> None:
+async def test_a_position_beyond_the_end_is_refused() -> None:
     with raises(LogDamaged, "log.truncated"):
         await taken(client(log("golden")).events(after=10**6, follow=False))

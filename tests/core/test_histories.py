@@ -100,7 +100,9 @@ def test_no_app_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
 @pytest.mark.parametrize(
     ("losses", "tiny"), [(False, False), (True, True), *([(False, True), (True, False)] if LONG else [])]
 )
-def test_nor_over_long_histories(losses: bool, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_app_waits_longer_than_its_turn_over_long_histories(
+    losses: bool, tiny: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not tiny:
         monkeypatch.setattr(optimizer, "TINY", 0)
     for seed in range(int(losses), tries(2, 6), 2):
@@ -147,7 +149,7 @@ def test_without_ageing_it_would_starve(theta2: float) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("tiny", [True, False])
-def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_older_of_two_overdue_apps_starts_first(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiny:
         monkeypatch.setattr(optimizer, "TINY", 0)
     history = History([cores(f"n{j}", 4) for j in range(2)], {"theta2": 0.0, "patience_s": 60.0})
@@ -165,7 +167,7 @@ def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, mon
 
 
 @pytest.mark.parametrize("theta2", [0.1, 1.0])
-def test_where_nothing_ends_running_apps_make_room_round_by_round(theta2: float) -> None:
+def test_if_no_app_ends_running_apps_make_room_round_by_round(theta2: float) -> None:
     """Four that run forever fill four nodes; capacity suffices for n_min of all, so each newcomer starts soon."""
     history = History([cores(f"n{j}", 8) for j in range(4)], {"theta2": theta2})
     for index in range(4):

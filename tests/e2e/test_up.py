@@ -146,7 +146,7 @@ async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> Non
     assert "Traceback" not in log.read_text()
 
 
-async def test_reading_only_the_first_line_is_no_error(cluster: Up) -> None:
+async def test_reading_only_the_first_line_is_not_an_error(cluster: Up) -> None:
     shell = await asyncio.create_subprocess_shell(
         f"set -o pipefail; {DORM[0]} -c '{DORM[2]}' events -f -o json | head -n 1",
         executable="/bin/bash",

@@ -35,7 +35,7 @@ def test_nothing_malformed_does_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[path.stem for path in FOUND])
-def test_past_failures_do_not_recur(path: Path) -> None:
+def test_earlier_failures_do_not_recur(path: Path) -> None:
     assert repeat(path) is None
 
 

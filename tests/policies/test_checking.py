@@ -167,7 +167,7 @@ def test_batches_and_plans_that_make_sense_pass() -> None:
     assert checking.faults(problem, answered(batches={"a": 65})) != []
 
 
-def test_a_node_that_pinned_apps_overfill_is_no_fault_of_the_answer() -> None:
+def test_a_node_overfilled_by_pinned_apps_is_not_a_fault_of_the_answer() -> None:
     pinned = AppDemand("p", {"cpu": 3000}, 1.0, 1, 2, current={"n1": 2}, pinned=True)
     other = AppDemand("q", {"gpu": 1}, 1.0, 1, 2)
     problem = Problem((node("n1", 4, 4, gpu=1),), (pinned, other))

@@ -58,7 +58,7 @@ def test_several_resources_short_on_different_nodes() -> None:
     )
 
 
-def test_no_app_waits_for_room_that_no_two_nodes_have_together() -> None:
+def test_resources_that_no_single_node_has_together_are_named() -> None:
     got = reason(Problem((node("n1", 1, 16), node("n2", 8, 1)), (app("a", 2, 4, (1, 1)),)), "a")
     assert got.code == "no_nodes"
     assert got.text == "no node has 2 cores and 4 GiB together (1 of 2 nodes lack cores, 1 of 2 nodes lack memory)"

@@ -48,7 +48,7 @@ def test_each_log_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_every_log_folds_as_ever(name: str) -> None:
+def test_every_golden_log_folds_to_its_digest(name: str) -> None:
     """See `tests.golden` before you rewrite it."""
     expected, found = EXPECTED[name], made(0)[name]
     for part in ("kinds", "along", "end"):

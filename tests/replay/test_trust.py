@@ -66,7 +66,7 @@ async def test_the_master_reports_refused_records() -> None:
     assert report.divergence is None
 
 
-async def test_under_other_names_the_same_is_refused() -> None:
+async def test_an_anonymized_log_has_the_same_refusals() -> None:
     story = hostile_log()
     made = await same_audit(story.records)
     before, after = told(story.records), told(made)

@@ -194,7 +194,7 @@ async def without_containers(folder: Path, docker_host: str) -> AsyncIterator[No
                 await runtime.close()
 
 
-async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
+async def test_a_hostile_user_cannot_read_change_or_delay_anothers_work(
     tmp_path: Path, docker_host: str, docker_image: str, record_property: Any
 ) -> None:
     flags = ("--runtime", "docker", "--docker", docker_host, "--api", "0", "--capacity", "cpu=1,memory=2GiB")

@@ -94,7 +94,7 @@ async def told(home: Path, who: Path, *arguments: str) -> tuple[int, str]:
     return code, out + err
 
 
-async def test_what_came_later_is_closed_to_a_hostile_colleague(
+async def test_newer_entrances_are_closed_to_a_hostile_user_of_the_same_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -59,7 +59,7 @@ async def said(pieces: AsyncIterator[bytes]) -> list[bytes]:
     return [piece async for piece in pieces]
 
 
-async def test_each_enters_the_own_tenants_containers_in_the_own_name_and_no_others(guarded: Guarded) -> None:
+async def test_users_enter_only_containers_of_their_tenant_and_only_in_their_own_name(guarded: Guarded) -> None:
     async with node(guarded):
         for name, role in EVERYONE.items():
             if role == "joining":

@@ -100,7 +100,7 @@ async def test_a_reader_reads_all_of_it(two: Two) -> None:
     assert CANARY in await done(two.cluster.home, "describe", HIS, *two.as_user("bob"))
 
 
-async def test_others_are_there_without_their_names(two: Two) -> None:
+async def test_apps_of_others_are_visible_without_their_names(two: Two) -> None:
     async with await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice:
         state = await alice.state()
         (other,) = [app for app in state.apps.values() if app.tenant != "alice"]
@@ -115,7 +115,7 @@ async def test_others_are_there_without_their_names(two: Two) -> None:
             await alice.app(HIS)
 
 
-async def test_what_a_user_is_sent_holds_no_word_of_others(two: Two) -> None:
+async def test_messages_to_a_user_contain_nothing_of_other_tenants(two: Two) -> None:
     """All records from the first on, each state to start from, heartbeats."""
     async with await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice:
         records = [record async for record in alice.records()]

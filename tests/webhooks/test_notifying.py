@@ -64,7 +64,7 @@ def test_a_tenants_requests_per_minute_are_limited() -> None:
     assert [allowance.take("ann") for _ in range(4)] == [True] * 3 + [False]
 
 
-def test_it_stands_alone() -> None:
+def test_notifications_of_apps_need_a_webhook_of_their_own() -> None:
     assert asking.check_events(["app.notify"]) == ["app.notify"]
     with raises(WebhookError, "webhook.event.not_alone"):
         asking.check_events(["app.notify", "app.ended"])

@@ -170,7 +170,7 @@ async def test_a_folder_is_copied_unchanged_and_a_second_copy_transfers_nothing(
     assert (await side.get("run")).files == 1
 
 
-async def test_where_a_copy_goes(side: Side) -> None:
+async def test_the_target_of_a_copy_follows_from_the_command(side: Side) -> None:
     (side.outputs / "model").write_text("m")
     await side.get("model", side.here / "renamed")
     await side.get("", side.here / "all")
@@ -432,7 +432,7 @@ async def test_only_its_tenant_s_files_are_shown(side: Side) -> None:
         assert await side.refusal(question) == "files.question.malformed"
 
 
-async def test_nothing_is_answered_where_the_mount_is_missing(side: Side) -> None:
+async def test_without_the_mount_no_question_is_answered(side: Side) -> None:
     (side.folder.path / ".dorm-checkpoints").unlink()
     assert await side.refusal(ListFiles(Place("app-1", "outputs"))) == "files.not_mounted"
     with raises(FilesRefused, "files.not_mounted"):

@@ -51,7 +51,7 @@ async def read_in_pieces(api: Api, path: str, until: str, chance: Random) -> lis
 
 
 @pytest.mark.parametrize("query", ["", "?kind=Resized&kind=AppCompleted", "?node=gpu-02", "?user=ann&user=bob"])
-async def test_a_reader_that_breaks_off_anywhere_sees_each_event_once(nats_server: NatsServer, query: str) -> None:
+async def test_a_reader_that_disconnects_anywhere_sees_each_event_once(nats_server: NatsServer, query: str) -> None:
     filters = {
         "": Filter(), "?kind": Filter(kinds=("Resized", "AppCompleted")), "?node": Filter(nodes=("gpu-02",)),
         "?user": Filter(users=("ann", "bob")),
@@ -156,7 +156,7 @@ async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio
     return reader, writer
 
 
-async def test_quiet_streams_show_signs_of_life(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_streams_send_keepalives(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.api.streams.events._CHECK_S", 0.05)
     async with connected(nats_server.url) as connection, served(connection, heartbeat_s=0.1) as api:
         reader, writer = await raw_stream(api, "/v1/events/stream")

@@ -59,7 +59,7 @@ class TestWords:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )  # fmt: skip
-    def test_what_they_ask_for(self, pairs: list[str], changed: dict[str, Any]) -> None:
+    def test_settings_become_a_policy_change(self, pairs: list[str], changed: dict[str, Any]) -> None:
         assert change_of(pairs, Settings()) == PolicyChanged(**changed)
 
     @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ class TestWords:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
-    def test_what_is_refused(self, pairs: list[str], code: str, named: str) -> None:
+    def test_invalid_settings_are_refused(self, pairs: list[str], code: str, named: str) -> None:
         with raises(SpecError, code, named):
             change_of(pairs, Settings())
 
-    def test_what_is_no_pair(self) -> None:
+    def test_an_argument_without_a_value_is_refused(self) -> None:
         with raises(WrongUsage, "usage.not_a_pair", "theta1"):
             change_of(["theta1"], Settings())
 
     @pytest.mark.parametrize("name", names())
-    def test_everything_has_a_meaning(self, name: str) -> None:
+    def test_every_setting_has_a_description(self, name: str) -> None:
         assert gist_of(name)
         assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
         parameters, times = in_force(Settings(policy=name))

@@ -50,7 +50,7 @@ def test_the_same_document_every_time_and_a_spread_over_seeds(here: Dorm) -> Non
     assert "±" in here(*words[:-1], "table")[1]
 
 
-def test_a_file_by_its_ending(here: Dorm, tmp_path: Path) -> None:
+def test_the_file_ending_determines_the_format(here: Dorm, tmp_path: Path) -> None:
     signs = {"html": b"<!DOCTYPE html>", "json": b"{"}
     for ending, sign in signs.items():
         path = tmp_path / f"compared.{ending}"

@@ -58,7 +58,7 @@ def test_an_invalid_noise_changes_nothing(noise: float | None) -> None:
     assert made.app().noise == 7.0
 
 
-def test_nor_does_the_noise_of_an_app_without_a_range() -> None:
+def test_the_noise_of_an_app_without_a_range_is_ignored() -> None:
     made = Bench(a=4)
     made.running(n_max=1)
     report(made, 7.0)

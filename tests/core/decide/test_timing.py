@@ -96,7 +96,7 @@ class TestTicks:
         ],
         ids=["joined", "used again"],
     )
-    def test_other_causes(self, cause: list[k.Event]) -> None:
+    def test_other_events_cause_a_tick_too(self, cause: list[k.Event]) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1)
         tick_after(bench, 30)
@@ -107,7 +107,7 @@ class TestTicks:
         bench.settle()
         assert tick_is_due(bench.state, bench.now + 30 * SECOND)
 
-    def test_a_node_that_recovered_is_one_too(self) -> None:
+    def test_a_recovered_node_causes_a_tick_too(self) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1)
         tick_after(bench, 30)
@@ -143,7 +143,9 @@ class TestTicks:
     @pytest.mark.parametrize(
         ("status", "n_max", "loose"), [("optimal", 2, True), ("node_limit", 1, True), ("optimal", 1, False)]
     )
-    def test_what_a_decision_leaves(self, budget: type[OneAtATime], status: str, n_max: int, loose: bool) -> None:
+    def test_an_unfinished_decision_causes_a_tick(
+        self, budget: type[OneAtATime], status: str, n_max: int, loose: bool
+    ) -> None:
         """Its budget used up, or its solver stopped at a limit."""
         budget.status = status
         bench = Bench(a=4)
@@ -160,7 +162,7 @@ class TestTicks:
         assert (decision.trigger, decision.overhead, decision.status) == ("events", n_max - 1, status)
         assert bool(bench.state.rebalance_from) == loose
 
-    def test_what_it_could_not_know_keeps_it_going(self) -> None:
+    def test_an_event_after_the_basis_of_a_tick_causes_another_one(self) -> None:
         """A node joins between the basis of a tick and the tick."""
         bench = Bench(a=4)
         bench.running(n_max=1)

@@ -259,7 +259,7 @@ def test_a_node_claims_only_its_enrolled_capacity(claims: dict[str, Any], code: 
     assert ("n1" in said.state.nodes) is (code == "")
 
 
-def test_ids_of_apps_are_too_long_to_find() -> None:
+def test_ids_of_apps_are_too_long_to_guess() -> None:
     _, app = cluster()
     assert len(app.id) == len("app-") + 12
 

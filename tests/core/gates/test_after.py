@@ -53,7 +53,7 @@ def waiting(when: str = "completed", **more: Any) -> Bench:
     return bench
 
 
-def test_it_waits_and_is_no_demand() -> None:
+def test_a_waiting_app_is_not_part_of_the_demand() -> None:
     bench = waiting()
     assert (sizes(bench.app()), why(bench)) == ({}, "after: waits for prep to complete")
     assert [one.id for one in problem_of(bench.state, bench.now).apps] == [bench.app("prep").id]
@@ -85,7 +85,7 @@ def test_how_the_other_one_ends_decides(when: str, how: str, runs: bool) -> None
     assert app.end_reason == f"prep {was}, so it can't {can}, and app was to run once it had {when}"
 
 
-def test_an_end_runs_through_a_chain() -> None:
+def test_the_end_of_an_app_propagates_through_a_chain() -> None:
     bench = waiting()
     bench.submit("last", after=["app"])
     bench.submit("anyhow", after=[{"app": "last", "when": "ended"}])
@@ -156,7 +156,7 @@ def test_several_in_one_round_know_each_other() -> None:
         (["Prep"], "spec.after.malformed"), (["prep\n"], "spec.after.malformed"), (["p"] * 101, "spec.after.out_of_range"),
     ],
 )  # fmt: skip
-def test_bad_ones_are_refused(after: Any, code: str) -> None:
+def test_invalid_conditions_are_refused(after: Any, code: str) -> None:
     bench = Bench(a=4)
     bench.running("prep", n_max=1)
     assert refusal(bench, after=after) == code

@@ -75,7 +75,7 @@ def test_the_leader_wakes_up_for_it_and_for_nothing_else() -> None:
     assert ready.compute is not None
 
 
-def test_a_time_in_the_past_is_no_gate() -> None:
+def test_a_time_in_the_past_is_not_a_gate() -> None:
     bench = Bench(a=2)
     bench.submit("app", start_after=at(-60), n_max=2)
     bench.settle()

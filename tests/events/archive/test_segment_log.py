@@ -365,13 +365,13 @@ async def test_the_readable_part_is_a_log_of_its_own(tmp_path: Path) -> None:
         await read_all(parts, 41)
 
 
-async def test_bytes_behind_the_end_are_named(tmp_path: Path) -> None:
+async def test_bytes_after_the_end_are_named(tmp_path: Path) -> None:
     read, _, damages = await survey(WHOLE + b"more", tmp_path / "log.dorm")
     assert read == FORTY
     assert str(damages[0]) == "4 bytes follow the end of the archive; no record is lost by that"
 
 
-async def test_a_block_that_was_taken_out_or_is_there_twice(tmp_path: Path) -> None:
+async def test_a_removed_or_repeated_block_is_found(tmp_path: Path) -> None:
     blocks = [place for place, _ in heads(WHOLE)]
     places = [place for place, kind in heads(WHOLE) if kind == b"R"]
     after = blocks[blocks.index(places[1]) + 1]

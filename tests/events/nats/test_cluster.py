@@ -44,7 +44,7 @@ async def replicas(cluster: NatsCluster, name: str) -> set[int | None]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_new_streams_are_held_by_three_and_others_are_raised_where_that_is_asked(cluster: NatsCluster) -> None:
+async def test_new_streams_get_three_replicas_and_existing_ones_only_on_request(cluster: NatsCluster) -> None:
     await (await Connection.open(cluster.url, "three", create=True)).close()
     assert await replicas(cluster, "three") == {3}
     await (await Connection.open(cluster.url, "one", create=True, replicas=1)).close()

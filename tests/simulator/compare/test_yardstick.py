@@ -109,7 +109,7 @@ def test_srtf_lets_the_shorter_one_go_first() -> None:
 
 
 @pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis", "shockwave"])
-def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
+def test_rounds_end_if_nothing_more_can_happen(policy: str) -> None:
     """An app that makes no progress and reports nothing."""
     stuck = msgspec.structs.replace(job("stuck", 0, 1, 100), speed=Linear(0.0))
     scenario = msgspec.structs.replace(yardstick.scenario(Workload("j", (stuck,)), parse(policy)), progress_s=0.0)

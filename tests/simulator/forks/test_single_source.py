@@ -92,7 +92,7 @@ def test_of_an_incident(incident: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("path", archives(), ids=lambda path: path.name)
-async def test_logs_of_earlier_releases_are_played_through(path: Path) -> None:
+async def test_logs_of_earlier_releases_are_decided_alike(path: Path) -> None:
     """What another core decided is taken as it is, and counted."""
     records = await kept(path)
     found = decide_alike(records)
@@ -162,7 +162,7 @@ def test_another_master_takes_over_in_the_middle() -> None:
     assert found.same_records == len(written.records)
 
 
-def test_an_election_that_others_came_before() -> None:
+def test_an_election_after_other_records_is_decided_alike() -> None:
     """Its basis is the empty log, of which there is no time."""
     joined = k.NodeJoined(node="n0", address="n0", capacity={"cpu": 1000}, ports=(20_000, 20_999))
     elected = k.Round(epoch=1, basis=0, allocated=False, events=[k.MasterElected(epoch=1)], core=SCHEMA)
