@@ -40,7 +40,7 @@ def test_a_package_has_a_limited_number_of_modules() -> None:
     assert {folder: size for folder, size in sizes.items() if size > 16} == {}
 
 
-def test_files_and_functions_have_a_limited_length() -> None:
+def test_files_of_the_product_have_at_most_500_lines() -> None:
     lines = {
         path.relative_to(ROOT).as_posix(): path.read_text().count("\n")
         for package in PACKAGES

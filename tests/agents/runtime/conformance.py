@@ -72,9 +72,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (after.state, after.exit_code) == ("exited", 137)
         assert starts(runtime, spec.key) == 1
 
-    async def test_a_prepared_container_does_not_run_until_it_is_started(
-        self, harness: Harness, runtime: Runtime
-    ) -> None:
+    async def test_a_prepared_container_does_not_run_yet(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         for _ in range(2):
             await runtime.prepare(spec)
@@ -86,9 +84,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert [one.state for one in await runtime.list()] == ["running"]
         assert starts(runtime, spec.key) <= 1
 
-    async def test_a_prepared_container_can_be_removed_and_made_with_another_spec(
-        self, harness: Harness, runtime: Runtime
-    ) -> None:
+    async def test_a_prepared_container_can_be_replaced(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell("exit 3")
         await runtime.prepare(spec)
         await runtime.remove(spec.key)
@@ -267,9 +263,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
 
     @pytest.mark.slow
     @pytest.mark.parametrize("after_ms", [0, 5, 10, 20, 35, 50, 75, 110, None])
-    async def test_another_agent_continues_a_start_that_was_cut_off(
-        self, harness: Harness, after_ms: float | None
-    ) -> None:
+    async def test_another_agent_completes_a_start(self, harness: Harness, after_ms: float | None) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         await start_and_kill(harness.expression, spec, None if after_ms is None else after_ms / 1000)
         async with harness.opened() as runtime:
