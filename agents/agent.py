@@ -362,7 +362,7 @@ class Agent:
             return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
             raise Unavailable(
-                f"the engine has not answered for {silent:.0f} s, so it is unknown what runs here",
+                f"the engine has not answered for {silent:.0f} s, so the agent does not know what runs here",
                 code="runtime.silent",
             )
         # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.

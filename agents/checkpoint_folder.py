@@ -121,7 +121,7 @@ class CheckpointFolder:
             )
         if cluster not in ("", self.id):
             raise NotShared(
-                f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that",
+                f"{self.path} is the folder of checkpoints {self.id}, and the app's is {cluster}: mount that one",
                 code="checkpoints.differs",
             )
 

@@ -79,14 +79,14 @@ def fault_of(line: bytes) -> str:
         return ""
     words = decoded(line)
     if words is None:
-        return f"this is no JSON object; {FORM}"
+        return f"this is not a JSON object; {FORM}"
     if "step" in words and step_of(words["step"]) is None and not {"membership", "epoch"} & words.keys():
-        return "its step is no whole number from 0 to 2^53"
+        return "its step is not a whole number from 0 to 2^53"
     if words.get("checkpoint") is not None and step_of(words["checkpoint"]) is None:
-        return "its checkpoint is no step: a whole number from 0 to 2^53"
+        return "its checkpoint is not a step, which is a whole number from 0 to 2^53"
     for name in ("loss", "samples_per_s", "noise"):
         if words.get(name) is not None and _float(words[name]) is None:
-            return f"its {name} is no number"
+            return f"its {name} is not a number"
     if "step" not in words and not any(name in words for name in _HOLDS_SOMETHING):
         return f"it has no step, no checkpoint and no request_size; {FORM}"
     return ""

@@ -244,7 +244,7 @@ class Wanted(msgspec.Struct, frozen=True):
 def no_mark(text: str) -> RuntimeFault:
     """Return the error of a mark that this runtime has not written."""
     return RuntimeFault(
-        f"{text[:60]!r} marks no place in this output; ask without `after`", code="agent.question.malformed"
+        f"{text[:60]!r} is not a position in this output; ask without `after`", code="agent.question.malformed"
     )
 
 

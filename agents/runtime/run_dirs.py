@@ -86,8 +86,8 @@ class RunDirs:
             if self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock")):
                 return
         raise Displaced(
-            f"{self.root} was removed or replaced while the agent ran: what runs here is killed, at the latest when the "
-            "node's lease is over; start the agent again"
+            f"{self.root} was removed or replaced while the agent ran: its containers are killed, at the latest when the "
+            "node's lease ends; start the agent again"
         )
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class RunDirs:
         left = await self.lease_left()
         if left is not None and left <= 0:
             raise Unavailable(
-                "the node's lease is over, so nothing is started until it is extended", code="node_lease.expired"
+                "the node's lease has ended, so nothing is started until it is extended", code="node_lease.expired"
             )
 
     async def lease_left(self) -> float | None:

@@ -73,7 +73,7 @@ class Forwarded:
     async def take(self, asked: Input) -> None:
         """Send bytes over it; return once the system has taken them."""
         if self._streams is None or self._taking or asked.number != self._taken + 1:
-            raise AskRefused("this input does not follow the one before", code="session.input.out_of_order")
+            raise AskRefused("an earlier part of the input is missing", code="session.input.out_of_order")
         self._taking, self._taken = True, asked.number
         writer = self._streams[1]
         try:

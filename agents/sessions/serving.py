@@ -153,7 +153,7 @@ class Sessions:
     async def _refusal(self, asker: _Asker, place: tuple[_Asker, str], key: Key) -> Ended | None:
         """Return why this session can't begin, None if it can."""
         if place in self._sessions:
-            return Ended(None, "session.exists", "there is a session of this id already; ask again with another one")
+            return Ended(None, "session.exists", "a session with this id exists already; ask again with another id")
         owner = self._desired.owner_of(key.app)
         runs = False
         if owner is not None and subjects.token(owner) == asker.tenant:
@@ -183,7 +183,7 @@ class Sessions:
             return Ended(
                 None,
                 "session.not_recorded",
-                "the log does not take the record that a session begins with, so it does not begin: "
+                "the log did not store the record of the session's start, so the session does not start: "
                 f"{str(error) or 'no answer in time'}",
             )
         return None

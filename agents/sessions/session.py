@@ -205,7 +205,7 @@ class Session:
 
     async def _take(self, asked: Input) -> None:
         if self._execution is None or self._taking or asked.number != self._taken + 1:
-            raise AskRefused("this input does not follow the one before", code="session.input.out_of_order")
+            raise AskRefused("an earlier part of the input is missing", code="session.input.out_of_order")
         self._taking, self._taken = True, asked.number
         try:
             if asked.data:
@@ -219,7 +219,7 @@ class Session:
     async def end_if_silent(self, silent_s: float) -> None:
         """End it if nothing was heard from its client for so long."""
         if self._now() - self._heard_at > silent_s and not self._taking and not self._over.is_set():
-            self._why = f"nothing was heard from the client for {silent_s:.0f} s"
+            self._why = f"the client was silent for {silent_s:.0f} s"
             self._over.set()
             for one in list(self._connections.values()):
                 await one.close()

@@ -215,7 +215,7 @@ async def begin(log: ReadableLog, after: Position | str | int | None, since: dat
     if isinstance(since, timedelta):
         return await at_time(log, await time_of(log, await log.end()) - since // timedelta(microseconds=1) * 1000)
     if since.tzinfo is None:
-        raise TailError("a time without a zone: say which, as in datetime.now(UTC)", code="tail.since.no_zone")
+        raise TailError("the time has no time zone; pass one, as in datetime.now(UTC)", code="tail.since.no_zone")
     return await at_time(log, (since - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 

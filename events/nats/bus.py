@@ -292,7 +292,7 @@ def _left(shares: Shares, asked: str, _: object) -> None:
 
 async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
     del question
-    raise AskRefused("the agent answers too many questions already; try again later", code="agent.busy")
+    raise AskRefused("the agent is answering too many questions; try again later", code="agent.busy")
     yield b""
 
 

@@ -134,7 +134,7 @@ async def _continue(link: Link, log: ReadableLog, cluster: str, found: StreamInf
             async for batch in batches:
                 if stored != _renamed(batch[0], cluster):
                     raise LogRefused(
-                        f"record {last} of cluster {cluster!r} at {link.url} is not that of this archive",
+                        f"record {last} of cluster {cluster!r} at {link.url} differs from the one in this archive",
                         code="import.differs",
                     )
                 break

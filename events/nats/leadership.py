@@ -141,7 +141,7 @@ class JetStreamLeadership(Leadership):
                 return await self._write(_Value(holder, held.ttl_s, held.seq, held.chain), last.revision)
             except Overtaken:
                 last = await self.look()
-        raise LogUnavailable("the lease of the masters changes all the time", code="log.contended")
+        raise LogUnavailable("the lease of the masters keeps changing; try again", code="log.contended")
 
     async def _write(self, value: _Value, revision: int) -> Held:
         """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""

@@ -255,7 +255,11 @@ def _compare_conclusions(event: Round, given: Answer) -> Verdict:
     assert given.state is not None
     heard = {fact.node: getattr(fact, "last_heard", event.at) for fact in event.events if isinstance(fact, _CONCLUDED)}
     found = _fact_differences(event.events, conclude(given.state, heard, event.at))
-    return Verdict(wrong="the heartbeats of these nodes do not lead to this", differences=found) if found else Verdict()
+    return (
+        Verdict(wrong="this does not follow from the heartbeats of these nodes", differences=found)
+        if found
+        else Verdict()
+    )
 
 
 def _compare_digest(event: Round, given: Answer) -> Verdict:
@@ -267,5 +271,5 @@ def _compare_digest(event: Round, given: Answer) -> Verdict:
         for name, expected in (("digest", given.digest), ("policy", given.policy)):
             if getattr(fact, name) != expected:
                 found = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
-                return Verdict(wrong=f"the {name} is not that of the state at its basis", differences=found)
+                return Verdict(wrong=f"the {name} differs from that of the state at its basis", differences=found)
     return Verdict()

@@ -216,7 +216,9 @@ class _Parser:
         if match is None or token.quoted:
             raise self._expected("a number, such as 0.8 or 80%")
         if match[2] and measure not in _PARTS:
-            raise OutcomeError(f"outcome: at character {token.at}: {measure} have no maximum, so no part of it")
+            raise OutcomeError(
+                f"outcome: at character {token.at}: {measure} have no maximum, so a percentage means nothing; write a number"
+            )
         self._next += 1
         return float(match[1]) / (100 if match[2] else 1), bool(match[2])
 

@@ -75,7 +75,7 @@ async def span_of(log: ReadableLog, since: Moment, until: Moment | None, before_
     if split >= last:
         reason = "ends before it begins" if split > last else "has no records"
         code = "moment.end_before_start" if split > last else "incident.empty_span"
-        raise IncidentError(f"the span {reason}; choose an earlier begin, such as -1h", code=code)
+        raise IncidentError(f"the span {reason}; choose an earlier start, such as -1h", code=code)
     before_at = since_at - int(before_s * SECOND)
     first = max(await log.start(), min(split, await log.at_time(before_at)))
     return Span(first, split, last, (before_at, since_at, until_at))

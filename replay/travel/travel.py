@@ -82,7 +82,7 @@ async def _base(log: ReadableLog, last: int, latest: int | None) -> State:
         return State()
     first = next((info for info in await log.snapshots.infos() if info.seq == start), None)
     if first is not None and latest is not None and first.time > latest:
-        text = f"this part of a log starts after sequence {start}, which is later than that"
+        text = f"this part of a log starts after sequence {start}, which is later than this moment"
         raise MomentError(text, code="moment.before_start")
     text = f"this part of a log starts after sequence {start}, and the state there "
     if first is None or first.core == SCHEMA:

@@ -148,7 +148,7 @@ class Launcher:
         if differences := config.differences(wanted, info, swap_limit=host.swap_limit):
             await self._discard(name, key)
             raise Refused(
-                "spec", f"the engine did not make what was asked: {'; '.join(differences)}", code="container.differs"
+                "spec", f"the engine made the container differently: {'; '.join(differences)}", code="container.differs"
             )
         await self._check_command(name, key, info)
         note = self._dirs.container_dir(key) / docker_guard.STARTING

@@ -126,11 +126,11 @@ def enter(mounts: list[list[str]]) -> None:
 
 
 def called(function: str, what: str, *arguments: "int | bytes | None") -> None:
-    """Call a function of the C library.  Raises OSError with what can't be had."""
+    """Call a function of the C library.  Raises OSError that names the missing part."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, function)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what} can't be had: {os.strerror(number)}")
+        raise OSError(number, f"{what} can't be set up: {os.strerror(number)}")
 
 
 def execute(

@@ -67,7 +67,7 @@ def _target(text: str) -> str:
     if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
         return text
     raise WrongUsage(
-        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json",
+        f"{text!r} is neither one of {', '.join([*Format, *_DRAWN])} nor a file that ends in .html, .png or .json",
         code="usage.output.unknown",
     )
 
@@ -194,7 +194,7 @@ def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
         return next((one.label for one in contenders if one.policy == "static"), "")
     if wanted not in labels:
         raise Fail(
-            f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}",
+            f"--base {wanted!r} is not among the policies that are compared: {', '.join(labels)}",
             USAGE,
             code="simulation.base.unknown",
         )

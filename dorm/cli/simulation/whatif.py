@@ -207,7 +207,7 @@ def parse_edit(text: str) -> AppUpdated:
     unknown = [key for key in given if key not in ("n_min", "n_max", "weight")]
     if unknown:
         raise WrongUsage(
-            f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}", code="usage.edit.malformed"
+            f"edit {text!r}: unknown field {unknown[0]}; use n_min, n_max and weight", code="usage.edit.malformed"
         )
     try:
         return msgspec.convert({"app": app, **given, "kind": "AppUpdated"}, AppUpdated)

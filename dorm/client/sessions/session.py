@@ -127,7 +127,7 @@ class Session:
             raise await self._unanswered(error, begun) from error
         except LogRefused as error:
             raise self._refused(error) from error
-        raise SessionFailed(f"the session on node {self.place.node} ended without a word; try again")
+        raise SessionFailed(f"the session on node {self.place.node} ended without an answer; try again")
 
     def _subject(self, what: str) -> str:
         client, place = self._client, self.place
@@ -155,7 +155,7 @@ class Session:
         place = self.place
         return SessionFailed(
             f"{self._client.user} may not enter containers of {place.app.name}: users enter those of their own tenant, "
-            "operators and admins all, readers none; where the NATS server's permissions are of a release before 0.6.0, "
-            "nobody does, until an admin writes them again with any `dorm user` command",
+            "operators and admins all, readers none; if the NATS server's permissions are from a release before 0.6.0, "
+            "nobody may, until an admin writes them again with any `dorm user` command",
             code="session.forbidden",
         )

@@ -86,8 +86,7 @@ class ViewedLog(EventLog):
             if error.code != "agent.no_answer":
                 raise
             raise LogUnavailable(
-                "nobody answers for the views of users: they are served beside a master (`dorm masters`); requests are "
-                "stored all the same",
+                "no master serves the views of users (`dorm masters` lists the masters); requests are still stored",
                 code="log.view.no_answer",
             ) from None
 

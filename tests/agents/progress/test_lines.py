@@ -121,7 +121,7 @@ def test_unusable_lines_are_counted_and_the_first_is_kept(path: Path) -> None:
     (fact,) = [one for one in file.read(0) if isinstance(one, ProgressLinesSkipped)]
     assert (fact.app, fact.generation, fact.slot, fact.lines) == ("app", 1, 2, 2)
     assert fact.example == "epoch 1\ufffd done"
-    assert "no JSON object" in fact.reason
+    assert "not a JSON object" in fact.reason
     write(path, '{"stp": 2}\n{"step": 2, "loss": "low"}\n')
     assert skipped(file.read(1)) == []
     assert skipped(file.read(SKIPPED_S)) == [(4, "epoch 1\ufffd done")]

@@ -183,9 +183,7 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 async def test_a_shorter_lease_states_when_it_takes_effect(lab: Lab) -> None:
     first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
     assert first == "node_lease: 5m -> 30s"
-    assert second.startswith(
-        "the shorter lease applies on a node as soon as its agent has read of it, and for the master"
-    )
+    assert second.startswith("the shorter lease applies on a node as soon as its agent has read it, and for the master")
     assert await lab.policy("set", "node_lease=40s") == "node_lease: 30s -> 40s\n"
 
 

@@ -368,7 +368,7 @@ async def test_the_readable_part_is_a_log_of_its_own(tmp_path: Path) -> None:
 async def test_bytes_after_the_end_are_named(tmp_path: Path) -> None:
     read, _, damages = await survey(WHOLE + b"more", tmp_path / "log.dorm")
     assert read == FORTY
-    assert str(damages[0]) == "4 bytes follow the end of the archive; no record is lost by that"
+    assert str(damages[0]) == "4 bytes follow the end of the archive; no record is lost"
 
 
 async def test_a_removed_or_repeated_block_is_found(tmp_path: Path) -> None:
