@@ -136,8 +136,8 @@ class Snapshots(ReadableSnapshots, Protocol):
     """A store of one log's snapshots."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Store it durably: once listed, it can be read.  One with the same sequence is replaced, except a pinned one by one
-        that is not: that one is not stored."""
+        """Store it durably: once listed, it can be read.  A snapshot of the same sequence is replaced, unless it is
+        pinned and this one is not; then this one is not stored."""
         ...
 
     async def drop(self, info: SnapshotInfo) -> None:

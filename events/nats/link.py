@@ -323,7 +323,8 @@ class Link:
             raise LogClosed(f"the connection to {self.url} is closed")
 
     async def sendable(self, doing: str, timeout: float) -> None:
-        """Check the connection right before sending what must not be sent later.  Raises NotSent if there is none."""
+        """Check the connection right before sending a message that must not be sent later.  Raises NotSent if there is
+        none."""
         if self.client.is_reconnecting and self._locked_out < _LOCKED_OUT:
             self._settled.clear()
         if not self._settled.is_set():

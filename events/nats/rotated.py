@@ -80,8 +80,8 @@ class Rotated:
         return Archived(first - 1, self._newest)
 
     async def next(self, reader: Reader, after: int, patterns: Sequence[str]) -> tuple[list[Record], int]:
-        """Return what comes next for a reader that follows some subjects (nothing, after a while), and up to which sequence it
-        has seen everything.
+        """Return the next records for a reader that follows some subjects (none, after a while), and up to which
+        sequence it has seen everything.
 
         Such a reader knows only the records that it wants.  If none comes for long, the log may be rotated past the last one,
         and a reader that reconnects would ask for records in an archive.  So now and then it asks how far it is.  Raises as

@@ -78,9 +78,9 @@ def all_streams(cluster: str) -> list[str]:
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """Return a cluster's streams in the order in which they are made: the log's first, and last the one of the masters' lease,
-    for which a master waits.  None is compressed (`events.nats.settings.compression`), not even
-    on one server: it may be raised to three replicas later."""
+    """Return a cluster's streams in the order in which they are made: the log's stream first, and the stream of the
+    masters' lease last, because a master waits for it.  None is compressed (`events.nats.settings.compression`), not
+    even on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
             name=log_stream(cluster),

@@ -21,7 +21,7 @@ from events.times import Times
 
 
 class PartUnreadable(DormError, ValueError):
-    """The stored bytes are no part of a node."""
+    """The stored bytes are not a node's part."""
 
     code = "part.unreadable"
 
@@ -48,7 +48,7 @@ class ContainerPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the node needs to know of an app that has, or is about to have, containers on it."""
+    """What the node needs to know about an app with present or planned containers on it."""
 
     spec: AppSpec
     tenant: str = ""

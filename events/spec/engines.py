@@ -17,7 +17,7 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
 
 class EngineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an app may choose about its engine.  An option that the engine does not have is refused."""
+    """Options of an app's engine.  An option that the engine does not have is refused."""
 
     processes: Annotated[
         int,

@@ -7,11 +7,11 @@
 The SHA-256 of a manifest's bytes names the folder as a whole.  It is what a spec holds, so it has to follow from the folder
 alone: entries are sorted by path, times and owners are left out, and of a mode only the executable bit is kept.
 
-A manifest comes from a client, and a node lays out what it says.  `decode` therefore refuses everything that could leave the
-folder, or make two entries one: absolute paths, `..`, entries below a file or a link, the same path twice, links that lead
-out of the folder.
+A manifest comes from a client, and a node lays out the folder that it describes.  `decode` therefore refuses everything
+that could leave the folder, or make two entries one: absolute paths, `..`, entries below a file or a link, the same
+path twice, links that lead out of the folder.
 
-    ManifestError    the bytes are no manifest, or one that no node lays out; the message names the entry
+    ManifestError    the bytes are not a manifest, or no node lays it out; the message names the entry
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HASH_BYTES = 32
 
 
 class ManifestError(DormError, ValueError):
-    """The bytes are no manifest, or one that no node lays out."""
+    """The bytes are not a manifest, or no node lays it out."""
 
     code = "workdir.malformed"
 

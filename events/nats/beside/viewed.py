@@ -167,7 +167,7 @@ class ViewedLog(EventLog):
         return True
 
     async def report(self, node: str) -> Record | None:
-        """Return a node's last heartbeat, as far as it is about the own containers."""
+        """Return the part of a node's last heartbeat that concerns the tenant's own containers."""
         return await self.value(ViewQuestion(what="report", node=node), Record | None)  # type: ignore[arg-type]
 
     # --- the rest is the log's ------------------------------------------------------------------------------------------

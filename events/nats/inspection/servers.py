@@ -84,7 +84,7 @@ async def server_clock(link: Link, cluster: str) -> ClockState | None:
 
 
 def compared(told: float, before: float, after: float) -> ClockState:
-    """Compare the time that another clock told with this one's, by which it was asked at `before` and had answered at
+    """Compare another clock's time with this one's; by this clock, the question was sent at `before` and answered at
     `after` (seconds, UTC)."""
     return ClockState(ahead_s=told - (before + after) / 2, within_s=(after - before) / 2)
 

@@ -86,7 +86,7 @@ async def _state(link: Link, stream: str) -> StreamState:
 
 
 def _copies(link: Link, info: dict[str, Any]) -> list[Copy]:
-    """Return the copies, that of the leader first.  A single server does not name itself."""
+    """Return the copies, the leader's first.  A single server does not name itself."""
     cluster = info.get("cluster") or {}
     leader = cluster.get("leader") or link.server_name
     copies = [Copy(leader, True, True, False, 0.0, 0)]
