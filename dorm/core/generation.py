@@ -91,7 +91,7 @@ class Generation(msgspec.Struct):
     """How many containers are in these states: kept as counters, because every start and exit needs them."""
     pace: Pace | None = None
     same_since: Mark | None = None
-    """What it had last reported when its members changed; None while they are the first."""
+    """Its last report when its members changed; None while they are the first."""
     checkpointed_at: int = 0
     """When it last reported a checkpoint."""
     folder: str = ""

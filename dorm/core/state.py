@@ -152,11 +152,11 @@ class Submission(msgspec.Struct):
     """Why it is refused already: set if the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
-    """The app of a refused update, or of what is asked; "" for a submission."""
+    """The app of a refused update, or of a request; "" for a submission."""
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
     asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """What is asked of an app that exists (`dorm.core.apps.steering`); unset for a submission."""
+    """Requests about existing apps (`dorm.core.apps.steering`); unset for a submission."""
 
     @property
     def tenant(self) -> str:

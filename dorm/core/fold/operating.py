@@ -40,7 +40,7 @@ def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -
     if node is None or stale or node.draining == wanted:
         return ignored(state)
     if (wanted == "shutdown" and node.draining) or (wanted == "operator" and node.draining == "maintenance"):
-        return ignored(state)  # It is drained already, and what is there lasts longer or says more.
+        return ignored(state)  # It is drained already, by a request that lasts longer or says more.
     node.draining = wanted
     node.changed_seq = state.seq
     if node.usable:

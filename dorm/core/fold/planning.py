@@ -1,4 +1,4 @@
-"""The fold of plans: what a policy that plans ahead has promised (`AppPlanned`).
+"""The fold of plans: promises of a policy that plans ahead (`AppPlanned`).
 
 A plan is kept until the policy makes another, withdraws it, or another policy is set, which knows nothing of it.
 """

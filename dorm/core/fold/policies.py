@@ -1,4 +1,4 @@
-"""What a state keeps about policies: whether the one in force works, when it was asked, and the plug-ins of the master."""
+"""A state's data about policies: whether the one in force works, when it was asked, and the plug-ins of the master."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class Leaving(msgspec.Struct, frozen=True):
     id: str
     containers: int
     next: str
-    """What happens to them next, in words."""
+    """Their next step, in words."""
 
 
 def leaving(state: State, node: str) -> list[Leaving]:

@@ -1,4 +1,4 @@
-"""Edits of gates: which apps one waits for from then on, and what an edit must not open."""
+"""Edits of gates: which apps an edited app waits for, and which gates an edit must not open."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class _Course:
 
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
-        self.state.identities = msgspec.UNSET  # Nobody in particular asks for what is assumed.
+        self.state.identities = msgspec.UNSET  # Assumed events need no authority.
         self.state.pause = msgspec.UNSET
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
