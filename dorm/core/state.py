@@ -156,7 +156,7 @@ class Submission(msgspec.Struct):
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
     asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """Requests about existing apps (`dorm.core.apps.steering`); unset for a submission."""
+    """The request about an existing app (`dorm.core.apps.steering`); unset for a submission."""
 
     @property
     def tenant(self) -> str:

@@ -93,7 +93,7 @@ class Instance:
     unit: Floats
     """δ_i"""
     worth: Floats
-    """u_i = Σ_k d_ik / C_k, what one container adds to U."""
+    """u_i = Σ_k d_ik / C_k, the contribution of one container to U."""
     drained: tuple[NodeRoom, ...]
 
     @property

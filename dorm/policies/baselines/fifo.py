@@ -51,8 +51,8 @@ class FifoPolicy:
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Packing, dict[int, int]]:
-    """Return the partitions, and for each app that was not tried, the earlier one that blocks it.  Apps whose nodes went away
-    come before those that never ran."""
+    """Return the partitions, and for each app that was not tried, the earlier app that blocks it.  Apps whose nodes
+    went away come before those that never ran."""
     packing = Packing(instance, instance.pinned | instance.kept)
     blocked: dict[int, int] = {}
     first: int | None = None

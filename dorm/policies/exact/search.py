@@ -41,7 +41,7 @@ SLACK = 1e-6
 
 
 class Improved(NamedTuple):
-    """An answer that is no worse than the one it started from."""
+    """An answer that is at least as good as its start."""
 
     x: Ints
     """Counts, apps by nodes."""
@@ -90,7 +90,8 @@ class Outlook(NamedTuple):
     order: list[int]
     """Apps that may stay, first those that change there, then those closest to it."""
     bound: float
-    """Upper bound on U, less the price of changes, of excess and of what is missing below floors, for the same served apps."""
+    """Upper bound on U, less the price of changes, of excess and of shares missing below floors, for the same served
+    apps."""
 
 
 def outlook(
@@ -160,11 +161,11 @@ class Search:
         self._offer(greedy.fill(self.instance, self.best, self.terms, self._closed()))
 
     def placed(self) -> Flags:
-        """Return apps that have what they need to run."""
+        """Return apps that have the containers that they need to run."""
         return goals.placed(self.instance, self.best.sum(axis=1))
 
     def reach_goals(self) -> None:
-        """Reach goals 3 to 6, once it is fixed which apps run and what is in the way."""
+        """Reach goals 3 to 6, once the running apps and the obstacles are fixed."""
         self._be_fair()
         self._reach_floors()
         if self.gain is not None:

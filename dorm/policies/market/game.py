@@ -49,15 +49,16 @@ class Market(NamedTuple):
 class Measures(NamedTuple):
     """Measures of a division, each between 0 and 1, 1 at best (EC 2005, §2).
 
-    The paper's fairness is about equal budgets.  With others, users compare what they have for each unit of their budgets."""
+    The paper's fairness is about equal budgets.  With unequal budgets, users compare their resources per unit of
+    budget."""
 
     efficiency: float
     """Σ U_i over the most that any division reaches, in which each machine goes to the user to whom it is worth most."""
     uniformity: float
     """min U_i / max U_i."""
     envy_freeness: float
-    """The least, over pairs of users, of the worth of a user's own part divided by that of the other's part to the same user;
-    at most 1."""
+    """The least ratio, over pairs of users, of the worth of a user's own part to the worth of the other's part for the
+    same user; at most 1."""
 
 
 def best_response(worth: Floats, others: Floats, budget: float) -> Floats:
