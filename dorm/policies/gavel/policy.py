@@ -17,7 +17,8 @@ If the paper leaves a choice, or its public code differs:
 * Priorities of all types are compared together; the public code takes one type after the other.
 * An app has one count (`count`, `counts`), at most as many containers as one type holds.  An app whose n_min is more
   than any type holds alone waits: it never spans types.
-* If the speed on some type is unknown, all are equally fast for the app (the paper's heterogeneity-agnostic LAS).  Space sharing (§3.1) is left out.
+* If the speed on some type is unknown, all are equally fast for the app (the paper's heterogeneity-agnostic LAS).
+  Space sharing (§3.1) is left out.
 
 A round is a decision: a master makes one after events, the simulator every 360 s as in the paper.
 """
