@@ -64,7 +64,7 @@ def check_name(name: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """Return the URL.  Raises WebhookError: the log is no place for a password."""
+    """Return the URL.  Raises WebhookError: a password does not belong on the log."""
     fault = url_fault(url)
     if fault is not None:
         text, problem = fault

@@ -1,8 +1,8 @@
 """Notifications that apps request in their specs (`notify`): which ones an event causes, and whether they may be sent.
 
 An operator adds a webhook for `app.notify`.  Its URL is not an endpoint but a prefix for the endpoints that apps may name: the
-same scheme, host and port, and a path that begins with its path.  So the cluster only calls what an operator has allowed on
-the log.  Each tenant has a limit per minute; further notifications are left out and counted.
+same scheme, host and port, and a path that begins with its path.  So the cluster only calls URLs that an operator has
+allowed on the log.  Each tenant has a limit per minute; further notifications are left out and counted.
 
 Pure, except for the clock that is passed in.
 """
@@ -115,7 +115,7 @@ class Allowance:
         self._clock = clock
         self._most = most
         self._left: dict[str, tuple[float, float]] = {}
-        """What each tenant has left, and when that was."""
+        """Each tenant's remaining requests, and when they were counted."""
 
     def take(self, tenant: str) -> bool:
         """Return whether one more may be sent, and count it."""

@@ -178,7 +178,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
             else:
                 console.print(Text(f"{app.name} is accepted as {app.id}; `dorm logs -f {app.name}` follows it"))
             return DONE
-        # From here on, so that an interruption never leaves an app of which nobody knows.
+        # From here on, so that an interruption never leaves an unknown app.
         with stops() as signals:
             app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))

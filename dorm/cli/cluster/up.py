@@ -309,7 +309,8 @@ def _image_of(cluster: LocalCluster) -> str:
 
 
 def _open_to_all(fresh: bool) -> list[str]:
-    """Return what to say about a cluster that knows no users; of one that was just asked for it need not be said."""
+    """Return what to say about a cluster that knows no users; a cluster that was just requested so needs no such
+    line."""
     hint = "" if fresh else "; `dorm up` in a new folder (--data) creates one that authenticates its users"
     return [f"  users       open: every program on this machine may do everything{hint}"]
 

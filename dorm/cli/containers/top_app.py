@@ -1,4 +1,4 @@
-"""`dorm top APP`: what the containers of one app use, rank by rank."""
+"""`dorm top APP`: usage of the containers of one app, rank by rank."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def print_app(connected: Client, name: str) -> None:
 
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
-    """Draw pictures in a terminal until q; `keys` passes on what is typed.  Raises NotFound."""
+    """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
     from dorm.api.following.reports import Reports
 
     kept = Reports(connected.bus, connected.cluster)

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Complete kinds of workloads, and after the colon of one that is read from a file, file names."""
+    """Complete kinds of workloads, and file names after the colon of a kind that is read from a file."""
     from replay.simulator.workloads.by_name import KINDS
 
     kind, colon, path = incomplete.partition(":")
@@ -52,7 +52,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def complete_contender(incomplete: str) -> list[str]:
-    """Complete policies, and the parameters of the one that is being typed."""
+    """Complete policies, and the parameters of the policy that is being typed."""
     from dorm.policies.registry import names, policy
 
     begin, comma, last = incomplete.rpartition(",")
