@@ -34,7 +34,7 @@ _LOOKS, _PAUSE_S = 6, 0.5
 
 
 class Fetching:
-    """What one node fetches."""
+    """The fetches of one node."""
 
     def __init__(self, files: Files, cache: BlobCache) -> None:
         self._files = files

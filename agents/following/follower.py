@@ -1,4 +1,4 @@
-"""What this node reads, how far it has read, and its folded state on disk, from which a restart continues.
+"""The records that this node reads, its position, and its folded state on disk, from which a restart continues.
 
 If the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
 rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
@@ -239,7 +239,7 @@ class Follower:
                 return
 
     def _follow_part(self) -> None:
-        """What was folded of the rounds is as good as a part of the record up to which it was folded."""
+        """A state folded from rounds is as good as a part of the same record."""
         self._desired.by_part, self._desired.part_seq, self._desired.later = True, self._desired.seq, []
 
     def _follow_rounds(self) -> None:

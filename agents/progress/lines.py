@@ -1,7 +1,8 @@
 """The lines of a progress file: what of one can be used, and why not.
 
-Apps write them by any means, so numbers may be in strings, and what Python's `json` writes for a loss that is no finite number
-(`NaN`, `Infinity`) is read though it is not JSON: a training that diverges still works, and has to be seen to diverge.
+Apps write them by any means, so numbers may be in strings, and the non-finite losses that Python's `json` writes
+(`NaN`, `Infinity`) are read although they are not JSON: a training that diverges still works, and has to be seen to
+diverge.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _float(value: object) -> float | None:
 
 
 def fault_of(line: bytes) -> str:
-    """Return why a line, or a part of it, can't be used, and what could be; "" for one that can, and for an empty one."""
+    """Return why a line, or a part of it, can't be used, and a usable form; "" for a usable or an empty line."""
     if not line.strip():
         return ""
     words = decoded(line)

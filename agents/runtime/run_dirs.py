@@ -62,7 +62,7 @@ class RunDirs:
         self._lock = -1
 
     def open(self) -> None:
-        """Create and lock the root; remove what a crash left half created or half removed.
+        """Create and lock the root; remove directories that a crash left half created or half removed.
 
         Raises `Conflict` if another runtime has it open, `OSError` if the root cannot be written.
         """
@@ -267,7 +267,7 @@ class RunDirs:
             os.close(folder)
 
     def remove(self, key: Key) -> None:
-        """Delete one container's folder; a missing one is not an error.  What the app has written is removed later."""
+        """Delete one container's folder; a missing one is not an error.  The app's own files are removed later."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step

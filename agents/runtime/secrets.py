@@ -37,8 +37,8 @@ def variables(spec: AppSpec, folder: str) -> dict[str, str]:
 
 
 def files(folder: Path | None, spec: AppSpec) -> dict[str, bytes]:
-    """Return the spec's secrets by the names of their files. Blocks. Raises Refused, naming what is missing on this
-    node."""
+    """Return the spec's secrets by the names of their files.  Blocks.  Raises Refused, naming the secret that is
+    missing on this node."""
     names = sorted(set(spec.secrets.values()))
     if names and folder is None:
         raise Refused(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
-"""Seconds for what was sent last to be taken."""
+"""How long, in seconds, the last output may take to be read."""
 
 
 class NotListening(RuntimeFault):
@@ -45,7 +45,7 @@ class Forwarded:
         """Bytes into the container, and out of it."""
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield what comes, once it is open."""
+        """Yield incoming data, once it is open."""
         assert self._streams is not None
         with contextlib.suppress(OSError):  # Reset by the peer: as good as an end.
             while data := await self._streams[0].read(CHUNK):

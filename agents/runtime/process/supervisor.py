@@ -20,14 +20,15 @@ and beside DIR it reads the node's lease (`agents.lease`), about once a second: 
 the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
 container can't be found nor its end recorded any more, so it is killed at once.
 
-No program outlives its supervisor, even one that is killed (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
+No program outlives its supervisor, even a killed one (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
 prctl(2)), and its descendants pass to the guardian, which kills them.  Children of the program may be left only if guardian
 and supervisor are killed at the same moment.
 
-Why a program never starts twice: the lock excludes a second supervisor, one that finds `started` does nothing, and the
-program is a forked child that executes nothing until `started` is on disk and a byte through a pipe has confirmed it.  If the
-supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without `started` belongs to a
-program that never ran and may be tried again.  (A power cut may lose the record, but then the program is gone too.)
+Why a program never starts twice: the lock excludes a second supervisor, a supervisor that finds `started` does nothing,
+and the program is a forked child that executes nothing until `started` is on disk and a byte through a pipe has
+confirmed it.  If the supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without
+`started` belongs to a program that never ran and may be tried again.  (A power cut may lose the record, but then the
+program is gone too.)
 
 Signals to the supervisor: SIGTERM, SIGINT and SIGHUP are forwarded to the program's process group as SIGTERM; SIGUSR1 kills
 everything.  When the program ends, its leftovers are killed, as at the end of a Docker container: the supervisor is the
