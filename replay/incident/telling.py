@@ -97,7 +97,7 @@ async def _place(log: ReadableLog, moment: Moment | None, end: int) -> tuple[int
 async def tell(
     log: ReadableLog, span: Span, cluster: str, *, disguised: bool = False, progress: Progress | None = None
 ) -> Incident:
-    """Return what the span tells.  Raises as `replay.travel.travel.state_at`."""
+    """Return the story of the span.  Raises as `replay.travel.travel.state_at`."""
     state = await state_at(log, AtSequence(span.first), progress=progress)
     earlier = Happenings(state)
     await fold_on(log, state, span.split, progress=progress, seen=earlier.see)

@@ -89,7 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
 
 
 def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Problem, list[AppDifference], int, str]:
-    """Let the policy decide; return what it was asked, the apps that differ, how many moved, and why it failed."""
+    """Let the policy decide; return its problem, the apps that differ, how many moved, and why it failed."""
     problem = hypothetical.problem(state, now)
     answer, failed = None, ""
     try:

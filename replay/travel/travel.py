@@ -1,4 +1,4 @@
-"""The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
+"""The state at a moment of a log, always from its records: the nearest snapshot before it, and a short fold from there.
 
 A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
 log's start.  So snapshots affect the duration, never the result.
@@ -95,7 +95,7 @@ def fold(
 ) -> bool:
     """Fold records up to the sequence `last` or the log time `latest`; return whether one of them was reached.
 
-    Log time never goes back in a state, so all records after one that is too late are too late.
+    Log time never goes back in a state, so once a record is too late, all later ones are too.
     """
     if seen is None and latest is None and records and records[-1].seq <= last:
         # Nearly all batches of a long log: nothing to check for each record.

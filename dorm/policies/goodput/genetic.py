@@ -3,7 +3,7 @@
 A population of matrices goes through generations of
 
     crossover   two parents, each the better of two drawn at random, exchange the rows of all apps behind a random one
-    mutation     a row returns to the app's present one, or loses some elements; elements with free room grow at random
+    mutation    a row returns to the app's present one, or loses some elements; elements with free room grow at random
     repair      containers that an app may not have or a node cannot hold are removed
     selection   the fittest of parents and children survive
 

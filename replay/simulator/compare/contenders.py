@@ -6,7 +6,7 @@
     static,counts=paper                 the counts of the paper's baseline on its workload
     fair:dorm,theta1=0                  with its own label
     dorm,timings=live                   its apps are resized while they run
-    task-level,task_s=2,overhead_s=0.1  how long tasks take, and what each costs
+    task-level,task_s=2,overhead_s=0.1  how long tasks take, and the cost of each
 
 A contender that shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
 """
