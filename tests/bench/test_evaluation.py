@@ -107,7 +107,7 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     for name in [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]:
         assert (tmp_path / "to" / name).stat().st_size < 100_000
     assert "## Philly, a busy week" in text
-    assert "Beside what is published for workload 6" in text
+    assert "Compared with published results for workload 6" in text
     assert "Completion against the cost of a restart" in text
     assert "Not run" not in text
     assert not (tmp_path / "to" / "runs").exists()
@@ -124,7 +124,7 @@ def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path:
     evaluate(wanted, tmp_path, workers=1)
     text = (tmp_path / "report.md").read_text()
     assert "Left out (`--without`): variations; philly; elastic_apps; themis." in text
-    assert "How far that depends" not in text
+    assert "Sensitivity to the assumptions" not in text
 
 
 def test_an_interrupted_evaluation_continues_where_it_was(tmp_path: Path) -> None:
