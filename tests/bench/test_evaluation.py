@@ -63,7 +63,7 @@ def few(part: Part, *labels: str) -> Part:
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
 
 
-def test_dorm_speed_is_told_speeds_on_the_cluster_traces_and_decides_at_events_where_that_is_said(traces: Path) -> None:
+def test_dorm_speed_knows_speeds_on_cluster_traces_and_decides_at_events_in_its_own_part(traces: Path) -> None:
     philly, alibaba, *pollux, events = plan(quick=True, traces=traces).traces
     for part in (philly, alibaba):
         jobs = {job.label: job.scenario for job in part.jobs}
@@ -210,7 +210,7 @@ def test_the_report_shows_where_dorm_is_behind_and_why() -> None:
     assert line == "| task-level | behind, 1.20× | behind, 2.00× | level |"
     assert "| static | ahead, 2.00× | ahead, 2.00× | ahead, 2.00× |" in text
     assert "Behind task-level in utilization" in text
-    assert "its 1.2 are 0.9 of useful utilization, against 1." in text
+    assert "its 1.2 become 0.9, against 1." in text
     assert "Behind static" not in text
     assert "Traces that were not given" not in text
 
