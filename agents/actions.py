@@ -148,7 +148,7 @@ class Actions:
             pause = _AGAIN_S
         except LogError:
             raise
-        except Exception:  # Whatever goes wrong with one app's container ends nobody else's.
+        except Exception:  # A failure of one app's container ends no other app's.
             _log.exception("an action failed; please report this", node=self._config.name, action=repr(action))
             pause = _AGAIN_S
         finally:

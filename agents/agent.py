@@ -287,7 +287,7 @@ class Agent:
         again.  Raises Unavailable."""
         await self._look.find()
         left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
-        # The lease in a part may be out of date, so the agent tells the master which lease it uses.
+        # The lease in a part may be out of date, so the agent reports its lease to the master.
         self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
         sent_at = self._since_boot()
         name, config = self.config.name, self.config

@@ -185,7 +185,7 @@ class Desired(msgspec.Struct):
     @property
     def fresh(self) -> bool:
         """Whether the desired state is at least as new as the last announcement.  Before that, containers may have been
-        counted as ended, and their generation as over, though nothing here shows it: nothing is started or stopped."""
+        counted as ended, and their generation as over, without a sign of it here: nothing is started or stopped."""
         return (self.part_seq if self.by_part else self.seq) >= self.joined_seq
 
     def owner_of(self, app_id: str) -> str | None:

@@ -74,7 +74,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     end: int | None
-    """The last record of the log; None if the log did not tell it."""
+    """The last record of the log; None if the log did not report it."""
     lease_left_s: float
     """How long it certainly leads, in seconds; 0 while it follows."""
     disks: list[Disk] = []

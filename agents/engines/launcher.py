@@ -202,7 +202,8 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
         say(f"the container of rank {mine.lost.result()} is gone")
         # Asked to stop, it may still save; Dorm's grace time bounds that.
         await finish(job, None if stop.asked.is_set() else 0.0)
-        # A separate exit code, because Dorm distinguishes causes by it: a taken port is not a failure of the app.
+        # A separate exit code, because Dorm distinguishes causes by exit codes: a taken port is not a failure of the
+        # app.
         code = STOPPED if stop.asked.is_set() else mine.code_of(mine.lost.result())
     passing.cancel()
     await mine.end(code)

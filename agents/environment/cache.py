@@ -3,7 +3,7 @@
     FOLDER/KEY/       made by the agent, filled by a container (`builder`), which owns it
 
 One that a container uses holds a lock on it, so it is never removed.  Of the others, those of the largest owner go
-first, the longest unused ones before others.  So nobody's builds push out those of others.
+first, the longest unused ones before others.  So no owner's builds push out those of others.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Environment(msgspec.Struct, frozen=True):
     """One environment on one node."""
 
     key: str
-    """Hex: a hash of all that it is built of."""
+    """Hex: a hash of everything that it is built from."""
     source: str
     """Its folder on the node."""
     target: str

@@ -84,7 +84,7 @@ def owner_of(root: Path, app: str) -> str | None:
 
 
 def remove(root: Path, app: str) -> None:
-    """Remove all that an app left in the shared folder.  Every agent that ran a part of it does so, so it may be gone
+    """Remove all files of an app from the shared folder.  Every agent that ran a part of it does so, so it may be gone
     already."""
     if is_app(app):
         delete(root / app)

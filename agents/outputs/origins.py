@@ -1,7 +1,8 @@
 """An app that starts from another one's checkpoint gets a copy of it, before its first container starts.
 
-The copy is complete before it has its name, so a container finds all of it.  Each node that starts one makes a copy, and the
-first that is complete counts.  Its digest is noted beside the app's files, where no container can write.
+The copy gets its name only once it is complete, so a container always finds a complete one.  Each node that starts one
+makes a copy, and the first that is complete counts.  Its digest is noted beside the app's files, where no container can
+write.
 
     digest    SHA-256 over a line for each entry, sorted by path: its path as JSON, a space, `folder`, or `file` or `program`
               (one that can be executed) with the SHA-256 of its content

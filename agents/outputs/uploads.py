@@ -1,6 +1,6 @@
 """Uploads into an app's outputs and checkpoints.
 
-An upload is a file of its own, where no container sees it, until all of it is there and its digest is right; then it is
+An upload is a file of its own, where no container sees it, until it is complete and its digest is right; then it is
 renamed to its place.  So an app finds a whole file or none.  Every function blocks.
 """
 

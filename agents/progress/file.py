@@ -12,8 +12,8 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at
 most once in `REQUEST_S`.  `agents.progress.watermarks` decides which of them go on the log.  Facts that the rate held
 back are published when the container has ended, before its end is reported, except requests, which then have no
-purpose. No epochs are left out: a fact names all that ended since the last one, those with the same ledger as one
-run.
+purpose.  No epochs are left out: a fact names all epochs that ended since the last one, those with the same ledger as
+one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -102,7 +102,7 @@ _LIVE = (MembershipChanged, EpochCompleted)
 
 
 class ProgressFile:
-    """One container's file and how far it was read; `told` is how much of it the log has."""
+    """One container's file and how far it was read; `told` is the part of it that the log has."""
 
     def __init__(
         self, key: Key, path: Path, interval_s: float, told: Told | None = None, *, live: bool = False

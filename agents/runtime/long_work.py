@@ -4,7 +4,7 @@ Laying out an app's shipped folder, copying its checkpoints, removing its files:
 large or many.  The event loop's own threads are few, and the node's lease needs them.  Work of one tenant in all of
 them would end the lease, and with it every container of the node.
 
-    LongWork   runs such work: a little of each party's at once, so nobody's waits for another's
+    LongWork   runs such work: a little of each party's at once, so no party waits for another
     Remains    removes folders that nobody uses any more, one after the other
 """
 

@@ -1,4 +1,4 @@
-"""Secrets of users, which are files of the node: a spec names them, and nothing of them is ever on the log.
+"""Secrets of users, which are files of the node: a spec names them, and their contents are never on the log.
 
     <folder>/<user>/<name>       `dorm agent --secrets <folder>`
 

@@ -88,7 +88,7 @@ class Forwarded:
             self._taking = False
 
     async def close(self) -> None:
-        """Close it.  A program that takes nothing keeps neither the connection nor who waits for its end."""
+        """Close it.  A program that reads nothing holds up neither the connection nor those who wait for its end."""
         if self._streams is not None:
             self._streams[1].close()
             with contextlib.suppress(OSError, TimeoutError):

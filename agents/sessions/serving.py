@@ -2,9 +2,9 @@
 
 The server that guards subjects lets each person ask on subjects that end in the own name, and name the own tenant, unless an
 operator asks (`dorm.security.roles`).  So an agent has to know no users: it takes the tenant and the person from the
-subject, and nothing from a message.  A container of another tenant counts as absent.  Sessions are kept by
-person, so nobody can add to another's, and each begins with a record on the log, so an old request asked again is a session
-of its own, or names a container that has ended.
+subject, and nothing from a message.  A container of another tenant counts as absent.  Sessions are kept by person, so
+no one can add to another's, and each begins with a record on the log, so an old request asked again is a session of its
+own, or names a container that has ended.
 """
 
 from __future__ import annotations

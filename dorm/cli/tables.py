@@ -156,7 +156,7 @@ def _sweep(group: dict[str, Any] | None) -> str:
 
 
 def _notify(notify: dict[str, Any] | None) -> str:
-    """Return where its owner hears of it, and of what."""
+    """Return the URL that is called about it, and the events."""
     if not notify:
         return ""
     return f"{notify['url']} when {', '.join(notify.get('on') or ON_DEFAULT)}"

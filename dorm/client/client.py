@@ -232,7 +232,7 @@ class Client:
         return await self.look(lambda state: find_app(state, name_or_id, self.user))
 
     async def wait(self, name_or_id: str, *, stopped: bool = False) -> App:
-        """Wait until the app has ended, and with `stopped` until nothing of it runs.  Raises NotFound."""
+        """Wait until the app has ended, and with `stopped` until none of its containers runs.  Raises NotFound."""
         found = await self.app(name_or_id)
         async for state, _ in self.watch():
             app = state.apps.get(found.id)

@@ -31,7 +31,7 @@ class MasterRow(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     lag: int | None
-    """Records of the log that it has yet to fold; None if the log did not tell it."""
+    """Records of the log that it has yet to fold; None if the log did not report it."""
     lease_left_s: float
     """How long it certainly leads, in seconds; 0 while it follows."""
 

@@ -13,7 +13,7 @@ from events.spec.gates import When
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Somebody holds the app (`AppHoldRequested`, or `hold: true` in its spec)."""
+    """A user holds the app (`AppHoldRequested`, or `hold: true` in its spec)."""
 
     by: str
     at: int

@@ -83,7 +83,7 @@ class Detector(Protocol):
 
     @property
     def alive(self) -> Container[str] | None:
-        """Nodes that were actually heard; None for all that `heard` has."""
+        """Nodes that were actually heard; None for all nodes of `heard`."""
 
     @property
     def asks(self) -> bool:

@@ -122,7 +122,7 @@ class FailedPolicy(msgspec.Struct, frozen=True):
     at: int
     """Its log time."""
     ticks: int = 0
-    """How many idle ticks have tried in vain; the next one comes later for each."""
+    """How many idle ticks have had no success; the next one comes later for each."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -234,7 +234,7 @@ class Node(msgspec.Struct):
 
     @property
     def gone(self) -> bool:
-        """Nothing of it can run any more: it has left cleanly, or its lease has ended."""
+        """No container on it can run any more: it has left cleanly, or its lease has ended."""
         return self.condition == "left" or self.lease_ended
 
     @property

@@ -73,7 +73,7 @@ class Instance:
     running: Flags
     """Had containers, on any node."""
     absent: Flags
-    """Nothing of it runs now: its containers are a reservation."""
+    """None of its containers runs now: its containers are a reservation."""
     forced: Flags
     """Runs, is not pinned, and cannot stay as it is."""
     room: Ints

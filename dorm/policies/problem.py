@@ -135,8 +135,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     pinned: bool = False
     """Stays exactly at `current`: the app is in the middle of an adjustment, or was just resized and has not worked since."""
     absent: bool = False
-    """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
-    away.  It comes before apps that never ran, and is not part of θ2's |P|."""
+    """None of its containers runs now, and `current` is its reservation: it waits for its retry after a failure, or its
+    nodes went away.  It comes before apps that never ran, and is not part of θ2's |P|."""
     again: bool = False
     """It is restarted in any case because its owner asked for that: another place costs it nothing more."""
     require: str = ""

@@ -4,8 +4,8 @@ Its place in the log, its signatures and its bounds are those of any webhook.  T
 tenants: a failing one is retried for some minutes and then given up, and never disables the webhook.
 
 No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are in
-progress at once, but for each tenant one after the other.  Of the records in progress, and of those that wait for their next
-attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
+progress at once, but one after the other for each tenant.  Of the records in progress, and of those that wait for their
+next attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Notifier(Worker):
         self._waits = Shares(MOST_NOT_DONE // 2)
         self._working = Shares(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By tenant: it has its notifications in the order of the log, but for those that failed."""
+        """By tenant: it has its notifications in the order of the log, except those that failed."""
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 

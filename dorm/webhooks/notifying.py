@@ -89,8 +89,8 @@ def _of(base: str, cluster: str, one: Logged, app: App, what: str, more: dict[st
 
 
 def is_under(base: str, url: str) -> bool:
-    """Return whether a URL lies under another one: the same scheme, host and port, and a path below its path.  A path that
-    could mean another one to a server (`..`, encoded or not) lies under none."""
+    """Return whether a URL lies under another one: the same scheme, host and port, and a path below its path.  A path
+    that a server could read as another one (`..`, encoded or not) lies under none."""
     try:
         one, other = urlsplit(base), urlsplit(url)
         ports = [parts.port or _PORTS.get(parts.scheme) for parts in (one, other)]

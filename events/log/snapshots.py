@@ -31,7 +31,8 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     time: limits.Moment
     """The state's log time, UTC nanoseconds."""
     core: limits.Number
-    """Version of the core that folded it (`dorm.core.state.SCHEMA`): another one may fold the same log to another state."""
+    """Version of the core that folded it (`dorm.core.state.SCHEMA`): another build may fold the same log to another
+    state."""
     build: str = ""
     """`events.sources.fingerprint` of the build that folded it.  Another build does not use it, even with the same core."""
     digest: str

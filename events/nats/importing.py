@@ -64,8 +64,8 @@ async def import_log(
     credentials: Credentials | None = None,
     replicas: int = 1,
 ) -> Imported:
-    """Import the whole log, with so many copies on different servers.  Raises LogRefused if it is only a part, or the server
-    has a cluster of this name with other records; LogUnavailable, after which the same call continues; and what
+    """Import the whole log, with this many copies on different servers.  Raises LogRefused if it is only a part, or the
+    server has a cluster of this name with other records; LogUnavailable, after which the same call continues; and what
     `log.read` raises."""
     if log.sparse or await log.start():
         raise LogRefused(

@@ -239,7 +239,7 @@ class Link:
             raise self.permissions.not_let_in("authorization violation")
 
     async def taken(self) -> None:
-        """Wait until the server has taken, or forbidden, all that was sent."""
+        """Wait until the server has accepted, or forbidden, everything that was sent."""
         # nats-py writes a ping at once, before what waits to be sent: the second one follows that.
         await self.client.flush(_FLUSH_S)
         await self.client.flush(_FLUSH_S)

@@ -231,7 +231,7 @@ async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, repl
             await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
         except nats.js.errors.APIError as error:
             if error.err_code in (*_TOO_FEW_SERVERS, *NO_ROOM) and (config.max_bytes or 0) > 0:
-                # A server sets a stream's bytes aside, and small ones do not have so many.
+                # A server reserves a stream's bytes, and a small server does not have this many.
                 return await _add(link, manager, config.evolve(max_bytes=-1), replicas)
             if error.err_code not in _TOO_FEW_SERVERS:
                 raise

@@ -1,6 +1,6 @@
 """What a node's part holds, and its bytes.
 
-A part is a document with the whole desired state of one node, and no change of it: the last one is all that a node needs.
+A part is a document with the whole desired state of one node, and no change of it: a node needs only the last one.
 It names the record up to which the log was folded for it (`seq`).  The node's own facts after that record are not in it; the
 agent has them from the log.
 """

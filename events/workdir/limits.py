@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     quotas: Annotated[
         dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]], msgspec.Meta(max_length=10_000)
     ] = {}
-    """The same for tenants that have another one than `quota`, by their tokens."""
+    """The same for tenants with a quota of their own, by their tokens."""
     keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
     """How long, in seconds, the cluster keeps a folder that no app names, since it was shipped last."""
 

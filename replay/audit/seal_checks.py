@@ -102,8 +102,8 @@ class SealReport(msgspec.Struct, frozen=True):
     """Records after `sealed_upto`, which no seal covers."""
     keys: list[KeyUse]
     keys_given: bool
-    """Whether the caller named the keys whose seals count.  Otherwise any key counts, and all that is known is that one of
-    these keys sealed the log."""
+    """Whether the caller named the keys whose seals count.  Otherwise any key counts, and the check proves only that
+    one of these keys sealed the log."""
     renamed: int = 0
     """Seals that a cluster of another name made, whose log was imported: they cannot be checked here, and later ones cover
     the same records."""

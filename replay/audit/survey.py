@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Slice(msgspec.Struct, array_like=True):
-    """Some records of a log, with all that is needed to audit them."""
+    """Some records of a log, with everything that is needed to audit them."""
 
     after: int
     """The sequence before its first record."""

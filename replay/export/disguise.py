@@ -118,7 +118,7 @@ class Disguise:
     def struct(self, value: msgspec.Struct) -> Any:
         """Return an event, a fact, or a part of a state under other names, in the same class."""
         if isinstance(value, AppSpec):
-            if not can_be_read(value):  # Nobody has checked it, and the fold ignores it.
+            if not can_be_read(value):  # It is unchecked, and the fold ignores it.
                 value = AppSpec(name=value.name, command=["-"], demand={CPU: WITHHELD})
             return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
         changed: dict[str, Any] = {}

@@ -145,7 +145,7 @@ async def _decided(log: ReadableLog, state: State) -> Logged | None:
 
 
 class _Seen:
-    """Observes the fold for all that a recording holds."""
+    """Observes the fold for everything that a recording holds."""
 
     def __init__(self, state: State, decided: Logged | None, last: int) -> None:
         self._last = last

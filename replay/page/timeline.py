@@ -266,7 +266,8 @@ def _spans(lane: AppLane, cut: _Cut) -> Iterable[tuple[int, int, int, str]]:
         inside = current < len(parts) and parts[current][0] <= left
         size, held = sizes.at(left), phases.at(left)
         phase = held.phase if held else "waiting"
-        # A generation that a container leaves before all have started is ending, though its start never got further.
+        # A generation that a container leaves before all have started is ending, although its start was never
+        # completed.
         yield left, right, _containers(size), parts[current][2] if inside and phase in _ADJUSTING else phase
 
 

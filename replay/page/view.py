@@ -71,7 +71,7 @@ class NodeView(msgspec.Struct, frozen=True):
     address: str = ""
     runtime: str = ""
     note: str = ""
-    """Why it gets no containers though it is up, and what to do."""
+    """Why it gets no containers although it is up, and what to do."""
 
 
 class AppView(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
     nodes_then: dict[str, int]
     why: str
-    """Why it would have no more, by the policy; if it would have all that it may, why it has less, by the log."""
+    """Why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
     code: str
     """The reason's code, "" for none."""
 

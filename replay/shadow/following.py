@@ -136,5 +136,5 @@ def _may_decide(record: Record) -> bool:
 
 
 def smaller(found: Comparison, most: int) -> Comparison:
-    """Return a comparison that names at most so many apps."""
+    """Return a comparison that names at most this many apps."""
     return msgspec.structs.replace(found, apps=found.apps[:most])

@@ -52,7 +52,7 @@ class VirtualMaster:
         self._deciding = False
         self._turning = False
         self.clock: Callable[[], float] | None = None
-        """Seconds of CPU time; None where nobody wants to know what decisions cost."""
+        """Seconds of CPU time; None if the cost of decisions is not measured."""
         self.decided_s: list[float] = []
         """Seconds of this clock that each decision took."""
 

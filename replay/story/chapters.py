@@ -108,7 +108,7 @@ class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_at: int
     last_step: int
     steps_per_s: float = 0.0
-    """Over all of it; 0 if unknown."""
+    """Over the whole life; 0 if unknown."""
     loss: float | None = None
     loss_is: str = ""
     """`nan`, `inf` or `-inf` if the last loss is not a finite number."""

@@ -64,7 +64,7 @@ def kill(pid: int, number: int) -> None:
 
 
 def end(container: str, session: str, sure_s: float) -> None:
-    """Kill everything of the session, until there was nothing of it for `sure_s` seconds."""
+    """Kill all processes of the session, until none was found for `sure_s` seconds."""
     begun = last = time.monotonic()
     while (now := time.monotonic()) - begun < LONGEST_S:
         if found := processes(container, session):

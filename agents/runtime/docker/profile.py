@@ -50,7 +50,7 @@ class Profile(msgspec.Struct, frozen=True):
         return freedom in self.allow or f"{tenant}:{freedom}" in self.allow
 
     def user_of(self, tenant: str) -> tuple[int, int]:
-        """Return (uid, gid) of a tenant's containers.  A container without a tenant is nobody's."""
+        """Return (uid, gid) of a tenant's containers.  A container without a tenant belongs to no user."""
         if self.user is not None:
             return self.user
         if not tenant or self.allows(tenant, "shared-user"):

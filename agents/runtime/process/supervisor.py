@@ -18,7 +18,7 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
 
 and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that has expired, agent or not, it kills
 the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
-container can't be found nor its end recorded any more, so it is killed at once.
+container can't be found and its end can't be recorded, so it is killed at once.
 
 No program outlives its supervisor, even a killed one (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
 prctl(2)), and its descendants pass to the guardian, which kills them.  Children of the program may be left only if guardian
@@ -114,7 +114,7 @@ def read_mounts() -> list[list[str]]:
 
 def enter(mounts: list[list[str]]) -> None:
     """Move to a mount namespace of our own, and mount the volumes there.  Mounts of the machine still arrive in it, and none
-    of ours leaves it, so nothing of a volume is deleted with the container's folder."""
+    of ours leaves it, so no file of a volume is deleted with the container's folder."""
     if not mounts:
         return
     called("unshare", "a mount namespace", CLONE_NEWNS)

@@ -38,7 +38,7 @@ class Times:
         """Whether the file has to be written from the start."""
 
     def note(self, size: int) -> None:
-        """Note the size of the log, in bytes, if it is another one."""
+        """Note the size of the log, in bytes, if it has changed."""
         end = self._begin + size
         if end > (self._notes[-1][1] if self._notes else self._begin):
             self._notes.append((time.time_ns(), end))

@@ -4,9 +4,8 @@
 
 A blob is written aside and renamed, so a visible one is whole.  Reading one renews its time.  Once all together exceed
 the bound, the largest tenant gives up its longest unused ones, until it has at most as much as the next: a tenant with
-less than its share keeps its blobs, however much others bring.  A tenant that knows the hash of another's folder gets
-nothing by it: its own blobs come from the store, which asks whose they are.  Every method blocks: call it from a
-thread.
+less than its share keeps its blobs, however much others bring.  Knowing the hash of another tenant's folder is of no
+use: its own blobs come from the store, which asks whose they are.  Every method blocks: call it from a thread.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LARGEST: Final = 8 * 2**30
 _SPARED: Final = 0.9
 """The part of the bound to which a cache that exceeds it is reduced, so that not every blob has it looked at again."""
 _DIGITS: Final = 32
-"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to nobody."""
+"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no tenant."""
 
 
 class TenantBlobs:

@@ -55,7 +55,7 @@ class Attached:
         """A generation, and where it continues from; it may save more checkpoints later."""
 
     async def follow(self) -> None:
-        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if nobody reads it."""
+        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if the reader is gone."""
         printing = asyncio.create_task(self._print())
         watching = asyncio.create_task(self._watch())
         try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dorm.local.companions.api import ApiProcess
 
 POLICY = "dorm-speed"
-"""Of a new cluster, unless another one is named."""
+"""The policy of a new cluster, unless another one is named."""
 _API_PORT = 4280
 """As of `dorm serve`."""
 

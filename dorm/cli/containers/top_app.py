@@ -58,7 +58,7 @@ async def watch_app(connected: Client, name: str, keys: Keys) -> None:
         keys(lambda key: done.set() if key == "q" else None),
     ):
         while not done.is_set():
-            with contextlib.suppress(LogError):  # An outage is told on stderr; the ages on the screen grow.
+            with contextlib.suppress(LogError):  # An outage is reported on stderr; the ages on the screen grow.
                 state = await connected.state()
                 if id in state.apps:
                     found, newest = state.apps[id], await connected.reported(id)

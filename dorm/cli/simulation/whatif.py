@@ -177,7 +177,7 @@ def _assumed(
     cancel: list[str] | None,
     specs: list[Path] | None,
 ) -> Assumed:
-    """Return the assumptions but for settings.  Raises WrongUsage, and SpecError for a spec file."""
+    """Return the assumptions except settings.  Raises WrongUsage, and SpecError for a spec file."""
 
     from dorm.core.query.planning.assumed import Assumed, NewNodes
     from dorm.local.spec_files import load_spec

@@ -106,7 +106,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     closed gate.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
-    lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
+    lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)

@@ -52,7 +52,7 @@ def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -
 
 
 def may_be_forgotten(state: State, name: str) -> bool:
-    """Return whether a node is known and nothing of it can run any more: it has left, or its lease has ended."""
+    """Return whether a node is known and no container on it can run any more: it has left, or its lease has ended."""
     node = state.nodes.get(name)
     return node is not None and node.gone
 

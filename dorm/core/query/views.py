@@ -73,7 +73,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """Why it gets no containers though it is up, or not those of all apps, and what to do."""
+    """Why it gets no containers, or not those of all apps, although it is up, and what to do."""
     volumes: dict[str, str] = {}
     """What apps may do in the folders that it offers, by name."""
 

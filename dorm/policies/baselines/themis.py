@@ -164,7 +164,7 @@ class Auction:
                 heapq.heappush(heap, (-self.gain(app, int(self.n[app])), place, app))
 
     def _give(self, app: int, count: int) -> bool:
-        """Give so many units, or take them if negative; return whether there was room."""
+        """Give this many units, or take them if negative; return whether there was room."""
         if count > 0 and not within(self.instance.demand[app], count, self.room):
             return False
         self.n[app] += count

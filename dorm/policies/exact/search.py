@@ -69,9 +69,9 @@ def improve(
     target are those of `terms`, and which of the other apps run is chosen again.
 
     `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by default
-    by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain` (in units of
-    U), answers that gain less by goal 5 are not searched for, nor ties among equals, which is much faster.  If `nodes` are
-    given, everything on the others stays as in `start`."""
+    by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain` (in
+    units of U), answers that gain less by goal 5 and ties among equals are not searched for, which is much faster.  If
+    `nodes` are given, everything on the others stays as in `start`."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
     cells = 0
     if search.has_choices():

@@ -101,7 +101,7 @@ def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int
             gain = max(gain, better)
             move = _step(turn) * (answer - bids[user])
             bids[user], price = bids[user] + move, price + move
-        if gain <= close:  # Nobody gained when its turn came; others have moved since.
+        if gain <= close:  # No user gained in its turn; others have moved since.
             price = bids.sum(axis=0) + reserve
             gains = [_answer(worth[one], price, bids[one], float(budgets[one]), reserve)[1] for one in users]
             gain = max(gains, default=0.0)
@@ -110,7 +110,7 @@ def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int
 
 
 def _answer(worth: Floats, price: Floats, bids: Floats, budget: float, reserve: float) -> tuple[Floats, float]:
-    """Return a user's best response, and which part of its utility it gains by it."""
+    """Return a user's best response, and the part of its utility that it gains."""
     others = np.maximum(price - bids, reserve)
     answer = best_response(worth, others, budget)
     now, then = (float((worth * one / (one + others)).sum()) for one in (bids, answer))

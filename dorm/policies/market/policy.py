@@ -12,7 +12,7 @@ The paper divides machines as finely as wanted, and users want as much as possib
 * A part of a node in each of its resources is worth as many containers as the scarcest of them holds.  The other resources
   of that part would be idle; the filling gives them to those that can use them.
 * Containers go to the classes of nodes on which the app won, as many as it won there; those that do not fit go
-  anywhere.  An app whose count stays is not moved, though its parts may have changed.
+  anywhere.  An app whose count stays is not moved, even if its parts have changed.
 
 No app is stopped.  `answers.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
 any policy; `dorm bench optimizer` shows them.

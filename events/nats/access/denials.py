@@ -64,7 +64,7 @@ class Permissions:
         found = _DENIED.search(str(error))
         if found is None:
             return
-        subject = found[2].lower()  # As nats-py passes on all of it.
+        subject = found[2].lower()  # As nats-py passes on the whole text.
         if found[1].lower() == "subscription":
             self._forbid(subject)
             return

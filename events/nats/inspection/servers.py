@@ -28,7 +28,7 @@ class ServerState(msgspec.Struct, frozen=True):
 
     address: str
     error: str = ""
-    """Why it is not known how it is."""
+    """Why its condition is unknown."""
     name: str = ""
     version: str = ""
     answers_in_s: float = 0.0
@@ -44,7 +44,7 @@ class ClockState(msgspec.Struct, frozen=True):
 
 
 async def server_states(link: Link) -> list[ServerState]:
-    """Ask each server that was configured, or that another one announces."""
+    """Ask each configured server, and each that another one announces."""
     return list(await asyncio.gather(*(_server(address, link.credentials) for address in link.known_servers)))
 
 

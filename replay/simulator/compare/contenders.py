@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 BY_TASKS = ("task-level",)
 """Policies that assign slots to short tasks: adjusting is free, and every task pays."""
 BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "tiresias")
-"""Policies whose answer may change though nothing has happened, since they use apps' service, age or remaining work: they
-decide periodically."""
+"""Policies whose answer may change although nothing has happened, since they use apps' service, age or remaining work:
+they decide periodically."""
 ROUND_S = 60.0
 """Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 LONG_ROUNDS_S = {"gavel": 360.0, "shockwave": 120.0}

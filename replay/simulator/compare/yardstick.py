@@ -45,7 +45,7 @@ _BOUNDS: dict[str, Bounds] = {
 """Policies whose workload gets the bounds of Pollux's simulator; the others get it unchanged."""
 
 _ALWAYS = ("dorm-speed", *BY_TIME)
-"""Policies whose answer may change though nothing has happened."""
+"""Policies whose answer may change although nothing has happened."""
 
 
 def scenario(workload: Workload, contender: Contender) -> Scenario:

@@ -335,7 +335,8 @@ def _steps_of(
 
 
 def _likeness(spec: AppSpec, user: str) -> list[tuple[object, ...]]:
-    """Return the keys of alike apps, closest first: the same command of one user, then the same name but for its numbers."""
+    """Return the keys of alike apps, closest first: the same command of one user, then the same name except for its
+    numbers."""
     stem = re.sub(r"[0-9]+", "#", spec.name)
     return [("command", user, *spec.command), ("name", user, stem)]
 

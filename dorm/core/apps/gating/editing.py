@@ -35,8 +35,8 @@ def edited_links(
 ) -> list[str]:
     """Return the ids of the apps that an edit has it wait for in addition, in the order of its spec.
 
-    `taken` notes them for later answers of the same round.  Raises SpecError for an app that is not known or has ended
-    otherwise, and for one that waits for this one in turn."""
+    `taken` notes them for later answers of the same round.  Raises SpecError for an app that is unknown or has ended
+    otherwise, and for an app that itself waits for this one."""
     known = awaited(before)
     added = [one for one in awaited(after) if one not in known]
     if not added:

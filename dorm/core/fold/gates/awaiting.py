@@ -43,7 +43,7 @@ def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) 
     for one, id in zip(entries, ids, strict=False):
         other = state.apps.get(id)
         if other is None or other is app:
-            continue  # No master says so.
+            continue  # No master publishes this.
         if not other.ended:
             other.awaited_by = [*(other.awaited_by or []), app.id]
         found.append(Awaited("" if other.ended else id, other.name, one.when, other.ended))

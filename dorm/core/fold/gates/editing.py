@@ -44,7 +44,7 @@ def regate(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None
 
 
 def _limit(state: State, app: App, before: int) -> None:
-    """Give all apps of its group the limit that the app's spec has now, if that is another one than `before`."""
+    """Give all apps of its group the present limit of the app's spec, if it differs from `before`."""
     limit = app.spec.group.parallel if app.spec.group is not None else 0
     if limit != before:
         for other in state.apps.values():

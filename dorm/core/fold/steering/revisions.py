@@ -133,7 +133,7 @@ def _is_of(app: App, event: k.AppRevised) -> bool:
 
 
 def _void(state: State, app: App, generation: Generation) -> None:
-    """Place it again: nothing of it has started, so nothing has to be stopped for the new spec."""
+    """Place it again: none of its containers has started, so none has to be stopped for the new spec."""
     generation.void = True
     app.changed_seq = state.seq
     if not app.waiting_since and any(one.released for one in app.generations.values()):
