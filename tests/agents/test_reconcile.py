@@ -92,7 +92,7 @@ class TestDiscarding:
             assert reconcile(wish, ended, NOW) == ([] if kept else [Discard(KEY)])
 
     def test_never_before_its_end_is_on_the_log(self) -> None:
-        """After a crash of the agent nobody else knows how it ended."""
+        """After a crash of the agent, only the container shows how it ended."""
         told = desired(wanted=False, due=True, exited=True)
         assert reconcile(told, [seen("exited", exited_at=NOW - 10_000 * SECOND)], NOW) == []
 

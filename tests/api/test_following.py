@@ -121,7 +121,7 @@ async def test_moments_match_the_log_whatever_is_cached(room: int) -> None:
             assert await moments.look(seq, digest) == expected
             mine: State = await moments.state(seq)
             assert digest(mine) == expected
-            mine.apps.clear()  # The caller's own: nobody else sees that.
+            mine.apps.clear()  # The caller's own: no other reader sees that.
 
         for seq in order:
             await one(seq)
@@ -215,7 +215,7 @@ async def test_short_work_needs_no_thread_and_long_work_never_meets_it() -> None
 
         assert [await thread.run(long, "long") for _ in range(2)] != [here, here]
         assert await thread.run(long, "long") != here
-        # While the thread uses what it guards, nobody else does.
+        # While the thread uses the guarded object, no other one does.
         free = threading.Event()
         busy = asyncio.create_task(thread.run(free.wait))
         await asyncio.sleep(0.05)

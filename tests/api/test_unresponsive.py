@@ -1,4 +1,4 @@
-"""A node that hangs holds up those who ask it something, and nobody else."""
+"""A node that hangs delays only requests to it."""
 
 from __future__ import annotations
 

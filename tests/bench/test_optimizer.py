@@ -312,7 +312,7 @@ async def _until(terminal: int, wanted: bytes) -> None:
 
 
 def _rest(terminal: int) -> bytes:
-    """What is still to be read; a terminal that nobody writes to any more answers with an error."""
+    """What is still to be read; a terminal without a writer answers with an error."""
     seen = b""
     while True:
         try:

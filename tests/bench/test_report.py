@@ -39,7 +39,7 @@ SCHEMA: dict[str, Any] = {
             "minProperties": 1,
             "additionalProperties": False,
             "patternProperties": {
-                # A unit at the end, or for a count what is counted at the begin.
+                # A unit at the end, or for a count the counted thing at the start.
                 "^[a-z][a-z0-9_]*_(us|s|steps|mean|ratio|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$"
                 "|^(faults|submissions|generations|apps|containers|divergences)(_[a-z]+)*$"
                 "|^(rounds|epochs|samples|schedules)(_[a-z0-9]+)*$": {

@@ -206,7 +206,7 @@ def evil_log() -> list[Record]:
 
 
 def _signed(record: Record) -> Record:
-    """By somebody with a hostile name, who also wrote what the master says of reasons."""
+    """By a user with a hostile name, who also wrote the master's reasons."""
     event = decode(record)
     if isinstance(event, k.Round):
         return record

@@ -141,7 +141,7 @@ async def test_an_interrupted_reader_continues_at_its_position() -> None:
     for count in itertools.cycle((1, 2, 3)):
         tail = Tail(FewInABatch(records), "*", wanted, after=position)
         some = await taken(tail.events(), count)
-        # The last one was given, and nobody came back for more.
+        # The last one was yielded, and the reader asked for no more.
         assert not some or not tail.position.covers(some[-1].position) or len(some) < count
         seen += some
         if len(some) < count:

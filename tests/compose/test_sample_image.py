@@ -161,7 +161,8 @@ async def test_an_edited_app_rebuilds_only_its_layer(workshop: Workshop) -> None
 
 @pytest.mark.soak
 async def test_a_build_survives_the_removal_of_its_layers(docker_host: str, tmp_path: Path) -> None:
-    """Another image is removed while its layers serve a build: when exactly, nobody can choose, so at several moments."""
+    """Another image is removed while its layers serve a build.  The moment can't be chosen, so the test tries
+    several."""
     name = f"dorm/layers-test-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
 
     async def remove_after(engine: Engine, pause_s: float) -> None:

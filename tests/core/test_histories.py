@@ -1,10 +1,11 @@
-"""Bounded wait: over long histories whose capacity suffices, nobody waits for ever, and small apps never starve large ones.
+"""Bounded wait: over long histories whose capacity suffices, no app waits indefinitely, and small apps never starve
+large ones.
 
 Why, and how long at most: an app that has waited longer than `patience_s` and longest of all has nodes kept for it, enough
-that their whole room holds its n_min (`goals.reserved`).  Nobody else gets a further container there, so what runs there
-only ends, and once the last of it has (after L, the longest run time) the app fits.  What is free on the nodes that are kept
-never shrinks, so another choice of nodes only brings it forward.  Who is older goes first, and needs L at most in its turn;
-a lost node may put those that it hit on the nodes that are kept, which costs L once more.  So
+that their whole room holds its n_min (`goals.reserved`).  No other app gets a further container there, so containers
+there only end, and once the last one has (after L, the longest run time), the app fits.  What is free on the nodes that
+are kept never shrinks, so another choice of nodes only brings it forward.  Who is older goes first, and needs L at most
+in its turn; a lost node may put those that it hit on the nodes that are kept, which costs L once more.  So
 
     wait ≤ patience_s + L · (1 + older apps that waited + nodes lost meanwhile) + 2 rounds
 

@@ -1,4 +1,5 @@
-"""Large messages, refused ones, and message ids that somebody else used first: the master leads on, and no fact is lost."""
+"""Large messages, refused ones, and message ids that another publisher used first: the master leads on, and no fact is
+lost."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ async def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
 
 
 class Unsteady(MemoryLeadership):
-    """Answers nobody while `away`, and loses answers of what it stores while `mute`."""
+    """Does not answer while `away`, and loses its answers while `mute`."""
 
     away = False
     mute = False

@@ -80,8 +80,8 @@ def test_it_refuses_exactly_the_answers_that_break_a_rule(problem: Problem, data
 @slow_machine
 @given(problem=problems(max_apps=3, max_nodes=2), data=st.data())
 def test_it_accepts_exactly_the_answers_of_brute_force(problem: Problem, data: st.DataObject) -> None:
-    """The brute force lists all answers to a tiny problem; it leaves out those that stop an app that may go on, which some
-    policies do."""
+    """The brute force lists all answers to a tiny problem; it leaves out answers that stop an app that may continue,
+    which some policies do."""
     world = World(problem, DEFAULTS)
     given = list(islice(world.answers(99), 300))
     for answer in given:

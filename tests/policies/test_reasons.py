@@ -65,7 +65,7 @@ def test_resources_that_no_single_node_has_together_are_named() -> None:
 
 
 def test_fairness_binds() -> None:
-    """Both are owed half; `b` is held at a quarter by its adjustment, and θ1 = 0 lets `a` have no more than its half."""
+    """Both are owed half; `b` is held at a quarter by its adjustment, and θ1 = 0 lets `a` have at most its half."""
     apps = (app("a", 1, 0, (1, 12)), app("b", 1, 0, (1, 12), {"n1": 3}, pinned=True))
     answer = DORM.allocate(Problem((node("n1", 12, 1),), apps), {"theta1": 0.0})
     assert answer.counts == {"a": {"n1": 6}, "b": {"n1": 3}}

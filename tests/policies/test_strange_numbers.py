@@ -217,7 +217,7 @@ def test_huge_quantities(name: str, huge: int) -> None:
 
 
 def test_pinned_apps_that_hold_more_than_there_is(name: str) -> None:
-    """A node has shrunk below what an app in the middle of its adjustment holds: nobody else gets anything there."""
+    """A node has shrunk below what an app in the middle of its adjustment holds: no other app gets anything there."""
     problem = Problem(THREE, (app("held", 2, 8, (1, 9), {"n0": 9}, pinned=True), app("a", 1, 1, (1, 8))))
     got = policy(name).allocate(problem, PARAMS.get(name, {}))
     assert got.counts["held"] == {"n0": 9}

@@ -75,7 +75,7 @@ async def test_an_anonymized_log_has_the_same_refusals() -> None:
 
 
 def test_assumptions_need_no_authority() -> None:
-    """A plan asks what would follow, in nobody's name."""
+    """A plan computes consequences, in no user's name."""
     story = hostile_log()
     found = plan(story.state, story.state.time, Assumed(drained=("n0",), settings={"theta1": 0.5}))
     assert all("n0" not in app.nodes_after for app in found.apps)

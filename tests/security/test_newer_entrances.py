@@ -89,7 +89,7 @@ def revealed(said: bytes, asked: str) -> list[bytes]:
 
 
 async def told(home: Path, who: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command as somebody; its exit code and all that it printed."""
+    """Run a command as a user; its exit code and all that it printed."""
     code, out, err = await dorm(home, *arguments, env={"DORM_CREDENTIALS": str(who)})
     return code, out + err
 

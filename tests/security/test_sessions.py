@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 ENTER = {"alice": {"alice"}, "bob": {"bob"}, "olga": {"alice", "bob"}, "root": {"alice", "bob"}}
-"""Whose containers each may enter; nobody else enters any."""
+"""Whose containers each may enter; no one else enters any."""
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Two users on one `dorm up`, one of them hostile: nothing of the other's is changed, cancelled or taken."""
+"""Two users on one `dorm up`, one of them hostile: none of the other's apps is changed, cancelled or taken."""
 
 from __future__ import annotations
 

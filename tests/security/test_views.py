@@ -183,7 +183,8 @@ async def _upto(following: Any, end: int) -> AsyncIterator[Any]:
 
 
 async def test_files_are_their_tenants(two: Two) -> None:
-    """Outputs, checkpoints and containers' own folders: copied by the owner, and by nobody else whatever is asked."""
+    """Outputs, checkpoints and containers' own folders: copied by the owner, and by no one else, whatever they
+    request."""
     home, his = two.cluster.home, two.apps["bob"]
     (two.folder / "mine.txt").write_text(CANARY)
     said = await done(home, "cp", str(two.folder / "mine.txt"), f"{HIS}:runs/", *two.as_user("bob"))

@@ -84,7 +84,7 @@ async def test_events_before_a_webhook_are_not_delivered(hooks: Setting, nats_se
 async def test_a_killed_deliverer_loses_nothing_and_repeats_under_the_same_id(
     hooks: Setting, nats_server: NatsServer
 ) -> None:
-    """The first one ends while its request is under way, so nobody knows whether the endpoint has the event."""
+    """The first one ends while its request is under way, so it is unknown whether the endpoint has the event."""
     async with Receiver() as receiver:
         await asking.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
         receiver.delay_s = 60.0

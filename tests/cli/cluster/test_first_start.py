@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 async def leads(url: str, cluster: str) -> str:
-    """Who has the lease, as soon as somebody has."""
+    """The holder of the lease, once there is one."""
     while True:
         with contextlib.suppress(LogError):
             connection = await Connection.open(url, cluster)

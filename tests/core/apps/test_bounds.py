@@ -235,7 +235,7 @@ class TestCrashLoop:
     def loop(self) -> Bench:
         """An app that has failed twice and waits, next to one that has the whole cluster."""
         bench = Bench(a=4)
-        # Its pauses are so long that its room is given to others meanwhile.
+        # Its pauses are long enough for others to get its room meanwhile.
         bench.running("loop", n_min=1, n_max=4, retries={"backoff": "10m", "longest": "10m"})
         crash(bench, "loop")
         bench.exited("loop", 0, 1)

@@ -120,7 +120,7 @@ def test_a_crash_loop_that_works_a_little_restarts_no_other_app(policy: str) -> 
         found.wait(2)
         found.fail()
         found.wait(10)  # its pauses grow up to this long
-    # Where nobody ever makes room for it, it does not even start.
+    # If no app ever makes room for it, it does not even start.
     assert found.app("loop").debt == (20 if policy not in ("static", "app-level", "fifo", "themis") else 0)
     assert found.app("victim").generation == before
 
@@ -164,7 +164,7 @@ def test_running_stably_pays_its_debt() -> None:
 
 
 def test_room_that_others_grew_into_once_is_kept_after_the_next_failure() -> None:
-    """It comes back into room that became free meanwhile, so nobody is made smaller for it; without a place of its own,
+    """It comes back into room that became free meanwhile, so no app shrinks for it; without a place of its own,
     others would grow into that room as well, and have to shrink for its next try."""
     found = Street(nodes=(2, 3))
     found.submit("victim", n_min=1, n_max=5)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tick_after(bench: Bench, seconds: float) -> list[Any]:
-    """What is said when nothing has happened for so long."""
+    """The facts after this long without an event."""
     bench.wait(seconds)
     return bench.decide(allocate=True)
 
@@ -243,7 +243,7 @@ class TestPatience:
 @settings(max_examples=tries(30, 300), deadline=None)
 @given(st.data())
 def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
-    """After any history, asking again every `idle_s` is soon answered with nothing, and for good."""
+    """After any history, asking again every `idle_s` soon changes nothing any more."""
     bench = Bench(a=4, b=3)
     bench.add(k.PolicyChanged(params={"theta2": data.draw(st.sampled_from([0.0, 0.1, 1.0]))}))
     for number in range(data.draw(st.integers(1, 4))):

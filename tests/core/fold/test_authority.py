@@ -122,7 +122,7 @@ def test_every_kind_has_a_rule() -> None:
 
 
 def test_the_author_is_the_subject() -> None:
-    """Neither `by`, nor the spec's user, nor the id makes a submission somebody else's."""
+    """Neither `by`, nor the spec's user, nor the id gives a submission to another user."""
     said, app = cluster()
     assert said.by("mallory", k.AppSubmitted(id="ann//1", by="ann", spec=document("app"))) == ""
     said.bench.settle()

@@ -170,7 +170,7 @@ class TestUpdates:
 
 class TestContainers:
     def test_exits_count_only_for_released_generations(self) -> None:
-        """Nobody can have started, let alone finished, what was not released."""
+        """An unreleased container can't have started, let alone finished."""
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.decide()

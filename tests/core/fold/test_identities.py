@@ -52,7 +52,7 @@ def trusting(**users: k.Role) -> Said:
 
 
 def test_a_cluster_that_has_been_open_stays_open() -> None:
-    """Else one message would end its masters, whose keys nobody named."""
+    """Otherwise one message would end its masters, whose keys no record names."""
     said = Said()
     for number in range(FOUNDING):
         said.by("mallory", k.AppCancelRequested(app=f"a{number}"))

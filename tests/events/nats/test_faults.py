@@ -53,7 +53,7 @@ async def consumers(jetstream: JetStreamContext) -> list[str]:
 
 
 async def no_consumers(jetstream: JetStreamContext) -> None:
-    """Returns when the deletions that nobody waited for are done."""
+    """Returns when the deletions in the background are done."""
     async with asyncio.timeout(10):
         while await consumers(jetstream):
             await asyncio.sleep(0.01)

@@ -190,7 +190,7 @@ WHOLE = {
     "too short": whole(1.0, 1),
 }
 LOUD = ("raises", "gives none", "has no x", "not a number", "infinite", "too short")
-"""What nobody can take for an answer; the rest may look like one."""
+"""Parts of an answer that no caller can accept; the rest may look like one."""
 
 
 def answers_that_stand() -> list[Allocation]:

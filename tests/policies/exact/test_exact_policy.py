@@ -348,7 +348,7 @@ def test_an_app_beyond_its_patience_is_not_overtaken_while_others_shrink_for_it(
 
 
 def test_if_nothing_may_change_young_apps_run_next_to_reserved_room() -> None:
-    """θ2 = 0: nobody can ever make room for `old`, so only the nodes that are reserved for it are closed."""
+    """θ2 = 0: no app can ever make room for `old`, so only the nodes that are reserved for it are closed."""
     old = msgspec.structs.replace(app("old", 1, 1, (4, 4)), waited_s=700.0, require='zone == "a"')
     apps = (app("a", 1, 1, (2, 4), {"n0": 4}), app("b", 1, 1, (1, 2), {"n1": 2}), old, app("young", 1, 1, (3, 3)))
     nodes = tuple(

@@ -73,7 +73,7 @@ async def test_an_audit_ends_at_the_end_of_the_log_at_its_start(written: list[Re
     end = len(written)
 
     class Growing(MemoryLog):
-        """Somebody appends whenever it is read."""
+        """Every read is followed by an append."""
 
         async def read(
             self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False

@@ -1,4 +1,4 @@
-"""A log under pseudonyms replays like the original, and reveals nothing of it."""
+"""A log under pseudonyms replays like the original, and reveals no name."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ async def test_an_anonymized_archive_holds_no_names(tmp_path: Path) -> None:
 
 
 def test_every_field_with_text_has_a_rule() -> None:
-    """A field that is added later is dropped, not let through; here somebody has to decide what it may say."""
+    """A field that is added later is dropped, not let through; here its content needs a decision."""
     undecided = []
     for cls in {*get_args(k.Published), *get_args(k.MasterFact), k.Placed, k.Resize, k.Waiting, k.ContainerUse}:
         for field in msgspec.structs.fields(cls):

@@ -1,4 +1,4 @@
-"""However somebody walks through a log, the state where they stand is that of a fold from its begin."""
+"""However a user steps through a log, the state at each position equals a fold from the start."""
 
 from __future__ import annotations
 

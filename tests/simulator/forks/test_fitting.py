@@ -86,7 +86,7 @@ def test_estimates_of_running_apps_have_a_basis() -> None:
 
 
 def test_hindsight_includes_the_work_until_the_logs_end() -> None:
-    """At the cut each has worked for some 20 s; the log goes on for 280 s, in which none of them ends."""
+    """At the cut each has worked for some 20 s; the log continues for 280 s, in which none of them ends."""
     for progress_s in (10.0, 0.0):
         apps = (trained("steady", 0, 5000, n_max=2), trained("later", 40, 5000, n_max=2))
         simulation = Simulation(busy(apps=apps, progress_s=progress_s, until_s=300.0, **STATIC))

@@ -114,7 +114,7 @@ def test_a_fork_of_any_moment_breaks_no_invariant_and_ends(scenario: Scenario, p
 
 
 def settled(state: State) -> bool:
-    """Nobody has anything to say: all that will happen is to come, or work that ends."""
+    """No fact is due: everything that will happen is a future event, or work that ends."""
     live = [app for app in state.apps.values() if not app.ended]
     return (
         bool(live)

@@ -163,7 +163,7 @@ def test_another_master_takes_over_in_the_middle() -> None:
 
 
 def test_an_election_after_other_records_is_decided_alike() -> None:
-    """Its basis is the empty log, of which there is no time."""
+    """Its basis is the empty log, which has no time."""
     joined = k.NodeJoined(node="n0", address="n0", capacity={"cpu": 1000}, ports=(20_000, 20_999))
     elected = k.Round(epoch=1, basis=0, allocated=False, events=[k.MasterElected(epoch=1)], core=SCHEMA)
     found = decide_alike(

@@ -67,7 +67,7 @@ def test_without_a_difference_between_types_none_counts_as_faster() -> None:
 
 
 def test_the_backtest_of_an_app_that_changes_its_type_has_no_error() -> None:
-    """From before it moves: without types it would be taken to go on as slowly, or as fast."""
+    """From before it moves: without types it would be expected to continue as slowly, or as fast."""
     records = written(moved(faster("one", 0, 3000)))
     found = asyncio.run(whatif(log_of(records), AtSequence(seq_at(records, 200)), Assumed()))
     assert found.backtest is not None

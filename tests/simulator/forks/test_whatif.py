@@ -104,7 +104,7 @@ def test_an_app_that_ended_only_in_the_simulation_is_an_error_too() -> None:
 
 
 def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
-    """What truly comes of it if somebody says this at that moment: the whole simulation with its true models."""
+    """The true outcome if this event is published at that moment: the whole simulation with its true models."""
     simulation = Simulation(scenario)
     for event, who in events:
         simulation.publish_at(seconds, event, who)
@@ -237,7 +237,7 @@ def test_a_fork_at_the_end_is_tested_at_an_earlier_moment(records: list[Record])
 
 
 def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None:
-    """The log is cut where four of its apps have ended; simulations are played twice as far as the log goes."""
+    """The log is cut where four of its apps have ended; simulations run twice as far as the log."""
     cut = seq_at(records, 1010.0)
     found = forked(records[:cut], seq_at(records, 231.0), Assumed(settings={"theta2": 1.0}), horizon_s=7200)
     assert found.really is not None
