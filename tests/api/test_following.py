@@ -109,7 +109,7 @@ async def test_a_read_waits_for_coming_records_but_not_for_absent_ones(monkeypat
 
 
 @pytest.mark.parametrize("room", [0, 200_000, 64 << 20])
-async def test_moments_match_the_log_whatever_is_cached(room: int) -> None:
+async def test_moments_match_the_log_with_any_cache(room: int) -> None:
     log = FragileLog()
     await filled(log, RECORDS)
     async with following(log) as follower:

@@ -41,7 +41,7 @@ def with_ring(world_size: int, work: Callable[[int, Ring], T]) -> list[T]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 24, 26])
-def test_the_sum_is_that_of_one_worker_to_the_last_bit(world_size: int) -> None:
+def test_the_sum_equals_that_of_one_worker_to_the_last_bit(world_size: int) -> None:
     random = np.random.default_rng(7)
     # Magnitudes so far apart that nearly any other order of addition gives other bits.
     shards = random.standard_normal((SHARDS, 1000)) * 10.0 ** random.integers(-8, 8, (SHARDS, 1000))

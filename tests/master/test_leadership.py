@@ -99,7 +99,7 @@ class TestJetStreamLeadership(LeadershipConformance):
 
 
 @pytest.mark.nats
-async def test_the_lease_can_be_taken_whatever_was_written_there(nats_server: NatsServer) -> None:
+async def test_the_lease_can_be_taken_despite_any_content_of_its_key(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, "scribbled", create=True)
     leadership = connection.leadership
     for text in (b"", b"\xff\x00", b"{}", b'{"holder": 7, "ttl_s": 1}', b'{"holder": "x", "ttl_s": -1e300}'):

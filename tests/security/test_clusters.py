@@ -128,7 +128,7 @@ async def published_by_a_client_of_nats(cluster: Up) -> None:
         assert named(state, "plain").user == key.stem
 
 
-async def test_up_with_identities_needs_no_extra_step_and_admits_no_one_else(tmp_path: Path) -> None:
+async def test_up_with_identities_needs_no_extra_step_and_admits_only_its_user(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, known=True) as cluster:
         spec = write_spec(tmp_path, talker("own"))
         assert (await done(cluster.home, "submit", spec)).startswith("own is accepted")

@@ -62,7 +62,7 @@ def test_no_seed_is_in_the_servers_configuration(keys: KeyFolder) -> None:
         assert found.seed.decode() not in repr(found)
 
 
-def test_what_exists_is_kept_and_the_servers_certificate_is_renewed(keys: KeyFolder) -> None:
+def test_existing_files_are_kept_and_the_servers_certificate_is_renewed(keys: KeyFolder) -> None:
     before = {file.name: file.read_bytes() for file in keys.path.iterdir()}
     make_keys(keys, "lab", URL, "root", ("10.0.0.1", "nats.example"), NOW + 10**15)
     after = {file.name: file.read_bytes() for file in keys.path.iterdir()}

@@ -92,7 +92,7 @@ async def test_commands_work_on_the_own_tenants_view(two: Two, command: tuple[st
         assert HERS in said
 
 
-async def test_a_reader_reads_all_of_it(two: Two) -> None:
+async def test_a_reader_reads_the_whole_log(two: Two) -> None:
     """The control: what alice does not see is there."""
     for command in (("ps", "-o", "json"), ("events", "-o", "json"), ("state", HIS)):
         assert CANARY in await done(two.cluster.home, *command, *two.as_user("rita"))

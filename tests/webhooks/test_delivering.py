@@ -141,7 +141,7 @@ async def test_a_dead_endpoint_delays_no_other_and_is_disabled_and_enabled(
         await dead.until(lambda found: [one.event["subject"] for one in found] == ["app/later"])
 
 
-async def test_one_event_that_fails_for_good_is_given_up_alone(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_only_the_event_that_keeps_failing_is_given_up(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         poison = "app/poison"
         receiver.answer = lambda one: web.Response(status=400 if one.event["subject"] == poison else 200)

@@ -85,7 +85,7 @@ async def accepted(hooks: Setting, name: str, **fields: Any) -> str:
 
 
 @pytest.mark.nats
-async def test_an_app_is_notified_of_where_an_operator_allows_it(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_apps_notify_only_urls_that_an_operator_allows(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         made = await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         place = [Placed(slot=0, node="n1", address="a", port=1)]

@@ -342,9 +342,7 @@ async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
     assert len(looked) == 11
 
 
-async def test_uploads_leave_room_for_checkpoints_however_large_they_become(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uploads_of_any_size_leave_room_for_checkpoints(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [2 * 2**30]
     monkeypatch.setattr("agents.outputs.uploads.shutil.disk_usage", lambda _: type("Use", (), {"free": free[0]}))
     place = Place("app-1", "outputs", "large")
@@ -359,7 +357,7 @@ async def test_uploads_leave_room_for_checkpoints_however_large_they_become(
     assert sorted(path.name for path in side.outputs.parent.glob("incoming/*")) == ["a" * 32]
 
 
-async def test_an_upload_appears_whole_or_not_at_all(side: Side) -> None:
+async def test_an_upload_appears_only_once_it_is_complete(side: Side) -> None:
     weights = side.here / "weights"
     weights.mkdir()
     (weights / "a.bin").write_bytes(os.urandom(9 * BLOCK + 1))

@@ -98,7 +98,7 @@ def test_a_line_without_end_fills_no_memory(path: Path) -> None:
     assert said(file, 9) == [("Checkpointed", 1)]
 
 
-def test_many_checkpoints_are_few_facts_and_the_last_one_is_among_them(path: Path) -> None:
+def test_many_checkpoints_become_few_facts_including_the_last_one(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 5.0)
     facts = []
     for second in range(20):

@@ -51,7 +51,9 @@ async def test_a_container_that_was_created_but_not_started_is_started(
     assert starts(runtime, spec.key) == 1
 
 
-async def test_a_created_one_can_be_removed(docker_harness: Harness, runtime: DockerRuntime, engine: Engine) -> None:
+async def test_a_created_container_can_be_removed(
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine
+) -> None:
     spec = docker_harness.shell(POLITE)
     await half_made(runtime, engine, spec)
     await runtime.remove(spec.key)
@@ -91,7 +93,7 @@ async def test_a_failed_start_is_reported_and_cleared(
     assert await runtime.list() == []
 
 
-async def test_a_paused_one_counts_as_running_and_can_be_stopped(
+async def test_a_paused_container_counts_as_running_and_can_be_stopped(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(STUBBORN)

@@ -241,7 +241,7 @@ async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -
             assert {app.id for app in view(past).apps} == set(model.apps)
 
 
-async def test_what_a_change_leaves_out_is_counted_for_each_reader(nats_server: NatsServer) -> None:
+async def test_omitted_events_of_a_change_are_counted_for_each_reader(nats_server: NatsServer) -> None:
     """A change lists the latest of many records.  A reader that has seen some of those misses none."""
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])

@@ -105,7 +105,7 @@ class TestWords:
         )
         assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 2
 
-    def test_what_is_shown_can_be_set_again(self) -> None:
+    def test_shown_settings_can_be_set_again(self) -> None:
         for settings in (
             Settings(),
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),

@@ -157,7 +157,7 @@ class TestAgents:
             desired.fold(record)
         assert files_of(desired.apps[made.app().id]) == {"batch": b"%d\n" % size}
 
-    def test_the_environment_names_the_file_where_there_is_a_range(self) -> None:
+    def test_the_environment_names_the_file_if_there_is_a_range(self) -> None:
         made = bench()
         desired = Desired("a")
         for record in made.records:

@@ -163,7 +163,7 @@ def test_running_stably_pays_its_debt() -> None:
     assert found.app("victim").generation == before + 1
 
 
-def test_room_that_others_grew_into_once_is_kept_after_the_next_failure() -> None:
+def test_after_the_next_failure_others_do_not_grow_into_the_room_again() -> None:
     """It comes back into room that became free meanwhile, so no app shrinks for it; without a place of its own,
     others would grow into that room as well, and have to shrink for its next try."""
     found = Street(nodes=(2, 3))

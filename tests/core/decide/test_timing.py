@@ -242,7 +242,7 @@ class TestPatience:
 @pytest.mark.soak
 @settings(max_examples=tries(30, 300), deadline=None)
 @given(st.data())
-def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
+def test_ticks_end_after_any_history(data: st.DataObject) -> None:
     """After any history, asking again every `idle_s` soon changes nothing any more."""
     bench = Bench(a=4, b=3)
     bench.add(k.PolicyChanged(params={"theta2": data.draw(st.sampled_from([0.0, 0.1, 1.0]))}))

@@ -133,7 +133,7 @@ def test_the_author_is_the_subject() -> None:
     assert said.state.find_app("app", "ann") is app
 
 
-def test_requests_about_unknown_apps_cost_no_look_at_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_about_unknown_apps_do_not_search_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose each app is has to be computed: for all of many apps and every record, that would be the master's whole time."""
     said, _ = cluster()
     looked: list[str] = []

@@ -186,7 +186,7 @@ def test_a_limit_of_time_counts_from_the_containers_that_run() -> None:
     assert ended.code == "max_runtime", "its time was over already"
 
 
-def test_how_many_of_a_sweep_run_at_once_changes_for_all_of_it() -> None:
+def test_the_limit_of_a_sweep_changes_for_all_its_apps() -> None:
     bench = nodes(8)
     submit_group(bench, 6, 1)
     bench.settle()

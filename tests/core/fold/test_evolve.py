@@ -344,7 +344,7 @@ class TestPolicies:
         bench.raw(f"dorm.{CLUSTER}.PolicyChanged.eve", b'{"params": {"theta1": 1' + b"0" * 400 + b"}}")
         assert bench.state.settings.params == {}
 
-    def test_agents_and_master_believe_the_same_lease_whatever_the_policy(self) -> None:
+    def test_agents_and_master_agree_on_the_lease_under_any_policy(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(policy="none such", node_lease_s=900))
         assert bench.state.settings.node_lease_s == 900

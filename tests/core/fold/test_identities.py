@@ -122,7 +122,7 @@ def test_only_admins_change_identities(who: str, event: k.Event) -> None:
     assert said.known.refused == 1
 
 
-def test_an_admin_does_all_of_it() -> None:
+def test_an_admin_changes_users_and_nodes() -> None:
     said = trusting(bob="user")
     assert said.by("root", k.UserAdded(name="bob", role="operator", tenant="vision", public_key=KEY)) == ""
     assert said.known.operates("bob")

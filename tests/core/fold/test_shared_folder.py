@@ -214,7 +214,7 @@ def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
     assert "the folder is not there" in bench.app().end_reason
 
 
-def test_one_node_that_is_upgraded_without_its_mount_does_not_turn_the_others_away() -> None:
+def test_one_upgraded_node_without_its_mount_does_not_exclude_the_others() -> None:
     bench = Bench()
     for node in ("a", "b", "c"):
         join(bench, node, "")

@@ -72,7 +72,7 @@ def test_a_waiting_app_is_not_part_of_the_demand() -> None:
         ("ended", "completed", True), ("ended", "failed", True), ("ended", "cancelled", True),
     ],
 )  # fmt: skip
-def test_how_the_other_one_ends_decides(when: str, how: str, runs: bool) -> None:
+def test_the_end_of_the_awaited_app_decides(when: str, how: str, runs: bool) -> None:
     bench = waiting(when)
     end(bench, "prep", how)
     app = bench.app()
@@ -137,7 +137,7 @@ def test_waiting_outlasts_the_memory_of_the_awaited_app() -> None:
     assert refusal(bench, "late", after=["prep"]) == "spec.after.unknown"
 
 
-def test_several_in_one_round_know_each_other() -> None:
+def test_apps_of_one_round_know_each_other() -> None:
     bench = Bench(a=4)
     bench.submit("prep", id="one", n_max=1)
     bench.submit("app", after=["prep"])
@@ -212,7 +212,7 @@ def test_no_user_learns_about_apps_of_others() -> None:
     assert answer(said, "ann", "four", "prep") == ("", "")
 
 
-def test_an_own_name_hides_nothing_of_others() -> None:
+def test_ones_own_name_hides_no_app_of_others() -> None:
     said = cluster()
     said.by("ann", k.AppSubmitted(spec=document("secret")))
     said.by("ann", k.AppSubmitted(spec=document("app", after=["secret"])))

@@ -215,7 +215,7 @@ def test_de_morgan(left: Expression, right: Expression, labels: dict[str, str]) 
 
 @settings(max_examples=tries(100, 2000), deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), node_labels)
-def test_a_list_is_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
+def test_a_list_equals_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
     quoted = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]
     listed, single = f"[{', '.join(quoted)}]", [f"{name} == {value}" for value in quoted]
     within = requirement(f"{name} in {listed}").matches(labels)

@@ -80,7 +80,7 @@ def test_a_slice_starts_and_ends_in_the_states_of_the_whole_log(written: list[Re
         assert wrong.digest == digest(state)
 
 
-async def test_the_same_report_however_the_log_is_cut(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_cut_of_the_log_gives_the_same_report(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     cut = await audited(records)
     monkeypatch.setattr(surveying, "ALLOCATIONS", 10**6)
     monkeypatch.setattr(surveying, "RECORDS", 10**6)

@@ -117,7 +117,7 @@ def test_a_timeline_of_any_history_agrees_with_its_states(seed: int, part: float
     check_against_states(records, int(part * (len(records) - 1)))
 
 
-def test_of_a_busy_cluster_and_a_part_of_its_time() -> None:
+def test_a_timeline_of_a_part_of_a_busy_cluster_agrees_with_its_states() -> None:
     records = busy_log(1600, apps=8, nodes=4, tick_s=20)
     check_spans(drawn(records))
     check_against_states(records[:800])

@@ -102,7 +102,7 @@ def test_gavel_decides_in_long_rounds_and_apps_take_turns() -> None:
     assert done["b"] > done["a"]
 
 
-def test_srtf_lets_the_shorter_one_go_first() -> None:
+def test_srtf_runs_the_shorter_app_first() -> None:
     near = [(n, float(n)) for n in (1, 64)]
     written = run("srtf", job("long", 0, 64, 2000, *near), job("short", 100, 64, 200, *near))
     assert ended(written) == {"short": 120 + 30 + 200, "long": 360 + 30 + 2000 - (120 - 30 - 60)}

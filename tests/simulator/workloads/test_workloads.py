@@ -231,7 +231,7 @@ class TestTelling:
         assert all(rate == app.speed.rate((n,)) for n, rate in app.spec.speed)
         assert check_spec(msgspec.to_builtins(app.spec)) == app.spec
 
-    def test_by_default_they_are_silent(self) -> None:
+    def test_by_default_owners_declare_nothing(self) -> None:
         app = workloads.load("paper").apps[0]
         assert (app.spec.steps, app.spec.speed) == (0, [])
 
