@@ -260,6 +260,6 @@ class _Walk:
         left = self._size - place
         what = f"it breaks off after byte {place}" if not left else f"it breaks off within the part at byte {place}"
         if left:
-            what += f" and of which {left} {'byte is' if left == 1 else 'bytes are'} there"
+            what += f", after {left} {'byte' if left == 1 else 'bytes'} of it"
         lost = 0 if self._indexed else self._last + 1  # No record follows the index.
         self._found.damages.append(Damage(place, what, lost))

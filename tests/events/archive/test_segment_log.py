@@ -331,9 +331,7 @@ async def test_a_cut_anywhere_is_named_and_the_records_before_it_are_read(tmp_pa
         assert len(damages) == 1
         place = max(begin for begin in [len(MAGIC), *begins] if begin <= size)
         said = (
-            f" within what begins at byte {place} and of which {size - place} byte"
-            if size > place
-            else f" after byte {place};"
+            f" within the part at byte {place}, after {size - place} byte" if size > place else f" after byte {place};"
         )
         assert f"it breaks off{said}" in str(damages[0])
         assert damages[0].first == (0 if size >= index else len(read) + 1)
