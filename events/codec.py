@@ -80,7 +80,7 @@ _OPEN_FIELDS: dict[type[Event], tuple[str, ...]] = {
     AppSubmitted: ("spec",),
     PolicyChanged: ("params", "set_params"),
 }
-"""Fields that hold what their author likes.  A round's hold what a fold has taken from these."""
+"""Fields that hold what their author likes.  A round's facts hold what a fold has taken from these."""
 
 
 def _may_be_deep(body: bytes) -> bool:

@@ -15,7 +15,7 @@ class Parameter(NamedTuple):
     """A numeric parameter of a policy."""
 
     default: float
-    """An int if only whole numbers make sense."""
+    """An int if only whole numbers are valid."""
     least: float
     most: float
     meaning: str

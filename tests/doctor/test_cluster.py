@@ -82,7 +82,7 @@ def test_masters(row: Leader, masters: list[Asked[MasterStatus]] | None, expecte
         ("archive.not_written", 90, 0, [("wrong", "rotation", "log")]),
         ("archive.not_written", 90, 50, [("wrong", "rotation", "log")]),
         ("archive.not_written", 90, 120, []),  # A later one did its work.
-        ("rotation.nothing_due", 90, 50, []),  # Somebody asked too early.
+        ("rotation.nothing_due", 90, 50, []),  # The request came too early.
     ],
 )
 def test_a_rotation_that_failed(code: str, at: int, rotated: int, expected: list[tuple[str, str, str]]) -> None:
